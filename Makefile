@@ -1,0 +1,65 @@
+# Every target sets up what it needs. All that is asked of the machine: Python 3.11+, git and make.
+# `make` alone prints this help; a line with two hashes after a target is its help text.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+DEMO    ?= demo
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench docs lock clean
+
+help: ## Show what can be done
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo and use it
+	@test -e $(DEMO)/config.yaml || $(BIN)/ductile init $(DEMO)
+	@$(BIN)/ductile config check --config $(DEMO)
+	@$(BIN)/ductile plugin list --config $(DEMO)
+
+test: $(VENV)/.dev ## Set up, then run every check and every test
+	$(MAKE) check
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/.dev ## Formatting, lint, types and import directions
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir .cache/import-linter
+
+bench: $(VENV)/.dev ## Measure against the bare machine, in one run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.dev ## Write the generated parts of docs/ again, then check all of docs/
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m pytest tests/docs
+
+lock: $(VENV)/.dev ## Resolve the dependencies anew and pin them with hashes
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade \
+	    pyproject.toml --group build --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade \
+	    pyproject.toml --group dev --output-file requirements-dev.lock
+
+clean: ## Remove everything that was set up or built here
+	rm -rf $(VENV) .cache build dist $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The virtual environment: first what running needs, and on top of it what developing needs.
+# Hatchling is installed from the lock too, so that nothing is fetched unpinned to build the package.
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+	    "Ductile needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

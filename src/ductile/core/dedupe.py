@@ -1,0 +1,55 @@
+"""When a submission is a duplicate of a job that is already there (SPEC 4.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class KeyDoor(StrEnum):
+    """Where a key came from. Keys of different doors never meet, whatever their text (ENGINE 7)."""
+
+    CALLER = "key"
+    EVENT = "event"
+    IDEMPOTENCY = "idem"
+    DELIVERY = "delivery"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A job with the same plugin, command and key."""
+
+    job_id: str
+    #: When it succeeded; None while it is queued or running.
+    succeeded_at: datetime | None
+
+
+def normalise_key(key: str | None) -> str | None:
+    """Keys are trimmed, and a blank one is none."""
+    return (key.strip() or None) if key is not None else None
+
+
+def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) -> str | None:
+    """The key as it is stored: its door, for some doors whose it is (token, endpoint), and its text."""
+    text = normalise_key(key)
+    if text is None:
+        return None
+    return f"{door}:{text}" if owner is None else f"{door}:{owner}:{text}"
+
+
+def find_duplicate(
+    matches: tuple[Match, ...], *, window: timedelta, override: bool, now: datetime
+) -> Match | None:
+    """The match that makes a submission a duplicate, or None if it may be enqueued.
+
+    A success counts while it lies within the window. A queued or running match counts only with a
+    per-call override: otherwise a second job with the key is accepted and waits its turn.
+    """
+    for match in matches:
+        if match.succeeded_at is None:
+            if override:
+                return match
+        elif now - match.succeeded_at <= window:
+            return match
+    return None

@@ -1,0 +1,113 @@
+"""How a job can end: a closed union. Every one of them goes through `settlement.settle` (ENGINE 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from ductile.core.jobs import Reason
+from ductile.core.json_values import JsonObject, JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """An event as the plugin emitted it."""
+
+    type: str
+    payload: JsonObject
+    dedupe_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A valid answer of a plugin, decoded."""
+
+    ok: bool
+    result: JsonValue = None
+    error: str | None = None
+    retry: bool = True
+    events: tuple[Emitted, ...] = ()
+    state_updates: JsonObject | None = None
+    artifacts: tuple[JsonValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one execution left behind, kept verbatim in the log whatever it means."""
+
+    stdout: str | None = None
+    stderr: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    duration: timedelta = timedelta(0)
+
+
+NO_EVIDENCE = Evidence()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The plugin answered ok."""
+
+    response: Response
+    evidence: Evidence = NO_EVIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The plugin answered with an error, broke the protocol, exited badly or never started."""
+
+    reason: Reason
+    error: str
+    permanent: bool = False
+    evidence: Evidence = NO_EVIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """The plugin was still running at its deadline."""
+
+    error: str
+    evidence: Evidence = NO_EVIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The daemon stopped before the plugin had answered; costs no attempt."""
+
+    evidence: Evidence = NO_EVIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphaned:
+    """The daemon had died while the job ran; found at the next start."""
+
+    evidence: Evidence = NO_EVIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Somebody or something ended it before its time: cancelled, plugin removed, purged."""
+
+    reason: Reason
+    error: str
+    evidence: Evidence = NO_EVIDENCE
+
+    def __post_init__(self) -> None:
+        if self.reason not in ENDINGS:
+            raise ValueError(f"{self.reason} does not end a job before its time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMade:
+    """A queued step whose template, baggage or condition could not be evaluated; it never ran."""
+
+    reason: Reason
+    error: str
+    evidence: Evidence = field(default=NO_EVIDENCE)
+
+
+ENDINGS = frozenset({Reason.CANCELLED, Reason.PLUGIN_REMOVED, Reason.PURGED})
+
+Outcome: TypeAlias = Completed | Failed | TimedOut | Interrupted | Orphaned | Ended | NotMade

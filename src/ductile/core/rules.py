@@ -1,0 +1,52 @@
+"""The part of the configuration that the pure core decides by. `config.compile` builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from ductile.core.breaker import BreakerPolicy
+from ductile.core.retry import RetryPolicy
+from ductile.core.routing import RouteTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRule:
+    """State updates of this command are kept as facts of this type (SPEC 3.6)."""
+
+    command: str
+    fact_type: str
+    #: Whether the fact also replaces the plugin's state row.
+    mirror: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginRules:
+    """What the core needs to know of one configured plugin instance."""
+
+    retry: RetryPolicy = RetryPolicy()
+    breaker: BreakerPolicy = BreakerPolicy()
+    facts: tuple[FactRule, ...] = ()
+    parallelism: int = 1
+    #: The `model` of its configuration, told in state webhooks.
+    model: str | None = None
+
+    def fact_rule(self, command: str) -> FactRule | None:
+        return next((rule for rule in self.facts if rule.command == command), None)
+
+
+DEFAULT_PLUGIN_RULES = PluginRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    plugins: Mapping[str, PluginRules] = field(default_factory=dict)
+    routes: RouteTable = RouteTable()
+    dedupe_ttl: timedelta = timedelta(hours=24)
+    max_hops: int = 20
+    max_workers: int = 1
+
+    def plugin(self, name: str) -> PluginRules:
+        """The rules of a plugin; the defaults for one that is no longer configured."""
+        return self.plugins.get(name, DEFAULT_PLUGIN_RULES)

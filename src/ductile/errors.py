@@ -1,0 +1,164 @@
+"""Everything that we or the operator can do wrong, as one exception tree.
+
+    DuctileError
+    ├── UsageError              the command line or the request made no sense
+    ├── ConfigError             the configuration cannot be used; carries every problem found
+    │   └── IntegrityError      a sealed file was changed or never sealed
+    ├── NotFoundError           no such plugin, job, key, ...
+    ├── ConflictError           the thing is not in a state that allows this
+    ├── GoneError               it was there, and retention has removed it
+    ├── RefusedError            well-formed, and refused all the same
+    ├── DeniedError             the caller, or this program, may not do this
+    ├── DaemonNotRunningError   there is no daemon to talk to
+    └── StoreError              the job store
+        ├── StoreBusyError      full queue or a lock held: try again
+        ├── StoreFullError      the disk is full: nothing was lost, free some space
+        ├── StoreSchemaError    written by a newer Ductile, or by something else
+        └── StoreFailedError    corrupt, or an I/O error: nothing more is written
+
+What a *plugin* does wrong is not here: that is data, an `Outcome` (see `ductile.core.outcomes`).
+
+Each class has a stable code; HTTP status and exit status hang on it in one table, so that no
+surface decides for itself. A message says what was wrong and a hint what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Exit(IntEnum):
+    """Exit statuses of the command line; where sysexits.h has a number for the case, it is that."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_RUNNING = 69
+    TRY_AGAIN = 75
+    DENIED = 77
+    CONFIG = 78
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in a file: where, what was found, what was expected."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    key: str | None = None
+    expected: str | None = None
+    found: str | None = None
+    hint: str | None = None
+
+    @property
+    def place(self) -> str:
+        """`file:line:column`, as far as it is known, in the form that editors make clickable."""
+        parts = [part for part in (self.file, self.line, self.column) if part is not None]
+        return ":".join(str(part) for part in parts)
+
+
+@dataclass(eq=False)
+class DuctileError(Exception):
+    """The root: a message for people, a code for programs, a hint at what to do."""
+
+    message: str
+    hint: str | None = None
+    details: dict[str, object] = field(default_factory=dict)
+
+    code: ClassVar[str] = "internal_error"
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def exit_status(self) -> Exit:
+        return STATUSES[self.code][1]
+
+    @property
+    def http_status(self) -> int:
+        return STATUSES[self.code][0]
+
+
+class UsageError(DuctileError):
+    code = "usage"
+
+
+@dataclass(eq=False)
+class ConfigError(DuctileError):
+    """The configuration cannot be used. Every problem is told at once, not only the first."""
+
+    problems: tuple[Problem, ...] = ()
+
+    code: ClassVar[str] = "config_invalid"
+
+
+class IntegrityError(ConfigError):
+    code = "integrity_violation"
+
+
+class NotFoundError(DuctileError):
+    code = "not_found"
+
+
+class ConflictError(DuctileError):
+    code = "conflict"
+
+
+class GoneError(DuctileError):
+    code = "gone"
+
+
+class RefusedError(DuctileError):
+    code = "refused"
+
+
+class DeniedError(DuctileError):
+    code = "denied"
+
+
+class DaemonNotRunningError(DuctileError):
+    code = "daemon_not_running"
+
+
+class StoreError(DuctileError):
+    code = "store_error"
+
+
+class StoreBusyError(StoreError):
+    code = "store_busy"
+
+
+class StoreFullError(StoreError):
+    code = "store_full"
+
+
+class StoreSchemaError(StoreError):
+    code = "store_schema"
+
+
+class StoreFailedError(StoreError):
+    code = "store_failed"
+
+
+#: code -> (HTTP status, exit status). `docs/reference/errors.md` is tested against it.
+STATUSES: dict[str, tuple[int, Exit]] = {
+    "internal_error": (500, Exit.FAILURE),
+    "usage": (400, Exit.USAGE),
+    "config_invalid": (422, Exit.CONFIG),
+    "integrity_violation": (422, Exit.CONFIG),
+    "not_found": (404, Exit.FAILURE),
+    "conflict": (409, Exit.FAILURE),
+    "gone": (410, Exit.FAILURE),
+    "refused": (422, Exit.FAILURE),
+    "denied": (403, Exit.DENIED),
+    "daemon_not_running": (503, Exit.NOT_RUNNING),
+    "store_error": (503, Exit.FAILURE),
+    "store_busy": (503, Exit.TRY_AGAIN),
+    "store_full": (503, Exit.TRY_AGAIN),
+    "store_schema": (503, Exit.CONFIG),
+    "store_failed": (503, Exit.FAILURE),
+}

@@ -1,0 +1,1 @@
+"""Byte formats: what is read from and written to files, pipes and sockets, decoded strictly."""

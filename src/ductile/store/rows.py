@@ -1,0 +1,259 @@
+"""Rows to values and back. Column order is that of the queries' column fragments."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+
+from ductile.core.breaker import Breaker, BreakerState
+from ductile.core.instants import format_instant, parse_instant
+from ductile.core.jobs import Callback, Hold, Job, JobStatus, Reason, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.settlement import LogStatus
+from ductile.store.values import (
+    Delivery,
+    DeliveryStatus,
+    LogRow,
+    Occurrence,
+    OccurrenceOutcome,
+    ScheduleEntry,
+    StoredEvent,
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON text. Integers of any size survive exactly."""
+    return _encoder.encode(value).decode()
+
+
+def from_json(text: str) -> JsonValue:
+    return cast("JsonValue", _decoder.decode(text))
+
+
+def object_or_none(text: str | None) -> JsonObject | None:
+    return None if text is None else cast("JsonObject", _decoder.decode(text))
+
+
+def instant_or_none(text: str | None) -> datetime | None:
+    return None if text is None else parse_instant(text)
+
+
+def text_or_none(instant: datetime | None) -> str | None:
+    return None if instant is None else format_instant(instant)
+
+
+def _list_or_empty(text: str | None) -> tuple[JsonValue, ...]:
+    return () if text is None else tuple(_decoder.decode(text))
+
+
+def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
+    (
+        job_id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
+        submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error,
+        parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
+        cancel_requested_at, owner, lease_until, claim_seq, suspect, callback_url, callback_model, artifacts,
+    ) = row  # fmt: skip
+    return Job(
+        id=job_id,
+        seq=seq,
+        plugin=plugin,
+        command=command,
+        status=JobStatus(status),
+        reason=Reason(reason),
+        hold=None if hold is None else Hold(hold),
+        attempt=attempt,
+        max_attempts=max_attempts,
+        execution=execution,
+        submitted_by=SubmittedBy(submitted_by),
+        submitted_detail=submitted_detail,
+        dedupe_key=dedupe_key,
+        created_at=parse_instant(created_at),
+        started_at=instant_or_none(started_at),
+        completed_at=instant_or_none(completed_at),
+        next_retry_at=instant_or_none(next_retry_at),
+        last_error=last_error,
+        parent_job_id=parent_job_id,
+        source_event_id=source_event_id,
+        event_context_id=event_context_id,
+        run_id=run_id,
+        step_path=step_path,
+        hops=hops,
+        trace_id=trace_id,
+        cancel_requested_at=instant_or_none(cancel_requested_at),
+        owner=owner,
+        lease_until=instant_or_none(lease_until),
+        claim_seq=claim_seq,
+        suspect=bool(suspect),
+        callback=None if callback_url is None else Callback(url=callback_url, model=callback_model),
+        payload=payload,
+        artifacts=_list_or_empty(artifacts),
+    )
+
+
+LOG_COLUMNS = 29
+
+
+def read_log(row: tuple[Any, ...]) -> LogRow:
+    """A row of the log; the three columns of output may be missing."""
+    (
+        seq, row_id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status,
+        job_reason, exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key,
+        created_at, started_at, completed_at, parent_job_id, source_event_id, event_context_id, run_id,
+        step_path, trace_id, artifacts,
+    ) = row[:LOG_COLUMNS]  # fmt: skip
+    result, stderr, payload = row[LOG_COLUMNS:] or (None, None, None)
+    return LogRow(
+        seq=seq,
+        id=row_id,
+        job_id=job_id,
+        execution=execution,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        plugin=plugin,
+        command=command,
+        status=LogStatus(status),
+        reason=Reason(reason),
+        job_status=JobStatus(job_status),
+        job_reason=Reason(job_reason),
+        exit_code=exit_code,
+        signal=signal,
+        error=error,
+        duration=timedelta(milliseconds=duration_ms),
+        submitted_by=SubmittedBy(submitted_by),
+        submitted_detail=submitted_detail,
+        dedupe_key=dedupe_key,
+        created_at=parse_instant(created_at),
+        started_at=instant_or_none(started_at),
+        completed_at=parse_instant(completed_at),
+        parent_job_id=parent_job_id,
+        source_event_id=source_event_id,
+        event_context_id=event_context_id,
+        run_id=run_id,
+        step_path=step_path,
+        trace_id=trace_id,
+        artifacts=_list_or_empty(artifacts),
+        result=result,
+        stderr=stderr,
+        payload=object_or_none(payload),
+    )
+
+
+def job_from_log(row: LogRow, payload: JsonObject | None) -> Job:
+    """The job as its last execution tells it, once retention has taken the queue row."""
+    return Job(
+        id=row.job_id,
+        seq=0,
+        plugin=row.plugin,
+        command=row.command,
+        status=row.job_status,
+        reason=row.job_reason,
+        hold=None,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        execution=row.execution,
+        submitted_by=row.submitted_by,
+        submitted_detail=row.submitted_detail,
+        dedupe_key=row.dedupe_key,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        next_retry_at=None,
+        last_error=row.error,
+        parent_job_id=row.parent_job_id,
+        source_event_id=row.source_event_id,
+        event_context_id=row.event_context_id,
+        run_id=row.run_id,
+        step_path=row.step_path,
+        hops=0,
+        trace_id=row.trace_id,
+        cancel_requested_at=None,
+        owner=None,
+        lease_until=None,
+        claim_seq=0,
+        suspect=False,
+        callback=None,
+        payload=payload,
+        artifacts=row.artifacts,
+    )
+
+
+def read_event(row: tuple[Any, ...]) -> StoredEvent:
+    event_id, event_type, source, payload, headers, dedupe_key, created_at = row
+    return StoredEvent(
+        id=event_id,
+        type=event_type,
+        source=source,
+        payload=object_or_none(payload) or {},
+        headers=object_or_none(headers),
+        dedupe_key=dedupe_key,
+        created_at=parse_instant(created_at),
+    )
+
+
+def read_breaker(row: tuple[Any, ...]) -> Breaker:
+    state, failures, opened_at, last_failure_at, last_job_id, probe_job_id = row
+    return Breaker(
+        state=BreakerState(state),
+        failures=failures,
+        opened_at=instant_or_none(opened_at),
+        last_failure_at=instant_or_none(last_failure_at),
+        last_job_id=last_job_id,
+        probe_job_id=probe_job_id,
+    )
+
+
+def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
+    plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at = row
+    return ScheduleEntry(
+        plugin=plugin,
+        schedule_id=schedule_id,
+        fingerprint=fingerprint,
+        next_at=instant_or_none(next_at),
+        nominal_at=instant_or_none(nominal_at),
+        last_job_id=last_job_id,
+        last_fired_at=instant_or_none(last_fired_at),
+        paused_at=instant_or_none(paused_at),
+    )
+
+
+def read_occurrence(row: tuple[Any, ...]) -> Occurrence:
+    _seq, plugin, schedule_id, nominal_at, until_at, count, outcome, reason, job_id, late_ms = row
+    return Occurrence(
+        plugin=plugin,
+        schedule_id=schedule_id,
+        nominal_at=parse_instant(nominal_at),
+        until_at=parse_instant(until_at),
+        count=count,
+        outcome=OccurrenceOutcome(outcome),
+        reason=reason,
+        job_id=job_id,
+        late=None if late_ms is None else timedelta(milliseconds=late_ms),
+    )
+
+
+def read_delivery(row: tuple[Any, ...]) -> Delivery:
+    (
+        seq, delivery_id, job_id, sequence, state, url, body, status, attempts, next_attempt_at, last_status,
+        last_error, created_at, completed_at,
+    ) = row  # fmt: skip
+    return Delivery(
+        seq=seq,
+        id=delivery_id,
+        job_id=job_id,
+        sequence=sequence,
+        state=state,
+        url=url,
+        body=body,
+        status=DeliveryStatus(status),
+        attempts=attempts,
+        next_attempt_at=instant_or_none(next_attempt_at),
+        last_status=last_status,
+        last_error=last_error,
+        created_at=parse_instant(created_at),
+        completed_at=instant_or_none(completed_at),
+    )

@@ -1,0 +1,47 @@
+"""What a verb works with: named queries inside one transaction, an instant, and chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from random import Random
+from typing import Any, Protocol
+
+Cell = Any  # what a database column holds: the verbs turn it into values where they read it
+
+
+class Session(Protocol):
+    """One transaction as the verbs see it. The adapter begins and commits it."""
+
+    @property
+    def now(self) -> datetime:
+        """The clock, for what is due: it may go back."""
+        ...
+
+    @property
+    def stamp(self) -> str:
+        """The instant that is written down, as text: it never goes back (ENGINE 5)."""
+        ...
+
+    @property
+    def dice(self) -> Random: ...
+
+    def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
+        """The first row of a named query, or None."""
+        ...
+
+    def all(self, query: str, /, **values: Cell) -> Sequence[tuple[Cell, ...]]:
+        """Every row of a named query."""
+        ...
+
+    def insert(self, query: str, /, **values: Cell) -> int | None:
+        """Insert one row; its number, or None if a conflict kept it out."""
+        ...
+
+    def run(self, query: str, /, **values: Cell) -> None:
+        """A named query that gives no rows."""
+        ...
+
+    def change(self, query: str, /, **values: Cell) -> None:
+        """Change exactly one row; that there is none to change is a defect, and undoes the transaction."""
+        ...

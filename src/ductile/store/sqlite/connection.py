@@ -1,0 +1,164 @@
+"""Opening the file: safe settings, refusals that are clear, and the translation of SQLite's errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from ductile.errors import (
+    StoreBusyError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreSchemaError,
+)
+
+#: "Duct": tells our files from anybody else's SQLite files.
+APPLICATION_ID = 0x44756374
+#: How long a write waits for another process's lock before it gives up.
+BUSY_TIMEOUT_MS = 5000
+_CACHE_KIB = 16 * 1024
+_JOURNAL_LIMIT = 64 * 1024 * 1024
+
+#: Locks and shared memory do not work across these; WAL would corrupt the store (SPEC 13).
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "beegfs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2", "davfs"}
+)
+
+
+def open_writer(path: Path) -> apsw.Connection:
+    """The connection that writes; creates the file, private to its owner, if there is none."""
+    refuse_network_filesystem(path, _mounts())
+    with translated(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        _configure(connection)
+        _refuse_foreign(connection, path)
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "temp_store = MEMORY",
+            f"cache_size = -{_CACHE_KIB}",
+            f"journal_size_limit = {_JOURNAL_LIMIT}",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        return connection
+
+
+def open_reader(path: Path) -> apsw.Connection:
+    with translated(path):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        _configure(connection)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}").fetchall()
+        return connection
+
+
+def _configure(connection: apsw.Connection) -> None:
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    # One plan for each query, whatever values are bound: SQLite otherwise compiles a statement again when
+    # a value that might matter to the plan changes, which cost us more than running it.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+
+
+def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+    """An SQLite file with tables that are not ours is somebody else's, and stays untouched."""
+    ((mark,),) = connection.execute("PRAGMA application_id").fetchall()
+    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    if mark != APPLICATION_ID and tables:
+        raise StoreSchemaError(
+            f"{path} is an SQLite database, but not a Ductile store",
+            hint="Set state.path to a new file, or to the store that Ductile made.",
+        )
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system raise into our errors, once, here."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        raise translate(error, path) from error
+
+
+def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
+    match error:
+        case apsw.FullError():
+            return StoreFullError(
+                f"the disk that holds {path} is full",
+                hint="Free some space. Nothing was lost: intake resumes by itself.",
+            )
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusyError(
+                f"{path} is locked by another process",
+                hint="Find it with `fuser` or `lsof`, end it, and try again.",
+            )
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreFailedError(
+                f"{path} is damaged or is not an SQLite database: {error}",
+                hint="Keep a copy of the file, then restore a backup or point state.path to a new file.",
+            )
+        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
+            return StoreFailedError(
+                f"{path} cannot be opened for writing: {error}",
+                hint="The file and its directory must be writable by the user that runs Ductile.",
+            )
+        case apsw.IOError() | OSError():
+            return StoreFailedError(
+                f"reading or writing {path} failed: {error}",
+                hint="Check the disk. After an I/O error nothing more is written; a restart recovers.",
+            )
+        case _:
+            return StoreError(f"the store refused the operation: {error}")
+
+
+def must_stop(error: BaseException) -> bool:
+    """Whether, after this, nothing the file says may be trusted until it is opened anew (ENGINE 5)."""
+    return isinstance(
+        error, apsw.IOError | apsw.CorruptError | apsw.NotADBError | apsw.CantOpenError | apsw.ReadOnlyError
+    )
+
+
+# --------------------------------------------------------------------------------------- filesystems
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # not Linux: SQLite's own checks have to do
+
+
+def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
+    kind = filesystem_of(path, mountinfo)
+    if kind in NETWORK_FILESYSTEMS:
+        raise StoreError(
+            f"{path} is on a network filesystem ({kind}), where SQLite cannot keep its promises",
+            hint="Set state.path to a local disk, or state.url to a PostgreSQL database.",
+        )
+
+
+def filesystem_of(path: Path, mountinfo: str) -> str | None:
+    """The type of the filesystem a path is on: that of the longest mount point above it."""
+    best: tuple[int, str] | None = None
+    target = path.absolute()
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) < 5 or not kinds:  # noqa: PLR2004 - the mount point is the fifth field
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        # A later mount on the same point hides the earlier one.
+        if target.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
+            best = (len(point.parts), kinds[0])
+    return None if best is None else best[1]

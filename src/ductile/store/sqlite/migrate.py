@@ -1,0 +1,56 @@
+"""Migrations: numbered files in the package, applied in order, forward only (SPEC 13)."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from ductile.errors import StoreSchemaError
+from ductile.store.sqlite.connection import APPLICATION_ID, translated
+
+
+def migrations() -> list[tuple[int, str]]:
+    """(version, SQL) of every migration, in order. The number in the file name is the version."""
+    found = [
+        (int(file.name.split("_")[0]), file.read_text(encoding="utf-8"))
+        for file in files("ductile.store.sqlite.migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+def migrate(connection: apsw.Connection, path: Path) -> None:
+    """Bring the file up to the newest version. Each migration is one transaction with its version."""
+    known = migrations()
+    newest = known[-1][0]
+    with translated(path):
+        current = schema_version(connection)
+        if current > newest:
+            raise StoreSchemaError(
+                f"{path} has schema version {current}; this Ductile knows versions up to {newest}",
+                hint="It was written by a newer Ductile. Run that one, or restore a backup made before.",
+            )
+        for version, sql in known:
+            if version > current:
+                _apply(connection, version, sql)
+
+
+def _apply(connection: apsw.Connection, version: int, sql: str) -> None:
+    connection.execute("BEGIN IMMEDIATE").fetchall()
+    try:
+        # Another process may have been first while we waited for the lock.
+        if schema_version(connection) < version:
+            connection.execute(sql).fetchall()
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
+            connection.execute(f"PRAGMA user_version = {version}").fetchall()
+        connection.execute("COMMIT").fetchall()
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK").fetchall()
+        raise
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))

@@ -1,0 +1,49 @@
+-- The outbox of state webhooks.
+
+-- fragment: delivery_columns
+seq, id, job_id, sequence, state, url, body, status, attempts, next_attempt_at, last_status, last_error, created_at,
+completed_at
+
+-- name: next_callback
+-- What was told last and with which number, for the event that follows; both move on.
+UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state = :state WHERE id = :job_id
+RETURNING callback_sequence
+
+-- name: callback_state
+SELECT callback_state FROM job_queue WHERE id = :job_id
+
+-- name: insert_delivery
+INSERT INTO state_deliveries (id, job_id, sequence, state, url, body, status, next_attempt_at, created_at)
+VALUES (:id, :job_id, :sequence, :state, :url, :body, 'pending', :at, :at)
+
+-- name: due_deliveries
+-- First attempts go out in order for each job: one with an untried predecessor is not due yet.
+SELECT {delivery_columns} FROM state_deliveries AS due
+WHERE status = 'pending' AND next_attempt_at <= :now
+  AND NOT EXISTS (
+    SELECT 1 FROM state_deliveries AS earlier
+    WHERE earlier.job_id = due.job_id AND earlier.sequence < due.sequence AND earlier.attempts = 0
+      AND earlier.status = 'pending'
+  )
+ORDER BY next_attempt_at, seq LIMIT :limit
+
+-- name: count_attempt
+UPDATE state_deliveries SET attempts = attempts + 1, next_attempt_at = :retry_at WHERE seq = :seq
+
+-- name: delivery_by_id
+SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
+
+-- name: report_delivery
+UPDATE state_deliveries SET
+  status = :status, next_attempt_at = :next_attempt_at, completed_at = :completed_at,
+  last_status = :last_status, last_error = :last_error
+WHERE seq = :seq
+
+-- name: resend_delivery
+UPDATE state_deliveries SET status = 'pending', next_attempt_at = :at, completed_at = NULL
+WHERE id = :id AND status <> 'pending' RETURNING seq
+
+-- name: deliveries
+SELECT {delivery_columns} FROM state_deliveries
+WHERE seq < :before AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
+ORDER BY seq DESC LIMIT :limit

@@ -1,0 +1,265 @@
+-- Jobs: submitting, claiming, settling.
+
+-- fragment: job_columns
+id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
+submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error, parent_job_id,
+source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
+claim_seq, suspect, callback_url, callback_model, artifacts
+
+-- name: insert_job
+-- No row comes back if a child with the same origin exists.
+INSERT INTO job_queue (
+  id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
+  dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
+  origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model
+) VALUES (
+  :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
+  :dedupe_key, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :hops, :trace_id,
+  :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model
+)
+ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
+  WHERE origin_job_id IS NOT NULL DO NOTHING
+
+-- name: child_by_origin
+SELECT id FROM job_queue
+WHERE origin_job_id = :origin_job_id AND origin_execution = :origin_execution
+  AND origin_event_index = :origin_event_index AND origin_target = :origin_target
+
+-- name: insert_transition
+INSERT INTO job_transitions (job_id, seq, execution, from_status, to_status, reason, at)
+VALUES (:job_id, :seq, :execution, :from_status, :to_status, :reason, :at)
+
+-- name: insert_ledger
+INSERT INTO ledger (at, kind, job_id, run_id, data) VALUES (:at, :kind, :job_id, :run_id, :data)
+
+-- name: insert_event
+INSERT INTO events (id, type, source, payload, headers, dedupe_key, producer_job_id, producer_index, created_at)
+VALUES (:id, :type, :source, :payload, :headers, :dedupe_key, :producer_job_id, :producer_index, :at)
+
+-- name: insert_context
+INSERT INTO event_context (id, parent_id, run_id, pipeline, step_path, baggage, hops, created_at)
+VALUES (:id, :parent_id, :run_id, :pipeline, :step_path, :baggage, :hops, :at)
+
+-- name: live_match
+-- A job with this key that has not ended, the running one first.
+SELECT id FROM job_queue INDEXED BY job_queue_dedupe
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
+ORDER BY status DESC LIMIT 1
+
+-- name: succeeded_match
+-- The latest success with this key.
+SELECT id, completed_at FROM job_queue
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status = 'succeeded'
+ORDER BY completed_at DESC LIMIT 1
+
+-- name: key_holder
+SELECT seq FROM job_queue
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
+  AND (status = 'running' OR (status = 'queued' AND hold IS NULL))
+
+-- name: first_key_follower
+SELECT {job_columns} FROM job_queue
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND hold = 'key'
+ORDER BY seq LIMIT 1
+
+-- name: live_status
+SELECT status FROM job_queue WHERE id = :id AND status IN ('queued', 'running')
+
+-- name: successors
+SELECT {job_columns} FROM job_queue WHERE after_job_id = :id AND hold = 'predecessor' ORDER BY seq LIMIT 500
+
+-- name: active_suspect
+SELECT seq FROM job_queue
+WHERE suspect = 1 AND seq <> :seq AND (status = 'running' OR (status = 'queued' AND hold IS NULL)) LIMIT 1
+
+-- name: first_held_suspect
+SELECT {job_columns} FROM job_queue WHERE suspect = 1 AND hold = 'suspect' ORDER BY seq LIMIT 1
+
+-- name: after_job_of
+SELECT after_job_id FROM job_queue WHERE seq = :seq
+
+-- name: set_hold
+UPDATE job_queue SET hold = :hold, next_retry_at = NULL, retry_wait = NULL WHERE seq = :seq
+
+-- name: running_counts
+SELECT plugin, count(*) FROM job_queue
+WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' GROUP BY plugin
+
+-- name: ready_heads
+-- The oldest ready job of each plugin that has one: one index seek a plugin, however deep the queue.
+WITH RECURSIVE plugins (name) AS (
+  SELECT min(plugin) FROM job_queue WHERE status = 'queued' AND hold IS NULL
+  UNION ALL
+  SELECT (SELECT min(plugin) FROM job_queue WHERE status = 'queued' AND hold IS NULL AND plugin > plugins.name)
+  FROM plugins WHERE plugins.name IS NOT NULL
+)
+SELECT name, (
+  SELECT min(seq) FROM job_queue INDEXED BY job_queue_ready
+  WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name
+)
+FROM plugins WHERE name IS NOT NULL
+
+-- name: next_head
+SELECT min(seq) FROM job_queue INDEXED BY job_queue_ready
+WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
+
+-- name: claimed_job
+SELECT {job_columns}, payload FROM job_queue WHERE seq = :seq
+
+-- name: claim_job
+-- The claim's number is that of the ledger entry that is written next.
+UPDATE job_queue SET
+  status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at, owner = :owner,
+  lease_until = :lease_until, claim_seq = (SELECT max(seq) + 1 FROM ledger)
+WHERE seq = :seq AND status = 'queued'
+
+-- name: job_for_settle
+SELECT {job_columns} FROM job_queue WHERE id = :id
+
+-- name: settle_job
+UPDATE job_queue SET
+  status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
+  next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
+  artifacts = :artifacts, owner = NULL, lease_until = NULL
+WHERE seq = :seq AND status = :from_status
+
+-- name: reopen_job
+UPDATE job_queue SET
+  status = 'queued', reason = 'manual_retry', hold = :hold, attempt = 1, completed_at = NULL,
+  cancel_requested_at = NULL, suspect = 0
+WHERE seq = :seq AND status = :from_status
+
+-- name: request_cancel
+UPDATE job_queue SET cancel_requested_at = coalesce(cancel_requested_at, :at) WHERE seq = :seq
+
+-- name: insert_log
+INSERT INTO job_log (
+  job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason, result,
+  stderr, exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
+  completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts
+) VALUES (
+  :job_id, :execution, :attempt, :max_attempts, :plugin, :command, :status, :reason, :job_status, :job_reason,
+  :result, :stderr, :exit_code, :signal, :error, :duration_ms, :submitted_by, :submitted_detail, :dedupe_key,
+  :created_at, :started_at, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :trace_id,
+  :artifacts
+)
+ON CONFLICT DO NOTHING
+
+-- name: log_status
+SELECT status FROM job_log WHERE job_id = :job_id AND execution = :execution AND (status = 'superseded') = 0
+
+-- name: job_was_logged
+SELECT 1 FROM job_log WHERE job_id = :job_id LIMIT 1
+
+-- name: due_waiting
+SELECT {job_columns} FROM job_queue
+WHERE hold = 'retry' AND next_retry_at <= :now ORDER BY next_retry_at, seq LIMIT :limit
+
+-- name: next_due
+SELECT min(next_retry_at) FROM job_queue WHERE hold = 'retry'
+
+-- name: clamp_waits
+-- Due times that lie further off than the wait they were drawn from: the clock was set back.
+UPDATE job_queue SET next_retry_at = strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || retry_wait || ' seconds') || '000Z'
+WHERE seq IN (
+  SELECT seq FROM job_queue
+  WHERE hold = 'retry'
+    AND next_retry_at > strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (retry_wait + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING seq
+
+-- name: running_jobs
+SELECT {job_columns} FROM job_queue
+WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' ORDER BY seq LIMIT :limit
+
+-- name: queued_of_plugins
+-- :plugins is a JSON list; :keep turns it into those to leave alone. Runs are ended through their steps.
+SELECT {job_columns} FROM job_queue
+WHERE status <> 'succeeded' AND status = 'queued' AND hold IS NOT 'run'
+  AND (:plugins IS NULL OR (plugin IN (SELECT value FROM json_each(:plugins))) <> :keep)
+ORDER BY seq LIMIT :limit
+
+-- name: job_by_id
+SELECT {job_columns}, payload FROM job_queue WHERE id = :id
+
+-- name: payload_of_event
+SELECT payload FROM events WHERE id = :id
+
+-- name: job_tree
+-- A job and its descendants. Rows that retention took are bridged by the log.
+WITH RECURSIVE tree (id) AS (
+  SELECT :id
+  UNION
+  SELECT job_queue.id FROM job_queue JOIN tree ON job_queue.parent_job_id = tree.id
+  UNION
+  SELECT job_log.job_id FROM job_log JOIN tree ON job_log.parent_job_id = tree.id
+)
+SELECT id FROM tree LIMIT :limit
+
+-- name: jobs_newest
+SELECT {job_columns} FROM job_queue
+WHERE seq < :before
+  AND (:status IS NULL OR status = :status)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:created_from IS NULL OR created_at >= :created_from)
+  AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: jobs_of_status
+-- For every status but succeeded: most rows have that, and reading from the newest finds them soonest.
+SELECT {job_columns} FROM job_queue
+WHERE status <> 'succeeded' AND status = :status AND seq < :before
+  AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:created_from IS NULL OR created_at >= :created_from)
+  AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: jobs_of_plugin
+SELECT {job_columns} FROM job_queue
+WHERE plugin = :plugin AND seq < :before
+  AND (:status IS NULL OR status = :status)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:created_from IS NULL OR created_at >= :created_from)
+  AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: jobs_of_parent
+SELECT {job_columns} FROM job_queue
+WHERE parent_job_id = :parent_job_id AND seq < :before
+  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:created_from IS NULL OR created_at >= :created_from)
+  AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: jobs_of_run
+SELECT {job_columns} FROM job_queue
+WHERE run_id = :run_id AND seq < :before
+  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:created_from IS NULL OR created_at >= :created_from)
+  AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: transitions_of_job
+SELECT seq, execution, from_status, to_status, reason, at FROM job_transitions WHERE job_id = :job_id ORDER BY seq
+
+-- name: counts
+-- All queued, of them ready, pipeline runs (which wait for nothing and use no worker), and running.
+SELECT
+  (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'queued'),
+  (SELECT count(*) FROM job_queue WHERE status = 'queued' AND hold IS NULL),
+  (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'queued' AND plugin = 'pipeline'),
+  (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline')
+
+-- name: outstanding
+SELECT count(*) FROM job_queue INDEXED BY job_queue_by_status
+WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin = :plugin AND command = :command
+
+-- name: event_by_id
+SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WHERE id = :id
+
+-- name: context_by_id
+SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id

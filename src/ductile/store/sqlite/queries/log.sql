@@ -1,0 +1,66 @@
+-- The log of executions, and finding words in it.
+
+-- fragment: log_columns
+seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason,
+exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
+completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts
+
+-- name: executions_of_job
+SELECT {log_columns}, result, stderr, payload FROM job_log WHERE job_id = :job_id ORDER BY execution, seq
+
+-- name: last_execution
+SELECT {log_columns}, result, stderr, payload FROM job_log
+WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 1
+
+-- name: log_newest
+SELECT {log_columns} FROM job_log
+WHERE seq < :before
+  AND (:status IS NULL OR status = :status)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:completed_from IS NULL OR completed_at >= :completed_from)
+  AND (:completed_before IS NULL OR completed_at < :completed_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_of_status
+SELECT {log_columns} FROM job_log
+WHERE status <> 'succeeded' AND status = :status AND seq < :before
+  AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:completed_from IS NULL OR completed_at >= :completed_from)
+  AND (:completed_before IS NULL OR completed_at < :completed_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_of_plugin
+SELECT {log_columns} FROM job_log
+WHERE plugin = :plugin AND seq < :before
+  AND (:status IS NULL OR status = :status)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:completed_from IS NULL OR completed_at >= :completed_from)
+  AND (:completed_before IS NULL OR completed_at < :completed_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_of_job
+SELECT {log_columns} FROM job_log INDEXED BY job_log_execution
+WHERE job_id = :job_id AND seq < :before
+  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:completed_from IS NULL OR completed_at >= :completed_from)
+  AND (:completed_before IS NULL OR completed_at < :completed_before)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_with_words
+-- CROSS JOIN keeps the order: the words find the rows, newest first, and the rest is checked on them.
+SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
+WHERE job_log_text MATCH :words AND job_log_text.rowid < :before
+  AND (:job_id IS NULL OR job_id = :job_id)
+  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
+  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+  AND (:completed_from IS NULL OR completed_at >= :completed_from)
+  AND (:completed_before IS NULL OR completed_at < :completed_before)
+ORDER BY job_log_text.rowid DESC LIMIT :limit
+
+-- name: unsearchable
+SELECT seq, plugin, command, error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: index_text
+INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)

@@ -1,0 +1,63 @@
+-- Schedules and their accounted time.
+
+-- name: schedule
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at
+FROM schedule_entries WHERE plugin = :plugin AND schedule_id = :schedule_id
+
+-- name: all_schedules
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at
+FROM schedule_entries ORDER BY plugin, schedule_id
+
+-- name: put_schedule
+-- A known schedule keeps its place; one whose definition changed starts anew, but stays paused.
+INSERT INTO schedule_entries
+  (plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, updated_at)
+VALUES (:plugin, :schedule_id, :fingerprint, :next_at, :nominal_at, :last_job_id, :last_fired_at, :paused_at, :at)
+ON CONFLICT (plugin, schedule_id) DO UPDATE SET
+  fingerprint = excluded.fingerprint, next_at = excluded.next_at, nominal_at = excluded.nominal_at,
+  updated_at = excluded.updated_at
+WHERE fingerprint <> excluded.fingerprint
+
+-- name: forget_schedules
+-- :kept is a JSON list of [plugin, schedule_id].
+DELETE FROM schedule_entries
+WHERE (plugin, schedule_id) NOT IN (
+  SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:kept)
+)
+
+-- name: advance_schedule
+UPDATE schedule_entries SET
+  next_at = :next_at, nominal_at = :nominal_at, last_job_id = coalesce(:last_job_id, last_job_id),
+  last_fired_at = coalesce(:last_fired_at, last_fired_at), updated_at = :at
+WHERE plugin = :plugin AND schedule_id = :schedule_id
+
+-- name: pause_schedule
+UPDATE schedule_entries SET paused_at = :paused_at, updated_at = :at
+WHERE plugin = :plugin AND schedule_id = :schedule_id
+RETURNING plugin
+
+-- name: occurrence_exists
+SELECT 1 FROM occurrences
+WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at = :nominal_at
+
+-- name: last_occurrence
+SELECT seq, outcome, reason FROM occurrences
+WHERE plugin = :plugin AND schedule_id = :schedule_id ORDER BY nominal_at DESC LIMIT 1
+
+-- name: insert_occurrence
+INSERT INTO occurrences
+  (plugin, schedule_id, nominal_at, until_at, count, outcome, reason, job_id, late_ms, created_at)
+VALUES (:plugin, :schedule_id, :nominal_at, :until_at, :count, :outcome, :reason, :job_id, :late_ms, :at)
+
+-- name: extend_skip
+UPDATE occurrences SET until_at = :until_at, count = count + :count WHERE seq = :seq
+
+-- name: last_covered
+-- Up to which instant the rows before this one account; rows do not overlap, so the nearest decides.
+SELECT until_at FROM occurrences
+WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at < :nominal_at
+ORDER BY nominal_at DESC LIMIT 1
+
+-- name: occurrences_of_schedule
+SELECT seq, plugin, schedule_id, nominal_at, until_at, count, outcome, reason, job_id, late_ms FROM occurrences
+WHERE plugin = :plugin AND schedule_id = :schedule_id AND seq < :before ORDER BY seq DESC LIMIT :limit

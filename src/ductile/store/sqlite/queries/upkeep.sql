@@ -1,0 +1,117 @@
+-- The ledger, configurations, and removing what has been kept long enough.
+
+-- name: ledger_after
+SELECT seq, at, kind, job_id, run_id, data FROM ledger WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: ledger_range
+SELECT coalesce((SELECT min(seq) FROM ledger), 0), coalesce((SELECT max(seq) FROM ledger), 0)
+
+-- name: latest_instant
+SELECT at FROM ledger ORDER BY seq DESC LIMIT 1
+
+-- name: insert_config
+INSERT INTO config_snapshots (hash, origin, content, loaded_at) VALUES (:hash, :origin, :content, :at)
+
+-- name: config_history
+SELECT seq, hash, origin, content, loaded_at FROM config_snapshots ORDER BY seq DESC LIMIT :limit
+
+-- name: get_meta
+SELECT value FROM store_meta WHERE key = :key
+
+-- name: put_meta
+INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+
+-- name: prunable_jobs
+-- Ended long enough ago, and not a step of a run that is still kept.
+SELECT seq, id, plugin, payload FROM job_queue AS candidate
+WHERE status = :status AND completed_at < :before AND seq < (SELECT max(seq) FROM job_queue)
+  AND NOT EXISTS (SELECT 1 FROM job_queue AS run WHERE run.id = candidate.run_id AND run.id <> candidate.id)
+ORDER BY completed_at LIMIT :limit
+
+-- name: live_descendant
+WITH RECURSIVE below (id) AS (
+  SELECT id FROM job_queue WHERE parent_job_id = :id
+  UNION
+  SELECT job_queue.id FROM job_queue JOIN below ON job_queue.parent_job_id = below.id
+)
+SELECT 1 FROM below CROSS JOIN job_queue ON job_queue.id = below.id
+WHERE job_queue.status IN ('queued', 'running') LIMIT 1
+
+-- name: keep_payload
+-- The log takes over what only the queue row knew.
+UPDATE job_log SET payload = :payload
+WHERE job_id = :job_id AND seq = (SELECT max(seq) FROM job_log WHERE job_id = :job_id AND status <> 'superseded')
+
+-- name: delete_job
+DELETE FROM job_queue WHERE seq = :seq
+
+-- name: delete_run
+DELETE FROM pipeline_runs WHERE run_id = :run_id
+
+-- name: delete_run_scopes
+DELETE FROM run_scopes WHERE run_id = :run_id
+
+-- name: delete_run_leaves
+DELETE FROM run_leaves WHERE run_id = :run_id
+
+-- name: prunable_log
+-- Rows are written in order of time, so looking at the oldest is enough; likewise for facts and the ledger.
+SELECT seq, job_id FROM (SELECT seq, job_id, completed_at FROM job_log ORDER BY seq LIMIT :limit)
+WHERE completed_at < :before AND seq < (SELECT max(seq) FROM job_log)
+
+-- name: delete_log
+DELETE FROM job_log WHERE seq = :seq
+
+-- name: delete_log_text
+DELETE FROM job_log_text WHERE rowid = :seq
+
+-- name: delete_transitions
+-- They go with the last that is left of their job.
+DELETE FROM job_transitions WHERE job_id = :job_id
+  AND NOT EXISTS (SELECT 1 FROM job_queue WHERE id = :job_id)
+  AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.job_id = :job_id)
+
+-- name: prune_events
+-- An event lives as long as a job or an execution refers to it.
+DELETE FROM events WHERE id IN (
+  SELECT id FROM events AS candidate
+  WHERE created_at < :before
+    AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.source_event_id = candidate.id)
+    AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.source_event_id = candidate.id)
+  ORDER BY created_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_contexts
+DELETE FROM event_context WHERE id IN (
+  SELECT id FROM event_context AS candidate
+  WHERE created_at < :before
+    AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.event_context_id = candidate.id)
+    AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.event_context_id = candidate.id)
+  ORDER BY created_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_breaker_transitions
+DELETE FROM circuit_breaker_transitions WHERE seq IN (
+  SELECT seq FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_occurrences
+DELETE FROM occurrences WHERE seq IN (
+  SELECT seq FROM occurrences WHERE created_at < :before ORDER BY created_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_deliveries
+DELETE FROM state_deliveries WHERE seq IN (
+  SELECT seq FROM state_deliveries WHERE completed_at < :before ORDER BY completed_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_facts
+DELETE FROM plugin_facts WHERE seq IN (
+  SELECT seq FROM (SELECT seq, created_at FROM plugin_facts ORDER BY seq LIMIT :limit) WHERE created_at < :before
+) RETURNING 1
+
+-- name: prune_ledger
+DELETE FROM ledger WHERE seq IN (
+  SELECT seq FROM (SELECT seq, at FROM ledger ORDER BY seq LIMIT :limit)
+  WHERE (at < :before OR seq <= (SELECT max(seq) FROM ledger) - :rows) AND seq < (SELECT max(seq) FROM ledger)
+) RETURNING 1

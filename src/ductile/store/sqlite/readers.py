@@ -1,0 +1,57 @@
+"""Readers: a few threads with a connection each. They see the last commit and never wait for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import apsw
+
+from ductile.store.sqlite.connection import open_reader, translated
+from ductile.store.sqlite.session import SqliteSession
+
+Answer = TypeVar("Answer")
+
+_THREADS = 2
+
+
+class Readers:
+    def __init__(self, path: Path, queries: Mapping[str, str], clock: Callable[[], datetime]) -> None:
+        self._path = path
+        self._queries = queries
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
+        self._own = threading.local()
+        self._opened: list[apsw.Connection] = []
+
+    async def read(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        """Run a reading verb on one consistent snapshot of the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
+
+    def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        with translated(self._path):
+            connection = self._connection()
+            session = SqliteSession(connection, self._queries, Random(0), self._clock())  # noqa: S311 - unused
+            connection.execute("BEGIN").fetchall()
+            try:
+                return verb(session)
+            finally:
+                connection.execute("END").fetchall()
+
+    def _connection(self) -> apsw.Connection:
+        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = open_reader(self._path)
+            self._opened.append(connection)
+        return connection
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for connection in self._opened:
+            connection.close()

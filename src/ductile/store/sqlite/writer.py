@@ -1,0 +1,258 @@
+"""The one writer: a thread that owns the writing connection and commits what waits together.
+
+Every unit of work is a verb's whole transaction. All that wait when the thread is free share one
+commit, so one fsync is paid by many; each caller goes on only when that commit has returned.
+
+How a failing unit leaves its neighbours alone: a batch first runs without savepoints. If a unit
+raises, everything is rolled back and the batch runs again with a savepoint around each unit. Units
+therefore have no effect but on the database, and may run more than once before they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError
+from ductile.store.sqlite.connection import must_stop, translate
+from ductile.store.sqlite.session import SqliteSession
+
+Answer = TypeVar("Answer")
+
+#: A batch ends at whichever comes first (ENGINE 5).
+MAX_UNITS = 256
+MAX_BYTES = 4 * 1024 * 1024
+MAX_SECONDS = 0.005
+#: More submissions than this waiting, and further ones are told to come back later.
+CAPACITY = 10_000
+#: Pages in the write-ahead log at which it is copied back into the file, between batches.
+CHECKPOINT_PAGES = 1000
+
+
+class Lane(IntEnum):
+    """Who goes first when several wait: finishing work makes room, accepting more does not."""
+
+    SETTLE = 0
+    CLAIM = 1
+    ENQUEUE = 2
+    MAINTENANCE = 3
+
+
+class Unit(Generic[Answer]):
+    """A verb's transaction that waits for its commit."""
+
+    __slots__ = ("answer", "error", "future", "loop", "size", "work")
+
+    def __init__(self, work: Callable[[SqliteSession], Answer], size: int) -> None:
+        self.work = work
+        self.size = size
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Answer] = self.loop.create_future()
+        self.answer: Answer | None = None
+        self.error: BaseException | None = None
+
+
+class Writer:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        session: SqliteSession,
+        clock: Callable[[], datetime],
+        path: Path,
+    ) -> None:
+        self._connection = connection
+        self._session = session
+        self._clock = clock
+        self._path = path
+        self._lanes: tuple[deque[Unit[Any]], ...] = tuple(deque() for _ in Lane)
+        self._work_waits = threading.Condition()
+        self._closing = False
+        self._failure: StoreFailedError | None = None
+        self._wal_pages = 0
+        connection.set_wal_hook(self._note_wal)
+        self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
+        self._thread.start()
+
+    async def submit(self, lane: Lane, work: Callable[[SqliteSession], Answer], *, size: int = 0) -> Answer:
+        """Run `work` in a transaction; return its answer once that is on disk."""
+        unit = Unit(work, size)
+        with self._work_waits:
+            self._refuse_if_unfit(lane)
+            self._lanes[lane].append(unit)
+            self._work_waits.notify()
+        return await unit.future
+
+    def _refuse_if_unfit(self, lane: Lane) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise StoreBusyError("the store is closing", hint="Try again when the daemon is back.")
+        if lane is Lane.ENQUEUE and len(self._lanes[lane]) >= CAPACITY:
+            raise StoreBusyError(f"{CAPACITY} submissions wait for the disk", hint="Try again in a moment.")
+
+    async def close(self) -> None:
+        """Commit everything that waits, then end the thread."""
+        with self._work_waits:
+            self._closing = True
+            self._work_waits.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    # -- the thread
+
+    def _loop(self) -> None:
+        while self._wait_for_work():
+            self._write_batch()
+            self._checkpoint_if_large()
+
+    def _wait_for_work(self) -> bool:
+        with self._work_waits:
+            while not any(self._lanes):
+                if self._closing:
+                    return False
+                self._work_waits.wait()
+        return True
+
+    def _take(self) -> Unit[Any] | None:
+        for lane in self._lanes:
+            if lane:
+                return lane.popleft()
+        return None
+
+    def _write_batch(self) -> None:
+        batch: list[Unit[Any]] = []
+        try:
+            self._begin()
+            self._run_plainly(batch)
+            self._execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - whatever it is, its callers must be told
+            self._recover_batch(batch, error)
+        self._tell(batch)
+
+    def _begin(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._execute("BEGIN IMMEDIATE")
+        self._session.begin_at(self._clock())
+
+    def _run_plainly(self, done: list[Unit[Any]]) -> None:
+        size, deadline = 0, time.monotonic() + MAX_SECONDS
+        while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
+            unit = self._take()
+            if unit is None:
+                return
+            done.append(unit)
+            size += unit.size
+            unit.answer = unit.work(self._session)
+
+    def _recover_batch(self, batch: list[Unit[Any]], error: Exception) -> None:
+        """A unit or the commit failed. Run them again one by one, unless the file is not to be trusted."""
+        self._roll_back()
+        if not batch or must_stop(error):
+            # It could not even begin, or is not to be trusted: nobody who waits can be served.
+            while (unit := self._take()) is not None:
+                batch.append(unit)
+            self._fail(batch, error)
+            return
+        waiting = list(batch)
+        while waiting:
+            waiting = self._run_isolated(waiting)
+
+    def _run_isolated(self, units: list[Unit[Any]]) -> list[Unit[Any]]:
+        """Each unit in its savepoint, then one commit. Returns who must run again in a new transaction.
+
+        A full disk inside a savepoint rolls back the whole transaction, not only the savepoint: then
+        the units before it are gone too and run again, without the one that found the disk full.
+        """
+        try:
+            self._begin()
+            for unit in units:
+                unit.error = self._try_unit(unit)
+                if not self._connection.in_transaction:
+                    self._stop_if_untrusted(unit.error)
+                    return [other for other in units if other is not unit and self._failure is None]
+            self._execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - the commit failed: every unit failed with it
+            self._roll_back()
+            self._fail([unit for unit in units if unit.error is None], error)
+        return []
+
+    def _try_unit(self, unit: Unit[Any]) -> BaseException | None:
+        self._execute("SAVEPOINT unit")
+        try:
+            unit.answer = unit.work(self._session)
+        except Exception as error:  # noqa: BLE001 - it is this unit's alone
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK TO unit")
+                self._execute("RELEASE unit")
+            return error
+        self._execute("RELEASE unit")
+        return None
+
+    def _fail(self, units: Iterable[Unit[Any]], error: BaseException) -> None:
+        self._stop_if_untrusted(error)
+        for unit in units:
+            unit.error = error
+
+    def _stop_if_untrusted(self, error: BaseException | None) -> None:
+        if isinstance(error, apsw.Error) and must_stop(error) and self._failure is None:
+            self._failure = StoreFailedError(
+                f"the store has stopped: {error}",
+                hint="Restart Ductile: it recovers from what is on disk. Check the disk if this repeats.",
+            )
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def _execute(self, sql: str) -> None:
+        self._connection.execute(sql).fetchall()
+
+    def _tell(self, units: list[Unit[Any]]) -> None:
+        """Nobody hears of anything before the commit has returned; then everybody does, in one go."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Unit[Any]]] = {}
+        for unit in units:
+            if isinstance(unit.error, apsw.Error):
+                unit.error = translate(unit.error, self._path)
+            by_loop.setdefault(unit.loop, []).append(unit)
+        for loop, told in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, told)
+            except RuntimeError:  # the loop is closed: nobody is waiting any more
+                continue
+
+    # -- the write-ahead log
+
+    def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint_if_large(self) -> None:
+        """Between batches, so that no caller waits for it inside a commit; readers are not disturbed."""
+        if self._wal_pages < CHECKPOINT_PAGES or self._failure is not None:
+            return
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            self._stop_if_untrusted(error)
+        self._wal_pages = 0
+
+
+def _resolve(units: list[Unit[Any]]) -> None:
+    for unit in units:
+        if unit.future.done():
+            continue  # the caller was cancelled; what it asked for is on disk all the same
+        if unit.error is None:
+            unit.future.set_result(unit.answer)
+        elif isinstance(unit.error, DuctileError):
+            unit.future.set_exception(unit.error)
+        else:
+            unit.future.set_exception(StoreError(f"the store met a defect: {unit.error!r}"))

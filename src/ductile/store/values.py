@@ -1,0 +1,450 @@
+"""What is said to the store and what it answers: plain values, no rows and no connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Generic, TypeAlias, TypeVar
+
+from ductile.core.breaker import Breaker
+from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy, Transition
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.ledger import LedgerKind
+from ductile.core.settlement import LogStatus, Settlement
+
+Row = TypeVar("Row")
+
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 200
+
+
+# ---------------------------------------------------------------------------------------- submitting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event from outside, stored once for all the jobs it starts."""
+
+    id: str
+    type: str
+    source: str
+    payload: JsonObject
+    headers: Mapping[str, str] | None = None
+    dedupe_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewContext:
+    """A link in the chain of baggage; `baggage` is everything claimed up to here."""
+
+    id: str
+    baggage: JsonObject
+    parent_id: str | None = None
+    run_id: str | None = None
+    pipeline: str | None = None
+    step_path: str | None = None
+    hops: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Jobs that are accepted together or not at all, with the event and contexts they refer to."""
+
+    jobs: tuple[NewJob, ...]
+    event: NewEvent | None = None
+    contexts: tuple[NewContext, ...] = ()
+    #: How long a success makes later submissions with its key duplicates (service.dedupe_ttl).
+    dedupe_window: timedelta = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    job_id: str
+    seq: int
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplicated:
+    """Nothing was enqueued: this job is the same."""
+
+    job_id: str
+    dedupe_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildConflict:
+    """The child existed already; it was not made again."""
+
+    job_id: str
+
+
+Enqueued: TypeAlias = Accepted | Deduplicated | ChildConflict
+
+
+# -------------------------------------------------------------------------------- claiming, settling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    id: str
+    type: str
+    source: str
+    payload: JsonObject
+    headers: JsonObject | None
+    dedupe_key: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A job that is now ours to run, with all that its request is made of."""
+
+    job: Job
+    event: StoredEvent | None
+    state: JsonObject
+    baggage: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The outcome was applied: this is what followed."""
+
+    job_id: str
+    settlement: Settlement
+    started: tuple[Enqueued, ...] = ()
+
+
+class Unsettled(StrEnum):
+    """Why an outcome changed nothing."""
+
+    ALREADY_SETTLED = "already_settled"
+    SUPERSEDED = "superseded"
+    UNKNOWN_JOB = "unknown_job"
+
+
+SettleAnswer: TypeAlias = Settled | Unsettled
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"  # it was queued and is dead now
+    REQUESTED = "requested"  # it runs; it ends when its process is gone
+    ALREADY_ENDED = "already_ended"
+    UNKNOWN_JOB = "unknown_job"
+
+
+class RetryAnswer(StrEnum):
+    QUEUED = "queued"
+    NOT_ENDED = "not_ended"
+    SUCCEEDED = "succeeded"
+    RUN_ENDED = "run_ended"  # a member of an ended run: the run is what can be retried
+    RETAINED_NO_MORE = "retained_no_more"  # only its log is left
+    UNKNOWN_JOB = "unknown_job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """How many waiting jobs became ready or moved on, and when the next is due."""
+
+    count: int
+    next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Jobs that one sweep has ended or recovered; `more` says that another is needed."""
+
+    jobs: tuple[MovedJob, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedJob:
+    id: str
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: Reason
+    attempt: int
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Row]):
+    rows: tuple[Row, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    job_id: str | None = None
+    plugin: str | None = None
+    command: str | None = None
+    status: JobStatus | None = None
+    submitted_by: SubmittedBy | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+    parent_job_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    job_id: str | None = None
+    plugin: str | None = None
+    command: str | None = None
+    status: LogStatus | None = None
+    submitted_by: SubmittedBy | None = None
+    completed_from: datetime | None = None
+    completed_before: datetime | None = None
+    #: Words that must all occur in the result, the error or stderr.
+    query: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One execution, as the log keeps it."""
+
+    seq: int
+    id: str
+    job_id: str
+    execution: int
+    attempt: int
+    max_attempts: int
+    plugin: str
+    command: str
+    status: LogStatus
+    reason: Reason
+    job_status: JobStatus
+    job_reason: Reason
+    exit_code: int | None
+    signal: int | None
+    error: str | None
+    duration: timedelta
+    submitted_by: SubmittedBy
+    submitted_detail: str | None
+    dedupe_key: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime
+    parent_job_id: str | None
+    source_event_id: str | None
+    event_context_id: str | None
+    run_id: str | None
+    step_path: str | None
+    trace_id: str | None
+    artifacts: tuple[JsonValue, ...] = ()
+    #: Only read where one execution is asked for: lists stay small.
+    result: str | None = None
+    stderr: str | None = None
+    payload: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRow:
+    seq: int
+    execution: int
+    transition: Transition
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRow:
+    seq: int
+    plugin: str
+    fact_type: str
+    job_id: str | None
+    command: str | None
+    body: JsonObject
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginState:
+    plugin: str
+    state: JsonObject
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    seq: int
+    at: datetime
+    kind: LedgerKind
+    job_id: str | None
+    run_id: str | None
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    ready: int
+    waiting: int
+    running: int
+
+    @property
+    def depth(self) -> int:
+        return self.ready + self.waiting + self.running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerRow:
+    plugin: str
+    command: str
+    breaker: Breaker
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerTransitionRow:
+    seq: int
+    plugin: str
+    command: str
+    from_state: str | None
+    to_state: str
+    failures: int
+    reason: str
+    job_id: str | None
+    created_at: datetime
+
+
+# ----------------------------------------------------------------------------------------- schedules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry:
+    """Where one schedule stands."""
+
+    plugin: str
+    schedule_id: str
+    fingerprint: str
+    next_at: datetime | None
+    nominal_at: datetime | None
+    last_job_id: str | None = None
+    last_fired_at: datetime | None = None
+    paused_at: datetime | None = None
+
+
+class OccurrenceOutcome(StrEnum):
+    RAN = "ran"
+    LATE = "late"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """One due instant of a schedule, or several adjacent ones skipped for the same reason."""
+
+    plugin: str
+    schedule_id: str
+    nominal_at: datetime
+    outcome: OccurrenceOutcome
+    until_at: datetime | None = None
+    count: int = 1
+    reason: str | None = None
+    job_id: str | None = None
+    late: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """What one due schedule comes to: occurrences, perhaps a job, and where it stands then.
+
+    One transaction, and unique by nominal instant: a firing that is repeated after a crash changes
+    nothing and enqueues nothing (ENGINE 8).
+    """
+
+    entry: ScheduleEntry
+    occurrences: tuple[Occurrence, ...]
+    job: NewJob | None = None
+    #: The job is the one probe of a half-open breaker.
+    probe: bool = False
+
+
+class FiringAnswer(StrEnum):
+    FIRED = "fired"
+    SKIPPED = "skipped"
+    ALREADY_FIRED = "already_fired"
+
+
+# ---------------------------------------------------------------------------------------- deliveries
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A state webhook in the outbox."""
+
+    seq: int
+    id: str
+    job_id: str
+    sequence: int
+    state: str
+    url: str
+    body: str
+    status: DeliveryStatus
+    attempts: int
+    next_attempt_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryReport:
+    """What came of one attempt. `retry_at` None after a failure means that it is given up."""
+
+    id: str
+    delivered: bool
+    http_status: int | None = None
+    error: str | None = None
+    retry_at: datetime | None = None
+
+
+# ----------------------------------------------------------------------------- configuration, upkeep
+
+
+class ConfigOrigin(StrEnum):
+    START = "start"
+    RELOAD = "reload"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    seq: int
+    hash: str
+    origin: ConfigOrigin
+    content: JsonObject
+    loaded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long what is kept (SPEC 4.9)."""
+
+    succeeded_jobs: timedelta = timedelta(hours=24)
+    job_log: timedelta = timedelta(days=30)
+    breaker_transitions: timedelta = timedelta(days=90)
+    occurrences: timedelta = timedelta(days=30)
+    deliveries: timedelta = timedelta(days=7)
+    ledger: timedelta = timedelta(days=7)
+    ledger_rows: int = 1_000_000
+    #: Facts are kept for good unless a time is set.
+    facts: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    rows: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False

@@ -1,0 +1,1 @@
+"""What each verb of the store means, once, over named queries. Adapters call these inside a transaction."""

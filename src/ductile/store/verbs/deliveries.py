@@ -1,0 +1,60 @@
+"""The outbox of state webhooks: taken, tried, reported, sent again (SPEC 9.3, ENGINE 9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from ductile.core.instants import format_instant
+from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.store.rows import read_delivery, text_or_none
+from ductile.store.session import Session
+from ductile.store.values import Delivery, DeliveryReport, DeliveryStatus
+from ductile.store.verbs.writing import write_ledger
+
+
+def take(session: Session, *, limit: int, retry_at: datetime) -> tuple[Delivery, ...]:
+    """Count the attempt before it is made: a crash while sending must not make it endless."""
+    rows = session.all("due_deliveries", now=format_instant(session.now), limit=limit)
+    taken = [read_delivery(row) for row in rows]
+    for delivery in taken:
+        session.run("count_attempt", seq=delivery.seq, retry_at=format_instant(retry_at))
+    return tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken)
+
+
+def report(session: Session, outcome: DeliveryReport) -> None:
+    row = session.one("delivery_by_id", id=outcome.id)
+    if row is None:
+        return
+    delivery = read_delivery(row)
+    status = DeliveryStatus.PENDING
+    if outcome.delivered:
+        status = DeliveryStatus.DELIVERED
+    elif outcome.retry_at is None:
+        status = DeliveryStatus.DROPPED
+    session.run(
+        "report_delivery",
+        seq=delivery.seq,
+        status=status,
+        next_attempt_at=text_or_none(outcome.retry_at) if status is DeliveryStatus.PENDING else None,
+        completed_at=None if status is DeliveryStatus.PENDING else session.stamp,
+        last_status=outcome.http_status,
+        last_error=outcome.error,
+    )
+    if status is not DeliveryStatus.PENDING:
+        kind = (
+            LedgerKind.DELIVERY_DELIVERED
+            if status is DeliveryStatus.DELIVERED
+            else LedgerKind.DELIVERY_DROPPED
+        )
+        # The URL may hold a secret; the job and the state tell which delivery it was.
+        entry = LedgerEntry(
+            kind=kind,
+            job_id=delivery.job_id,
+            data={"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts},
+        )
+        write_ledger(session, (entry,))
+
+
+def resend(session: Session, delivery_id: str) -> bool:
+    return session.one("resend_delivery", id=delivery_id, at=format_instant(session.now)) is not None

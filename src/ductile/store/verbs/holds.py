@@ -1,0 +1,78 @@
+"""Who waits for whom: computing holds and releasing them, oldest first (SPEC 4.4, ENGINE 3 and 4)."""
+
+from __future__ import annotations
+
+from ductile.core.admission import decide_hold
+from ductile.core.instants import format_instant
+from ductile.core.jobs import Hold, Job, JobStatus
+from ductile.store.rows import instant_or_none, read_job
+from ductile.store.session import Session
+from ductile.store.values import Released
+
+#: Rows a sweep touches at most, so that no transaction delays dispatch for long (ENGINE 5).
+SWEEP = 500
+
+
+def key_is_taken(session: Session, *, dedupe_key: str | None, plugin: str, command: str) -> bool:
+    return (
+        dedupe_key is not None
+        and session.one("key_holder", dedupe_key=dedupe_key, plugin=plugin, command=command) is not None
+    )
+
+
+def is_live(session: Session, job_id: str | None) -> bool:
+    return job_id is not None and session.one("live_status", id=job_id) is not None
+
+
+def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
+    """What a job that could be ready has to wait for. The job itself must not count as a holder now."""
+    after = session.one("after_job_of", seq=job.seq)
+    return decide_hold(
+        now=session.now,
+        predecessor_live=is_live(session, after[0] if after else None),
+        key_taken=key_is_taken(session, dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command),
+        suspect=suspect,
+        other_suspect_active=suspect and session.one("active_suspect", seq=job.seq) is not None,
+    )
+
+
+def release_after(session: Session, job: Job) -> None:
+    """The job has stopped running, or ended without: let those move on who waited for it."""
+    if job.dedupe_key is not None and _held_its_key(job):
+        _release_key(session, job)
+    for row in session.all("successors", id=job.id):
+        _rehold(session, read_job(row))
+    if job.suspect:
+        waiting = session.one("first_held_suspect")
+        if waiting is not None:
+            _rehold(session, read_job(waiting))
+
+
+def _held_its_key(job: Job) -> bool:
+    return job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
+
+
+def _release_key(session: Session, job: Job) -> None:
+    if key_is_taken(session, dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command):
+        return
+    row = session.one("first_key_follower", dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command)
+    if row is not None:
+        _rehold(session, read_job(row))
+
+
+def _rehold(session: Session, job: Job) -> None:
+    session.run("set_hold", seq=job.seq, hold=hold_for(session, job, suspect=job.suspect))
+
+
+def release_due(session: Session, *, limit: int = SWEEP) -> Released:
+    """Move jobs on whose retry time has come: to ready, or behind whoever holds their key by now."""
+    due = session.all("due_waiting", now=format_instant(session.now), limit=limit)
+    for row in due:
+        _rehold(session, read_job(row))
+    following = session.one("next_due")
+    return Released(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
+
+
+def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
+    """After the clock went back, no job waits longer than the span its wait was drawn from."""
+    return len(session.all("clamp_waits", now=format_instant(session.now), limit=limit))

@@ -1,0 +1,322 @@
+"""The reading verbs. They run on a reader's snapshot and never wait for the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ductile.core.instants import parse_instant
+from ductile.core.jobs import Job, JobStatus, Reason, Transition
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerKind
+from ductile.core.settlement import LogStatus
+from ductile.store.cursors import decode_cursor, encode_cursor
+from ductile.store.rows import (
+    job_from_log,
+    object_or_none,
+    read_breaker,
+    read_delivery,
+    read_event,
+    read_job,
+    read_log,
+    read_occurrence,
+    read_schedule,
+    text_or_none,
+)
+from ductile.store.session import Cell, Session
+from ductile.store.values import (
+    LARGEST_PAGE,
+    BreakerRow,
+    BreakerTransitionRow,
+    ConfigOrigin,
+    ConfigRecord,
+    Delivery,
+    DeliveryStatus,
+    FactRow,
+    JobFilter,
+    LedgerRow,
+    LogFilter,
+    LogRow,
+    NewContext,
+    Occurrence,
+    Page,
+    PluginState,
+    QueueCounts,
+    ScheduleEntry,
+    StoredEvent,
+    TransitionRow,
+)
+
+Row = TypeVar("Row")
+
+#: A tree larger than this is cut: a run is bounded by 10,000 jobs (ENGINE 2).
+LARGEST_TREE = 10_000
+_NEWEST = (1 << 63) - 1
+
+
+def job(session: Session, job_id: str) -> Job | None:
+    row = session.one("job_by_id", id=job_id)
+    if row is not None:
+        found = read_job(row[:-1])
+        return read_job(row[:-1], _payload(session, row[-1], found.source_event_id))
+    logged = session.one("last_execution", job_id=job_id)
+    if logged is None:
+        return None
+    last = read_log(logged)
+    payload = last.payload if last.payload is not None else _payload(session, None, last.source_event_id)
+    return job_from_log(last, payload)
+
+
+def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
+    """A job's own payload, else that of the event that started it."""
+    if own is not None or event_id is None:
+        return object_or_none(own)
+    row = session.one("payload_of_event", id=event_id)
+    return None if row is None else object_or_none(row[0])
+
+
+def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) -> Page[Job]:
+    if where.job_id is not None:
+        found = session.one("job_for_settle", id=where.job_id)
+        return Page(rows=(read_job(found),) if found else (), next_cursor=None)
+    values: dict[str, Cell] = {
+        "status": where.status,
+        "command": where.command,
+        "submitted_by": where.submitted_by,
+        "created_from": text_or_none(where.created_from),
+        "created_before": text_or_none(where.created_before),
+    }
+    # Each list is driven by the index of its most selective filter; the others are checked on the rows.
+    if where.run_id is not None:
+        query, values = "jobs_of_run", {**values, "run_id": where.run_id, "plugin": where.plugin}
+    elif where.parent_job_id is not None:
+        query = "jobs_of_parent"
+        values |= {"parent_job_id": where.parent_job_id, "plugin": where.plugin}
+    elif where.status is not None and where.status is not JobStatus.SUCCEEDED:
+        query, values = "jobs_of_status", {**values, "plugin": where.plugin}
+    elif where.plugin is not None:
+        query, values = "jobs_of_plugin", {**values, "plugin": where.plugin}
+    else:
+        query = "jobs_newest"
+    return _page(session, query, values, read_job, seq_at=1, limit=limit, cursor=cursor)
+
+
+def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None) -> Page[LogRow]:
+    values: dict[str, Cell] = {
+        "status": where.status,
+        "command": where.command,
+        "submitted_by": where.submitted_by,
+        "completed_from": text_or_none(where.completed_from),
+        "completed_before": text_or_none(where.completed_before),
+    }
+    words = _as_words(where.query)
+    if words is not None:
+        query = "log_with_words"
+        values |= {"words": words, "job_id": where.job_id, "plugin": where.plugin}
+    elif where.job_id is not None:
+        query, values = "log_of_job", {**values, "job_id": where.job_id, "plugin": where.plugin}
+    elif where.status is not None and where.status is not LogStatus.SUCCEEDED:
+        query, values = "log_of_status", {**values, "plugin": where.plugin}
+    elif where.plugin is not None:
+        query, values = "log_of_plugin", {**values, "plugin": where.plugin}
+    else:
+        query = "log_newest"
+    return _page(session, query, values, read_log, seq_at=0, limit=limit, cursor=cursor)
+
+
+def _as_words(query: str | None) -> str | None:
+    """A search as the words that must all occur. Quoting each keeps the engine's operators out of it."""
+    words = (query or "").split()
+    return " ".join('"' + word.replace('"', '""') + '"' for word in words) or None
+
+
+def _page(
+    session: Session,
+    query: str,
+    values: dict[str, Cell],
+    read: Callable[[tuple[Cell, ...]], Row],
+    *,
+    seq_at: int,
+    limit: int,
+    cursor: str | None,
+) -> Page[Row]:
+    """Newest first. One row more than asked for tells whether there is a next page."""
+    size = max(1, min(limit, LARGEST_PAGE))
+    before = decode_cursor(cursor)
+    rows = session.all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
+    shown = rows[:size]
+    following = encode_cursor(shown[-1][seq_at]) if len(rows) > size else None
+    return Page(rows=tuple(read(row) for row in shown), next_cursor=following)
+
+
+def tree(session: Session, job_id: str) -> tuple[Job, ...]:
+    ids = [row[0] for row in session.all("job_tree", id=job_id, limit=LARGEST_TREE)]
+    members = [member for member in (job(session, one) for one in ids) if member is not None]
+    return tuple(sorted(members, key=lambda member: (member.created_at, member.id)))
+
+
+def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
+    return tuple(
+        TransitionRow(
+            seq=seq,
+            execution=execution,
+            transition=Transition(
+                from_status=None if source is None else JobStatus(source),
+                to_status=JobStatus(target),
+                reason=Reason(reason),
+            ),
+            at=parse_instant(at),
+        )
+        for seq, execution, source, target, reason, at in session.all("transitions_of_job", job_id=job_id)
+    )
+
+
+def executions(session: Session, job_id: str) -> tuple[LogRow, ...]:
+    return tuple(read_log(row) for row in session.all("executions_of_job", job_id=job_id))
+
+
+def event(session: Session, event_id: str) -> StoredEvent | None:
+    row = session.one("event_by_id", id=event_id)
+    return None if row is None else read_event(row)
+
+
+def context(session: Session, context_id: str) -> NewContext | None:
+    row = session.one("context_by_id", id=context_id)
+    if row is None:
+        return None
+    found_id, baggage, parent_id, run_id, pipeline, step_path, hops = row
+    return NewContext(
+        id=found_id,
+        baggage=object_or_none(baggage) or {},
+        parent_id=parent_id,
+        run_id=run_id,
+        pipeline=pipeline,
+        step_path=step_path,
+        hops=hops,
+    )
+
+
+def counts(session: Session) -> QueueCounts:
+    queued, ready, runs, running = session.one("counts") or (0, 0, 0, 0)
+    return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
+
+
+def outstanding(session: Session, plugin: str, command: str) -> int:
+    row = session.one("outstanding", plugin=plugin, command=command)
+    return 0 if row is None else int(row[0])
+
+
+def plugin_state(session: Session, plugin: str) -> PluginState | None:
+    row = session.one("plugin_state", plugin=plugin)
+    if row is None:
+        return None
+    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_instant(row[2]))
+
+
+def facts(session: Session, plugin: str, *, limit: int, cursor: str | None) -> Page[FactRow]:
+    return _page(
+        session, "facts_of_plugin", {"plugin": plugin}, _read_fact, seq_at=0, limit=limit, cursor=cursor
+    )
+
+
+def _read_fact(row: tuple[Cell, ...]) -> FactRow:
+    seq, plugin, fact_type, job_id, command, body, created_at = row
+    return FactRow(
+        seq=seq,
+        plugin=plugin,
+        fact_type=fact_type,
+        job_id=job_id,
+        command=command,
+        body=object_or_none(body) or {},
+        created_at=parse_instant(created_at),
+    )
+
+
+def breakers(session: Session) -> tuple[BreakerRow, ...]:
+    return tuple(
+        BreakerRow(
+            plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_instant(row[8])
+        )
+        for row in session.all("all_breakers")
+    )
+
+
+def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
+    return tuple(
+        BreakerTransitionRow(
+            seq=row[0],
+            plugin=row[1],
+            command=row[2],
+            from_state=row[3],
+            to_state=row[4],
+            failures=row[5],
+            reason=row[6],
+            job_id=row[7],
+            created_at=parse_instant(row[8]),
+        )
+        for row in session.all("breaker_history", plugin=plugin, limit=limit)
+    )
+
+
+def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
+    return tuple(read_schedule(row) for row in session.all("all_schedules"))
+
+
+def occurrences(
+    session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None
+) -> Page[Occurrence]:
+    where = {"plugin": plugin, "schedule_id": schedule_id}
+    return _page(
+        session,
+        "occurrences_of_schedule",
+        where,
+        read_occurrence,
+        seq_at=0,
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def deliveries(
+    session: Session,
+    *,
+    job_id: str | None,
+    status: DeliveryStatus | None,
+    limit: int,
+    cursor: str | None,
+) -> Page[Delivery]:
+    where = {"job_id": job_id, "status": status}
+    return _page(session, "deliveries", where, read_delivery, seq_at=0, limit=limit, cursor=cursor)
+
+
+def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
+    return tuple(
+        LedgerRow(
+            seq=seq,
+            at=parse_instant(at),
+            kind=LedgerKind(kind),
+            job_id=job_id,
+            run_id=run_id,
+            data=object_or_none(data) or {},
+        )
+        for seq, at, kind, job_id, run_id, data in session.all("ledger_after", after=after, limit=limit)
+    )
+
+
+def ledger_range(session: Session) -> tuple[int, int]:
+    lowest, highest = session.one("ledger_range") or (0, 0)
+    return int(lowest), int(highest)
+
+
+def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
+    rows: Sequence[tuple[Cell, ...]] = session.all("config_history", limit=limit)
+    return tuple(
+        ConfigRecord(
+            seq=row[0],
+            hash=row[1],
+            origin=ConfigOrigin(row[2]),
+            content=object_or_none(row[3]) or {},
+            loaded_at=parse_instant(row[4]),
+        )
+        for row in rows
+    )

@@ -1,0 +1,183 @@
+"""Putting jobs on the queue, with deduplication in the same transaction (SPEC 4.5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ductile.core.admission import decide_hold
+from ductile.core.dedupe import Match, find_duplicate
+from ductile.core.instants import parse_instant
+from ductile.core.jobs import Hold, JobStatus, NewJob, Reason, Transition
+from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.settlement import CallbackEvent, CallbackState
+from ductile.store.rows import to_json
+from ductile.store.session import Session
+from ductile.store.values import (
+    Accepted,
+    ChildConflict,
+    Deduplicated,
+    Enqueued,
+    NewContext,
+    NewEvent,
+    Submission,
+)
+from ductile.store.verbs.holds import is_live, key_is_taken
+from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
+
+#: The plugin name of pipeline runs: jobs without a process of their own (SPEC 7.2).
+RUN_PLUGIN = "pipeline"
+
+_SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=Reason.SUBMITTED)
+_TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
+
+
+def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
+    if submission.event is not None:
+        insert_event(session, submission.event)
+    for context in submission.contexts:
+        insert_context(session, context)
+    return tuple(submit_job(session, job, submission.dedupe_window) for job in submission.jobs)
+
+
+def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
+    """Insert one job, unless it is a duplicate or a child that exists already."""
+    if job.dedupe_key is not None:
+        duplicate = _duplicate_of(session, job, window)
+        if duplicate is not None:
+            return duplicate
+    hold = _first_hold(session, job)
+    seq = _insert(session, job, hold)
+    if seq is None:
+        return _conflict(session, job)
+    write_transition(
+        session,
+        _SUBMITTED,
+        job_id=job.id,
+        run_id=job.run_id,
+        execution=0,
+        about=f"{job.plugin}.{job.command}",
+    )
+    if job.callback is not None:
+        write_callback(session, _TOLD_QUEUED, job_id=job.id, attempt=1, callback=job.callback)
+    return Accepted(job_id=job.id, seq=seq, ready=hold is None)
+
+
+def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplicated | None:
+    key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
+    live = session.one("live_match", **key) if job.dedupe_ttl is not None else None
+    succeeded = session.one("succeeded_match", **key)
+    matches = tuple(
+        Match(job_id=found[0], succeeded_at=ended)
+        for found, ended in (
+            (live, None),
+            (succeeded, parse_instant(succeeded[1]) if succeeded else None),
+        )
+        if found is not None
+    )
+    found = find_duplicate(
+        matches,
+        window=window if job.dedupe_ttl is None else timedelta(seconds=job.dedupe_ttl),
+        override=job.dedupe_ttl is not None,
+        now=session.now,
+    )
+    if found is None or job.dedupe_key is None:
+        return None
+    entry = LedgerEntry(
+        kind=LedgerKind.JOB_DEDUPLICATED,
+        job_id=found.job_id,
+        data={"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command},
+    )
+    write_ledger(session, (entry,))
+    return Deduplicated(job_id=found.job_id, dedupe_key=job.dedupe_key)
+
+
+def _first_hold(session: Session, job: NewJob) -> Hold | None:
+    if job.plugin == RUN_PLUGIN:
+        return Hold.RUN
+    return decide_hold(
+        now=session.now,
+        predecessor_live=is_live(session, job.after_job_id),
+        key_taken=key_is_taken(session, dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command),
+    )
+
+
+def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
+    origin, callback = job.origin, job.callback
+    return session.insert(
+        "insert_job",
+        id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        payload=None if job.payload is None else to_json(job.payload),
+        hold=hold,
+        max_attempts=job.max_attempts,
+        submitted_by=job.submitted_by,
+        submitted_detail=job.submitted_detail,
+        dedupe_key=job.dedupe_key,
+        at=session.stamp,
+        parent_job_id=job.parent_job_id,
+        source_event_id=job.source_event_id,
+        event_context_id=job.event_context_id,
+        run_id=job.run_id,
+        step_path=job.step_path,
+        hops=job.hops,
+        trace_id=job.trace_id,
+        origin_job_id=None if origin is None else origin.job_id,
+        origin_execution=None if origin is None else origin.execution,
+        origin_event_index=None if origin is None else origin.event_index,
+        origin_target=None if origin is None else origin.target,
+        after_job_id=job.after_job_id,
+        callback_url=None if callback is None else callback.url,
+        callback_model=None if callback is None else callback.model,
+    )
+
+
+def _conflict(session: Session, job: NewJob) -> ChildConflict:
+    """The same child of the same execution exists: our own defect, so it is told and not hidden."""
+    assert job.origin is not None  # noqa: S101 - only a job with an origin can meet its own
+    existing = session.one(
+        "child_by_origin",
+        origin_job_id=job.origin.job_id,
+        origin_execution=job.origin.execution,
+        origin_event_index=job.origin.event_index,
+        origin_target=job.origin.target,
+    )
+    job_id = str(existing[0]) if existing else job.id
+    entry = LedgerEntry(
+        kind=LedgerKind.CHILD_CONFLICT,
+        job_id=job.origin.job_id,
+        data={"child": job_id, "event_index": job.origin.event_index, "target": job.origin.target},
+    )
+    write_ledger(session, (entry,))
+    return ChildConflict(job_id=job_id)
+
+
+def insert_event(
+    session: Session, event: NewEvent, *, producer: str | None = None, index: int | None = None
+) -> None:
+    session.run(
+        "insert_event",
+        id=event.id,
+        type=event.type,
+        source=event.source,
+        payload=to_json(event.payload),
+        headers=None if event.headers is None else to_json(dict(event.headers)),
+        dedupe_key=event.dedupe_key,
+        producer_job_id=producer,
+        producer_index=index,
+        at=session.stamp,
+    )
+
+
+def insert_context(session: Session, context: NewContext) -> None:
+    session.run(
+        "insert_context",
+        id=context.id,
+        parent_id=context.parent_id,
+        run_id=context.run_id,
+        pipeline=context.pipeline,
+        step_path=context.step_path,
+        baggage=to_json(context.baggage),
+        hops=context.hops,
+        at=session.stamp,
+    )

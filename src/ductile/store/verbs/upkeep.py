@@ -1,0 +1,105 @@
+"""Retention in small sweeps, full text in the background, and the record of configurations (ENGINE 13)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ductile.core.instants import format_instant
+from ductile.core.jobs import JobStatus
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.store.rows import to_json
+from ductile.store.session import Session
+from ductile.store.values import ConfigOrigin, Pruned, Retention
+from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.submit import RUN_PLUGIN
+from ductile.store.verbs.writing import write_ledger
+
+#: So much of an execution's text can be searched.
+SEARCHABLE_CHARACTERS = 64 * 1024
+_SEARCHABLE = "searchable_until"
+
+
+def prune(session: Session, retention: Retention, *, limit: int = SWEEP) -> Pruned:
+    """One sweep of everything that can be too old."""
+    log = _before(session, retention.job_log)
+    rows = {
+        "succeeded_jobs": _prune_jobs(
+            session, JobStatus.SUCCEEDED, _before(session, retention.succeeded_jobs), limit
+        ),
+        "failed_jobs": _prune_jobs(session, JobStatus.FAILED, log, limit),
+        "dead_jobs": _prune_jobs(session, JobStatus.DEAD, log, limit),
+        "job_log": _prune_log(session, log, limit),
+    }
+    by_age: tuple[tuple[str, timedelta | None], ...] = (
+        ("events", retention.job_log),
+        ("contexts", retention.job_log),
+        ("breaker_transitions", retention.breaker_transitions),
+        ("occurrences", retention.occurrences),
+        ("deliveries", retention.deliveries),
+        ("facts", retention.facts),
+    )
+    for kind, age in by_age:
+        if age is not None:
+            rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
+    rows["ledger"] = len(
+        session.all(
+            "prune_ledger",
+            before=_before(session, retention.ledger),
+            rows=retention.ledger_rows,
+            limit=limit,
+        )
+    )
+    return Pruned(
+        rows={kind: count for kind, count in rows.items() if count},
+        more=any(count >= limit for count in rows.values()),
+    )
+
+
+def _before(session: Session, age: timedelta) -> str:
+    return format_instant(session.now - age)
+
+
+def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) -> int:
+    """Remove ended jobs below which nothing lives; the log keeps what only their row knew."""
+    removed = 0
+    for seq, job_id, plugin, payload in session.all(
+        "prunable_jobs", status=status, before=before, limit=limit
+    ):
+        if session.one("live_descendant", id=job_id) is not None:
+            continue
+        if payload is not None:
+            session.run("keep_payload", job_id=job_id, payload=payload)
+        if plugin == RUN_PLUGIN:
+            for query in ("delete_run", "delete_run_scopes", "delete_run_leaves"):
+                session.run(query, run_id=job_id)
+        session.run("delete_job", seq=seq)
+        session.run("delete_transitions", job_id=job_id)
+        removed += 1
+    return removed
+
+
+def _prune_log(session: Session, before: str, limit: int) -> int:
+    rows = session.all("prunable_log", before=before, limit=limit)
+    for seq, job_id in rows:
+        session.run("delete_log_text", seq=seq)
+        session.run("delete_log", seq=seq)
+        session.run("delete_transitions", job_id=job_id)
+    return len(rows)
+
+
+def make_searchable(session: Session, *, limit: int = SWEEP) -> int:
+    done = session.one("get_meta", key=_SEARCHABLE)
+    rows = session.all("unsearchable", after=int(done[0]) if done else 0, limit=limit)
+    for seq, *texts in rows:
+        body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
+        session.run("index_text", seq=seq, body=body)
+    if rows:
+        session.run("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
+    return len(rows)
+
+
+def record_config(session: Session, config_hash: str, origin: ConfigOrigin, content: JsonObject) -> None:
+    session.run("insert_config", hash=config_hash, origin=origin, content=to_json(content), at=session.stamp)
+    entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
+    write_ledger(session, (entry,))
