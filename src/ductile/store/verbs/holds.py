@@ -6,7 +6,7 @@ from ductile.core.admission import decide_hold
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Hold, Job, JobStatus
 from ductile.store.rows import instant_or_none, read_job
-from ductile.store.session import Session
+from ductile.store.session import Cell, Session
 from ductile.store.values import Released
 
 #: Rows a sweep touches at most, so that no transaction delays dispatch for long (ENGINE 5).
@@ -39,29 +39,35 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
 def release_after(session: Session, job: Job) -> None:
     """The job has stopped running, or ended without: let those move on who waited for it."""
     if job.dedupe_key is not None and _held_its_key(job):
-        _release_key(session, job)
+        _release_one(
+            session,
+            "first_key_follower",
+            dedupe_key=job.dedupe_key,
+            plugin=job.plugin,
+            command=job.command,
+        )
     for row in session.all("successors", id=job.id):
         _rehold(session, read_job(row))
     if job.suspect:
-        waiting = session.one("first_held_suspect")
-        if waiting is not None:
-            _rehold(session, read_job(waiting))
+        _release_one(session, "first_held_suspect")
 
 
 def _held_its_key(job: Job) -> bool:
     return job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
 
 
-def _release_key(session: Session, job: Job) -> None:
-    if key_is_taken(session, dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command):
-        return
-    row = session.one("first_key_follower", dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command)
-    if row is not None:
-        _rehold(session, read_job(row))
+def _release_one(session: Session, first_waiting: str, **values: Cell) -> None:
+    """Make the oldest that can be ready so. One that must wait for something else does not block the rest."""
+    while (row := session.one(first_waiting, **values)) is not None:
+        waiting = read_job(row)
+        if _rehold(session, waiting) in (None, waiting.hold):
+            return
 
 
-def _rehold(session: Session, job: Job) -> None:
-    session.run("set_hold", seq=job.seq, hold=hold_for(session, job, suspect=job.suspect))
+def _rehold(session: Session, job: Job) -> Hold | None:
+    hold = hold_for(session, job, suspect=job.suspect)
+    session.run("set_hold", seq=job.seq, hold=hold)
+    return hold
 
 
 def release_due(session: Session, *, limit: int = SWEEP) -> Released:

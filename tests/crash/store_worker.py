@@ -1,0 +1,103 @@
+"""A process that uses a store without rest and says on stdout what the store has acknowledged.
+
+Started by `test_store_survives_sigkill`, which kills it in the middle. A line is printed only after the
+verb has returned, so whatever was printed must be found in the store afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+from ductile.core.admission import Caps
+from ductile.core.ids import make_id
+from ductile.core.jobs import Callback, NewJob, Reason, SubmittedBy
+from ductile.core.outcomes import Completed, Emitted, Evidence, Failed, Outcome, Response, TimedOut
+from ductile.core.retry import RetryPolicy
+from ductile.core.routing import Route, RouteTable
+from ductile.core.rules import FactRule, PluginRules, Rules
+from ductile.store.port import Store
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.values import Accepted, Settled, Submission
+
+RULES = Rules(
+    plugins={
+        "source": PluginRules(retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0))),
+        "facts": PluginRules(facts=(FactRule(command="handle", fact_type="facts.seen"),)),
+    },
+    routes=RouteTable.of(
+        [
+            Route(source="source", event_type="found", plugin="sink"),
+            Route(source="source", event_type="found", plugin="facts"),
+        ]
+    ),
+)
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def submit(store: Store, dice: Random) -> None:
+    while True:
+        job = NewJob(
+            id=make_id(datetime.now(UTC), dice),
+            plugin="source",
+            command="poll",
+            submitted_by=SubmittedBy.API,
+            max_attempts=2,
+            payload={"n": dice.randrange(1 << 60)},
+            dedupe_key=dice.choice([None, None, f"key:{dice.randrange(5)}"]),
+            callback=dice.choice([None, Callback(url="http://receiver.invalid/")]),
+        )
+        (answer,) = await store.enqueue(Submission(jobs=(job,), dedupe_window=timedelta(0)))
+        if isinstance(answer, Accepted):
+            say("accepted", answer.job_id)
+
+
+async def work(store: Store, dice: Random) -> None:
+    while True:
+        await store.release_due()
+        claims = await store.claim(
+            owner=str(os.getpid()), caps=Caps(workers=8), limit=2, lease=timedelta(minutes=1)
+        )
+        for claim in claims:
+            say("claimed", claim.job.id, claim.job.execution)
+            settled = await store.settle(claim.job.id, claim.job.execution, an_outcome(dice), RULES)
+            assert isinstance(settled, Settled)
+            say("settled", claim.job.id, claim.job.execution, settled.settlement.status)
+            for child in settled.started:
+                say("accepted", child.job_id)
+
+
+def an_outcome(dice: Random) -> Outcome:
+    evidence = Evidence(stdout="{}", stderr="x" * dice.randrange(2000), exit_code=0)
+    event = Emitted(type="found", payload={"big": "y" * dice.randrange(3000)}, dedupe_key=None)
+    ok = Response(ok=True, result="fine", events=(event, event), state_updates={"at": dice.random()})
+    match dice.randrange(4):
+        case 0:
+            return Failed(reason=Reason.PLUGIN_ERROR, error="no", evidence=evidence)
+        case 1:
+            return TimedOut(error="late", evidence=evidence)
+        case _:
+            return Completed(response=ok, evidence=evidence)
+
+
+async def main(path: Path, seed: int) -> None:
+    dice = Random(seed)
+    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=dice)
+    while (moved := await store.recover(RULES)).jobs:
+        for job in moved.jobs:
+            say("recovered", job.id)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(submit(store, dice))
+            tasks.create_task(work(store, dice))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,66 @@
+"""SPEC 1, promise 1, and SPEC 4.3: killed at any instant, the store shows all of a verb or none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from builders.invariants import violations
+
+from ductile.core.jobs import TERMINAL, JobStatus
+from ductile.store.sqlite.store import open_sqlite_store
+
+WORKER = Path(__file__).with_name("store_worker.py")
+ROUNDS = 12
+
+
+def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
+    """Let a worker loose on the store, kill it after so many acknowledgements, return all it got."""
+    with subprocess.Popen(
+        [sys.executable, str(WORKER), str(path), str(seed)], stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        head = [worker.stdout.readline() for _ in range(lines)]
+        worker.kill()
+        rest = worker.stdout.read()
+    assert worker.returncode == -9, "the worker ended before it was killed"
+    # A last line without its end was cut by the kill: the verb had returned, so it counts all the same
+    # only if it is whole.
+    whole = b"".join(head) + rest[: rest.rfind(b"\n") + 1]
+    return [line.split() for line in whole.decode().splitlines()]
+
+
+async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
+    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(0))
+    try:
+        for kind, job_id, *rest in said:
+            job = await store.job(job_id)
+            assert job is not None, f"{kind} {job_id} was acknowledged and is gone"
+            if kind == "claimed":
+                assert job.execution >= int(rest[0])
+            if kind == "settled":
+                executions = {row.execution: row for row in await store.executions(job_id)}
+                assert int(rest[0]) in executions, f"the result of {job_id} was acknowledged and is gone"
+                if JobStatus(rest[1]) in TERMINAL:
+                    assert job.status is JobStatus(rest[1])
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_acknowledged_survives_kill_after_kill(tmp_path: Path, seed: int) -> None:
+    """Every acknowledged job, claim and result is found after each of many kills on the same store."""
+    path = tmp_path / "state.db"
+    dice = Random(seed)
+    said: list[list[str]] = []
+    for number in range(ROUNDS):
+        said += run_until_killed(path, seed=seed * 1000 + number, lines=dice.randrange(1, 120))
+        assert violations(path) == []
+    kinds = {line[0] for line in said}
+    assert {"accepted", "claimed", "settled", "recovered"} <= kinds, "the rounds did not reach every verb"
+    asyncio.run(check_acknowledged(path, said))
