@@ -1,0 +1,58 @@
+"""docs/reference/jobs.md tells exactly what the code has: states, edges, reasons, holds, ledger kinds."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from ductile.core.jobs import EDGES, REASONS, TERMINAL, Hold, JobStatus, Reason, SubmittedBy
+from ductile.core.ledger import LEDGER_KINDS, LedgerKind
+from ductile.core.settlement import LogStatus
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    _, _, rest = PAGE.partition(f"\n## {title}\n")
+    return rest.partition("\n## ")[0]
+
+
+def table(title: str) -> dict[str, list[str]]:
+    """The rows of a section's table by their first cell."""
+    rows = [line.strip("|").split("|") for line in section(title).splitlines() if line.startswith("| `")]
+    return {row[0].strip().strip("`"): [cell.strip() for cell in row[1:]] for row in rows}
+
+
+def test_the_diagram_draws_every_edge_and_no_other() -> None:
+    """SPEC 4.2: code, SQL and docs have the same edges."""
+    drawn = re.findall(r"^ +(\S+) --> (\S+)$", section("Edges"), re.MULTILINE)
+    assert {(None if a == "[*]" else JobStatus(a), JobStatus(b)) for a, b in drawn} == EDGES
+    assert len(drawn) == len(EDGES)
+
+
+def test_the_states_and_which_of_them_end_a_job() -> None:
+    states = table("States")
+    assert set(states) == set(JobStatus)
+    assert {state for state, cells in states.items() if cells[1] == "yes"} == TERMINAL
+
+
+def test_every_reason_reads_as_in_the_code() -> None:
+    """SPEC 4.2: `reason` comes from a documented list."""
+    assert table("Reasons") == {str(reason): [text] for reason, text in REASONS.items()}
+    assert set(REASONS) == set(Reason)
+
+
+def test_every_ledger_kind_reads_as_in_the_code() -> None:
+    assert table("The ledger") == {str(kind): [text] for kind, text in LEDGER_KINDS.items()}
+    assert set(LEDGER_KINDS) == set(LedgerKind)
+
+
+@pytest.mark.parametrize(
+    ("title", "words"), [("Holds", Hold), ("Who submitted it", SubmittedBy), ("The log", LogStatus)]
+)
+def test_every_word_is_there(title: str, words: type[StrEnum]) -> None:
+    told = set(re.findall(r"`([a-z_]+)`", section(title)))
+    assert set(words) <= told
