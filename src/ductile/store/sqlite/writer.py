@@ -255,4 +255,6 @@ def _resolve(units: list[Unit[Any]]) -> None:
         elif isinstance(unit.error, DuctileError):
             unit.future.set_exception(unit.error)
         else:
-            unit.future.set_exception(StoreError(f"the store met a defect: {unit.error!r}"))
+            defect = StoreError(f"the store met a defect: {unit.error!r}")
+            defect.__cause__ = unit.error
+            unit.future.set_exception(defect)

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Writes the parts of docs/ that are made from the program itself; `make docs` runs it.
+
+A generated part stands between two comments in a page that is otherwise written by hand:
+
+    <!-- generated: NAME -->
+    ...
+    <!-- end of NAME -->
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
+from ductile.cli.help import option_line, usage_words
+from ductile.config.defaults import written_default
+from ductile.config.model import Config
+from ductile.config.shape import Choice, Key, Leaf, ListOf, MapOf, OneOf, SectionOf, Shape, settings_under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+DOCS = Path(__file__).parent
+
+
+def configuration_keys() -> str:
+    """A table for each section of the model: key, type, default, meaning."""
+    tables: dict[tuple[str, ...], list[Key]] = {}
+    for path, key in settings_under(Config):
+        tables.setdefault(path[:-1], []).append(key)
+    parts = []
+    described: dict[tuple[str, ...], str] = {}
+    for path, keys in tables.items():
+        title = section_title(path)
+        known = described.setdefault(tuple(key.description for key in keys), title)
+        heading = f"### {title}\n"
+        if known == title:
+            parts.append(f"{heading}\n{_table(keys)}")
+        else:
+            parts.append(f"{heading}\nThe same keys as [{known}](#{_anchor(known)}).")
+    return "\n\n".join(parts)
+
+
+def section_title(path: tuple[str, ...]) -> str:
+    """`("plugins", "*", "schedules", "[]")` as `plugins.NAME.schedules[]`; the root has a name of its own."""
+    return ".".join(path).replace(".[]", "[]").replace("*", "NAME") or "At the top"
+
+
+def _table(keys: list[Key]) -> str:
+    rows = [f"| `{key.name}` | {_type(key.shape)} | {_default(key)} | {key.description} |" for key in keys]
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def _type(shape: Shape) -> str:
+    match shape:
+        case Leaf(kind=kind):
+            return str(kind)
+        case Choice(words=words):
+            return ", ".join(f"`{word}`" for word in words)
+        case ListOf(item=item):
+            return "list of sections" if isinstance(item, SectionOf) else f"list of {_type(item)}"
+        case MapOf(value=value):
+            return "sections by name" if isinstance(value, SectionOf) else f"map by name of {_type(value)}"
+        case SectionOf():
+            return "section"
+        case OneOf(alternatives=alternatives):
+            return " or ".join(_type(alternative) for alternative in alternatives)
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.default_in_words is not None:
+        return key.default_in_words
+    match written_default(key):
+        case None | []:
+            return "none"
+        case bool() as truth:
+            return f"`{str(truth).lower()}`"
+        case value:
+            return f"`{value}`"
+
+
+def _anchor(title: str) -> str:
+    """The fragment that Markdown viewers make of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def commands() -> str:
+    """Every noun with its actions, arguments and options, from the table of commands."""
+    parts = [f"### Options of every command\n\n{_options((*EVERYWHERE, VERSION))}"]
+    for noun in NOUNS:
+        title = f"### ductile {noun.name}\n\n{noun.summary.capitalize()}."
+        parts += [title, *(_action(f"ductile {noun.name}", action) for action in noun.actions)]
+    forms = [
+        f"| `ductile {form.name}` | `ductile {form.noun} {form.action}` | {form.summary} |"
+        for form in SHORT_FORMS
+    ]
+    version = f"| `ductile {VERSION_ACTION.name}` | `ductile {VERSION.flags[0]}` | {VERSION_ACTION.summary} |"
+    table = "\n".join(["| short | is | does |", "|---|---|---|", *forms, version])
+    return "\n\n".join([*parts, f"### Short forms\n\n{table}"])
+
+
+def _action(before: str, action: Action) -> str:
+    parts = [f"#### {before} {action.name}", f"`{before} {usage_words(action)}`"]
+    parts.append(" ".join((f"{action.summary[0].upper()}{action.summary[1:]}.", action.about)).strip())
+    if action.arguments:
+        rows = [
+            f"| `{argument.name}` | {argument.help}{'' if argument.required else ' (optional)'} |"
+            for argument in action.arguments
+        ]
+        parts.append("\n".join(["| argument | |", "|---|---|", *rows]).replace("NAME|DIR", "NAME\\|DIR"))
+    if action.options:
+        parts.append(_options(action.options))
+    return "\n\n".join(parts)
+
+
+def _options(options: tuple[Option, ...]) -> str:
+    rows = [f"| `{flags}` | {meaning} |" for flags, meaning in map(option_line, options)]
+    return "\n".join(["| option | |", "|---|---|", *rows])
+
+
+#: Page -> its generated parts by name.
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "reference/cli.md": {"commands": commands},
+    "reference/configuration.md": {"configuration keys": configuration_keys},
+}
+
+
+def regenerate(page: str, text: str) -> str:
+    """The page with its generated parts made anew."""
+    for name, make in PARTS[page].items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            sys.exit(f"{page} has no part called {name}")
+        text = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    for page in PARTS:
+        path = DOCS / page
+        path.write_text(regenerate(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

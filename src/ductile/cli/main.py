@@ -1,0 +1,143 @@
+"""The way in: find the command, call it, show its answer, end with the right status.
+
+Kept light, since it is paid for by every invocation: what a command needs is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from ductile.cli import help as help_texts
+from ductile.cli.parsing import Request, parse, wants_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ductile.cli.answers import Answer, Command
+    from ductile.cli.commands import Action
+    from ductile.core.json_values import JsonObject
+    from ductile.errors import DuctileError
+
+_OK = 0
+_USAGE = 2
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main() -> int:
+    """What the `ductile` script calls."""
+    import os  # noqa: PLC0415 - loaded by the interpreter itself; here to keep the environment an argument
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = run(sys.argv[1:], os.environ, sys.stdout, sys.stderr)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain at exit about what is unwritten.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return status
+
+
+def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: TextIO) -> int:
+    """One invocation from first to last."""
+    try:
+        request = parse(words)
+        if request.action is None or request.help:
+            return _show_help(request, out, err)
+        return _show_answer(_call(request.action, request, environ), request, environ, out)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - the last line: nobody is shown a traceback for a mistake
+        return _show_error(_as_error(fault, words, err), words, environ, out, err)
+
+
+def _as_error(fault: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
+    from ductile.errors import DuctileError  # noqa: PLC0415 - 15 ms, for when something is wrong
+
+    if isinstance(fault, DuctileError):
+        return fault
+    verbose = any(flag in words for flag in ("-v", "--verbose"))
+    if verbose:
+        from traceback import print_exception  # noqa: PLC0415
+
+        print_exception(fault, file=err)
+    # Not the exception's own text: nobody has looked at what it may hold.
+    return DuctileError(
+        f"internal_error: an unexpected fault in Ductile ({type(fault).__name__})",
+        hint="please report it with the traceback above" if verbose else "run with -v for the traceback",
+    )
+
+
+def _call(action: Action, request: Request, environ: Mapping[str, str]) -> Answer:
+    from ductile.cli.answers import Call  # noqa: PLC0415 - help does without
+
+    return _load(action)(
+        Call(
+            arguments=request.arguments,
+            config=request.config,
+            verbose=request.verbose,
+            environ=environ,
+        )
+    )
+
+
+def _load(action: Action) -> Command:
+    from importlib import import_module  # noqa: PLC0415
+
+    module, _, function = action.run.partition(":")
+    command: Command = getattr(import_module(f"ductile.cli.{module}"), function)
+    return command
+
+
+def _show_help(request: Request, out: TextIO, err: TextIO) -> int:
+    if request.action is not None:
+        text = help_texts.about_action(request.words, request.action)
+    elif request.noun is not None:
+        text = help_texts.about_noun(request.noun)
+    else:
+        text = help_texts.overview()
+    if request.help:
+        print(text, file=out)
+        return _OK
+    if request.json:
+        from ductile.errors import UsageError  # noqa: PLC0415
+
+        what = f"{request.noun.name} needs an action" if request.noun else "a command is needed"
+        raise UsageError(what, hint="see `ductile --help`")
+    print(text, file=err)
+    return _USAGE
+
+
+def _show_answer(answer: Answer, request: Request, environ: Mapping[str, str], out: TextIO) -> int:
+    if request.json:
+        print(_json(answer.data), file=out)
+    else:
+        from ductile.cli.screen import screen_for  # noqa: PLC0415
+
+        print(answer.text(screen_for(out, environ)), file=out)
+    return answer.exit_status
+
+
+def _show_error(
+    error: DuctileError, words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: TextIO
+) -> int:
+    from ductile.cli.failures import error_as_json, error_as_text  # noqa: PLC0415
+    from ductile.cli.screen import screen_for  # noqa: PLC0415
+
+    if wants_json(words):
+        print(_json(error_as_json(error)), file=out)
+    else:
+        print(error_as_text(error, screen_for(err, environ)), file=err)
+    return error.exit_status
+
+
+def _json(data: JsonObject) -> str:
+    import json  # noqa: PLC0415 - 14 ms that text and help do not pay
+
+    return json.dumps(data, indent=2, ensure_ascii=False)

@@ -1,0 +1,187 @@
+"""`ductile plugin …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.failures import paragraph, problem_as_json, problems_as_text
+from ductile.cli.screen import printable
+from ductile.core.durations import format_duration
+from ductile.errors import Exit
+from ductile.operations.plugins import (
+    PluginCheck,
+    PluginView,
+    Standing,
+    check_plugins,
+    list_plugins,
+    show_plugin,
+)
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+    from ductile.protocol.manifest import Command, Manifest
+
+
+def list_all(call: Call) -> Answer:
+    plugins = list_plugins(call.config, call.environ)
+    return Answer(
+        data={"plugins": [_summary(view) for view in plugins]},
+        text=lambda screen: _list_text(plugins, screen),
+    )
+
+
+def show(call: Call) -> Answer:
+    view = show_plugin(call.config, call.environ, call.text("NAME"))
+    return Answer(data=_details(view), text=lambda screen: _show_text(view, screen))
+
+
+def check(call: Call) -> Answer:
+    found = check_plugins(call.config, call.environ, call.optional("NAME|DIR"))
+    return Answer(
+        data={
+            "valid": not found.refused,
+            "plugins": [_summary(view) for view in found.plugins],
+            "warnings": [problem_as_json(warning) for warning in found.warnings],
+        },
+        text=lambda screen: _check_text(found, screen),
+        exit_status=Exit.CONFIG if found.refused else Exit.OK,
+    )
+
+
+def _summary(view: PluginView) -> JsonObject:
+    manifest = view.manifest
+    return {
+        "name": view.name,
+        "status": view.standing,
+        "uses": view.uses,
+        "configured": view.configured,
+        "version": manifest.version if manifest else None,
+        "description": manifest.description if manifest else None,
+        "commands": list(manifest.commands) if manifest else [],
+        "directory": str(view.directory) if view.directory else None,
+        "code": view.code,
+        "reason": view.reason,
+        "hint": view.hint,
+    }
+
+
+def _details(view: PluginView) -> JsonObject:
+    details = _summary(view)
+    manifest, instance = view.manifest, view.instance
+    if manifest is not None:
+        details |= {
+            "fingerprint": view.fingerprint,
+            "concurrency_safe": manifest.concurrency_safe,
+            "required_config": list(manifest.required_config),
+            "optional_config": list(manifest.optional_config),
+            "commands": [_command_as_json(command) for command in manifest.commands.values()],
+        }
+    if instance is not None:
+        details |= {
+            "config": instance.config.shown(),
+            "schedules": [schedule.id for schedule in instance.schedules],
+            "parallelism": instance.parallelism,
+            "max_attempts": instance.retry.max_attempts,
+        }
+    return details
+
+
+def _command_as_json(command: Command) -> JsonObject:
+    return {
+        "name": command.name,
+        "type": command.type,
+        "description": command.description,
+        "input_schema": command.input_schema,
+        "output_schema": command.output_schema,
+        "idempotent": command.idempotent,
+        "retry_safe": command.retry_safe,
+    }
+
+
+def _list_text(plugins: tuple[PluginView, ...], screen: Screen) -> str:
+    if not plugins:
+        return "No plugins were found. Put one under a plugin root, or see `ductile init`."
+    rows = [
+        (
+            view.name if view.name == view.uses else f"{view.name} ({view.uses})",
+            view.standing,
+            (view.manifest.version if view.manifest else "") or "-",
+            _about(view),
+        )
+        for view in plugins
+    ]
+    return screen.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
+
+
+def _about(view: PluginView) -> str:
+    """One line: `plugin check` tells the whole reason."""
+    if view.reason:
+        return view.reason.partition("\n")[0].rstrip(":")
+    return view.manifest.description if view.manifest else ""
+
+
+def _show_text(view: PluginView, screen: Screen) -> str:
+    facts = [("status", view.standing.value), *_facts(view, screen)]
+    width = max(len(name) for name, _ in facts)
+    lines = [screen.style("bold", view.name)]
+    lines += [f"  {name.ljust(width)}  {printable(value)}" for name, value in facts if value]
+    if view.manifest is not None:
+        lines += ["", _commands_text(view, view.manifest, screen)]
+    return "\n".join(lines)
+
+
+def _facts(view: PluginView, screen: Screen) -> list[tuple[str, str]]:
+    facts = [("reason", (view.reason or "").replace("\n", " ")), ("hint", view.hint or "")]
+    if view.uses != view.name:
+        facts.append(("uses", view.uses))
+    if view.manifest is not None:
+        facts += [
+            ("about", view.manifest.description),
+            ("version", view.manifest.version),
+            ("required config", ", ".join(view.manifest.required_config)),
+            ("optional config", ", ".join(view.manifest.optional_config)),
+        ]
+    if view.directory is not None:
+        facts.append(("directory", screen.place(str(view.directory))))
+    if view.fingerprint is not None:
+        facts.append(("fingerprint", view.fingerprint))
+    if view.instance is not None and view.manifest is not None:
+        facts += [
+            ("schedules", ", ".join(schedule.id for schedule in view.instance.schedules)),
+            ("at once", str(view.instance.parallelism)),
+            ("attempts", str(view.instance.retry.max_attempts)),
+        ]
+    return facts
+
+
+def _commands_text(view: PluginView, manifest: Manifest, screen: Screen) -> str:
+    """With the time each may take, which only a configured plugin has."""
+    instance = view.instance
+    rows = [
+        (
+            command.name,
+            command.type,
+            format_duration(instance.timeout_for(command.name)) if instance else "-",
+            command.description,
+        )
+        for command in manifest.commands.values()
+    ]
+    return screen.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows)
+
+
+def _check_text(found: PluginCheck, screen: Screen) -> str:
+    good = [view for view in found.plugins if view.standing is not Standing.REFUSED]
+    parts = ["\n".join(_verdict(view, screen) for view in good)] if good else []
+    for view in found.refused:
+        title = f"{screen.style('red', 'refused:')} {screen.style('bold', view.name)}"
+        parts.append(f"{title}\n{paragraph('', view.reason or '', (('hint', view.hint),), screen)}")
+    if found.warnings:
+        parts += [screen.style("yellow", "also:"), problems_as_text(found.warnings, screen)]
+    return "\n\n".join(parts) or "No plugins were found."
+
+
+def _verdict(view: PluginView, screen: Screen) -> str:
+    version = view.manifest.version if view.manifest else ""
+    return f"{screen.style('green', 'ok:')} {view.name} {version}".rstrip()

@@ -1,0 +1,67 @@
+"""Text for people: aligned columns, and colour where the reader is a terminal.
+
+Names and descriptions come out of files that others wrote, so nothing reaches a terminal that could
+move its cursor or retitle its window.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_NARROWEST = 40
+_GAP = "  "
+
+
+class Screen(NamedTuple):
+    """Where text will be shown. `width` is None when it is not a terminal: nothing is cut off then.
+    Files under `directory`, where the reader is, are shown relative to it.
+    """
+
+    colour: bool = False
+    width: int | None = None
+    directory: str = ""
+
+    def place(self, path: str) -> str:
+        inside = self.directory and path.startswith(f"{self.directory}/")
+        return printable(path[len(self.directory) + 1 :] if inside else path)
+
+    def style(self, name: str, text: str) -> str:
+        return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        """Columns as wide as their content; on a terminal the last one gives way to its width."""
+        cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+        widths = [max(len(row[column]) for row in [headers, *cells]) for column in range(len(headers))]
+        lines = [self.style("bold", self._line(headers, widths))]
+        return "\n".join([*lines, *(self._line(row, widths) for row in cells)])
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        line = _GAP.join(padded).rstrip()
+        if self.width is None or len(line) <= max(self.width, _NARROWEST):
+            return line
+        return line[: max(self.width, _NARROWEST) - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with every control character but the line break made visible."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def screen_for(stream: TextIO, environ: Mapping[str, str]) -> Screen:
+    directory = os.getcwd()  # noqa: PTH109 - as text, which is all that is needed
+    if not stream.isatty():
+        return Screen(directory=directory)
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        width = 80
+    colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    return Screen(colour=colour, width=width, directory=directory)

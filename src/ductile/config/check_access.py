@@ -1,0 +1,210 @@
+"""Rules over what reaches in and out: API, tokens, webhooks, state webhooks, secrets (SPEC 8.1, 9)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ductile.config.check_pipelines import check_pipeline_name, check_plugin_name
+from ductile.config.interpolate import literal_default
+from ductile.config.keypath import did_you_mean, node_at
+from ductile.config.names import NAME, RESERVED
+from ductile.config.redaction import secret_scalars
+from ductile.config.secrets import mask_userinfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ductile.config.keypath import KeyPath
+    from ductile.config.model import Config, WebhookEndpointSettings
+    from ductile.config.report import Report
+    from ductile.config.secrets import Secret
+
+_SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
+_SUBJECTS = ("plugin", "jobs", "events", "system")
+_OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
+SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%a-z]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})", re.ASCII)
+_HIGHEST_PORT = 65535
+
+
+def check_access(config: Config, report: Report) -> None:
+    _check_api(config, report)
+    _check_tokens(config, report)
+    _check_webhooks(config, report)
+    _check_state_webhooks(config, report)
+
+
+def _check_api(config: Config, report: Report) -> None:
+    _check_listen(("api", "listen"), config.api.listen, report)
+    for index, token in enumerate(config.api.auth.tokens):
+        path = ("api", "auth", "tokens", index)
+        check_scopes(token.scopes, (*path, "scopes"), config, report)
+        if not token.scopes:
+            report.warn(path, "this token has no scopes, so nobody can log in with it", hint="give it scopes")
+    can_log_in = any(token.scopes for token in config.api.auth.tokens) or any(
+        token.scopes_file for token in config.tokens
+    )
+    if config.api.enabled and not can_log_in:
+        hint = "add one under `api.auth.tokens`, or run `ductile token create`"
+        report.error(("api", "enabled"), "the API is enabled and no token has scopes", hint=hint)
+
+
+def _check_tokens(config: Config, report: Report) -> None:
+    named: list[tuple[str, KeyPath]] = [
+        (token.name, ("tokens", index, "name")) for index, token in enumerate(config.tokens)
+    ]
+    for index, token in enumerate(config.api.auth.tokens):
+        if token.name is not None:
+            named.append((token.name, ("api", "auth", "tokens", index, "name")))
+    report.refuse_duplicates("token", named)
+    for index, entry in enumerate(config.tokens):
+        path = ("tokens", index)
+        if not entry.name.strip():
+            report.error((*path, "name"), "the name is empty")
+        if entry.scopes_hash is not None and entry.scopes_file is None:
+            report.error((*path, "scopes_hash"), "there is a hash and no `scopes_file` that it could be of")
+    _refuse_equal_keys(config, report)
+
+
+def _refuse_equal_keys(config: Config, report: Report) -> None:
+    """With one key under two names, the log could not say who called."""
+    keys: dict[Secret, KeyPath] = {}
+    listed: list[tuple[Secret, KeyPath]] = [
+        (token.token, ("api", "auth", "tokens", index, "token"))
+        for index, token in enumerate(config.api.auth.tokens)
+    ]
+    listed += [(entry.key, ("tokens", index, "key")) for index, entry in enumerate(config.tokens)]
+    for key, path in listed:
+        if key in keys:
+            report.error(path, "another token has the same key", hint="give each token a key of its own")
+        keys.setdefault(key, path)
+
+
+def check_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, report: Report) -> None:
+    for index, scope in enumerate(scopes):
+        if scope == "*" or scope in _OLDER_SCOPES:
+            continue
+        found = _SCOPE.fullmatch(scope)
+        if found is None or (found["subject"] in RESERVED and found["subject"] not in _SUBJECTS):
+            known = [
+                f"{subject}:{right}" for subject in (*_SUBJECTS, *config.plugins) for right in ("ro", "rw")
+            ]
+            hint = did_you_mean(scope, known)
+            report.error(
+                (*path, index),
+                "there is no such scope",
+                expected=SCOPES_EXPECTED,
+                found=_quoted_scope(scope, (*path, index), report),
+                hint=hint,
+            )
+        elif found["subject"] not in _SUBJECTS and found["subject"] not in config.plugins:
+            shown = _quoted_scope(scope, (*path, index), report)
+            message = f"the scope {shown} is for a plugin that is not configured"
+            report.warn((*path, index), message, hint=did_you_mean(found["subject"], config.plugins))
+
+
+def _quoted_scope(scope: str, path: KeyPath, report: Report) -> str:
+    """A scope of the configuration as written, or one of a scope file, where nothing is interpolated."""
+    return f'"{scope}"' if node_at(report.root, path) is None else report.quote(path)
+
+
+def _check_webhooks(config: Config, report: Report) -> None:
+    _check_listen(("webhooks", "listen"), config.webhooks.listen, report)
+    endpoints = config.webhooks.endpoints
+    if endpoints and config.api.enabled and config.webhooks.listen == config.api.listen:
+        report.error(("webhooks", "listen"), "the API listens at the same address", hint="use another port")
+    paths = (
+        (endpoint.path, ("webhooks", "endpoints", index, "path")) for index, endpoint in enumerate(endpoints)
+    )
+    report.refuse_duplicates("webhook path", paths)
+    for index, endpoint in enumerate(endpoints):
+        _check_endpoint(endpoint, ("webhooks", "endpoints", index), report)
+
+
+def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Report) -> None:
+    if not re.fullmatch(r"/[^\s?#]*", endpoint.path) or endpoint.path in {"/", "/healthz"}:
+        expected = "a path such as /hook/github, other than /healthz"
+        report.error((*path, "path"), "this cannot be the path of an endpoint", expected=expected)
+    _check_exactly_one(endpoint, ("plugin", "pipeline", "event"), path, report)
+    _check_exactly_one(endpoint, ("secret_ref", "secret"), path, report)
+    if endpoint.command is not None and endpoint.plugin is None:
+        report.error((*path, "command"), "`command` goes with `plugin` only")
+    if endpoint.event is not None and endpoint.event.startswith("ductile."):
+        report.error(
+            (*path, "event"), "types that begin with `ductile.` are our own", hint="choose another type"
+        )
+    if endpoint.name is not None and not NAME.fullmatch(endpoint.name):
+        report.error((*path, "name"), f"{report.quote((*path, 'name'))} cannot be the name of an endpoint")
+
+
+def _check_exactly_one(
+    endpoint: WebhookEndpointSettings, keys: tuple[str, ...], path: KeyPath, report: Report
+) -> None:
+    given = [key for key in keys if getattr(endpoint, key) is not None]
+    if len(given) != 1:
+        expected = f"exactly one of {', '.join(keys)}"
+        found = " and ".join(given) or "none of them"
+        report.error(path, "this endpoint is not complete", expected=expected, found=found)
+
+
+def _check_state_webhooks(config: Config, report: Report) -> None:
+    for index, host in enumerate(config.state_webhooks.allow):
+        if not host.strip() or "/" in host:
+            path = ("state_webhooks", "allow", index)
+            report.error(
+                path,
+                "this is not a host",
+                expected="a host such as hooks.example.org",
+                found=report.quote(path),
+            )
+
+
+def check_access_references(config: Config, report: Report) -> None:
+    """Names of plugins, pipelines and secrets that stand for nothing, or for the wrong thing."""
+    for index, endpoint in enumerate(config.webhooks.endpoints):
+        path = ("webhooks", "endpoints", index)
+        if endpoint.plugin is not None:
+            check_plugin_name(endpoint.plugin, (*path, "plugin"), config, report)
+        if endpoint.pipeline is not None:
+            check_pipeline_name(endpoint.pipeline, (*path, "pipeline"), config, report)
+    tokens = {token.name: index for index, token in enumerate(config.tokens)}
+    for ref, name in _secret_refs(config):
+        if name not in tokens:
+            report.error(
+                ref, f"there is no entry {report.quote(ref)} in `tokens`", hint=did_you_mean(name, tokens)
+            )
+        elif config.tokens[tokens[name]].scopes_file is not None:
+            hint = "make two entries: a secret that is shared with others must not open the API"
+            message = f"the token {report.quote(ref)} has scopes and is used as a secret as well"
+            report.error(ref, message, hint=hint)
+
+
+def _secret_refs(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for index, endpoint in enumerate(config.webhooks.endpoints):
+        if endpoint.secret_ref is not None:
+            yield ("webhooks", "endpoints", index, "secret_ref"), endpoint.secret_ref
+    if config.state_webhooks.secret_ref is not None:
+        yield ("state_webhooks", "secret_ref"), config.state_webhooks.secret_ref
+
+
+def _check_listen(path: KeyPath, listen: str, report: Report) -> None:
+    found = _HOST_AND_PORT.fullmatch(listen)
+    if found is None or int(found["port"]) > _HIGHEST_PORT:
+        expected = "host and port, such as localhost:8080 or [::1]:8080"
+        report.error(path, "this is not an address to listen at", expected=expected, found=report.quote(path))
+
+
+def check_literal_secrets(config: Config, report: Report) -> None:
+    """A secret in the clear: doubtful, and refused in strict mode (SPEC 2.1)."""
+    for path, node in secret_scalars(report.root):
+        if node.written is not None and not literal_default(node.written):
+            continue
+        if path == ("state", "url") and mask_userinfo(node.text) == node.text:
+            continue  # an address without a password
+        message = "a secret is written in the clear"
+        hint = "put it into a variable and refer to it as ${NAME}"
+        if config.service.strict_mode:
+            report.error(path, message, hint=hint)
+        else:
+            report.warn(path, message, hint=hint)

@@ -1,0 +1,96 @@
+"""Rules over `plugins`: names, variables, schedules (SPEC 2.2, 5, ENGINE 10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.config.cron import CRON_EXPECTED, parse_cron
+from ductile.config.names import NAME, VARIABLE, fault_in_name
+from ductile.config.zones import find_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ductile.config.keypath import KeyPath
+    from ductile.config.model import Config
+    from ductile.config.plugin_settings import PluginSettings, ScheduleSettings
+    from ductile.config.report import Report
+
+_TRIGGERS = ("every", "cron", "at", "after")
+
+
+def schedules_of(name: str, plugin: PluginSettings) -> Iterator[tuple[KeyPath, ScheduleSettings]]:
+    """Every schedule of a plugin with its path, the single one last."""
+    for index, schedule in enumerate(plugin.schedules):
+        yield ("plugins", name, "schedules", index), schedule
+    if plugin.schedule is not None:
+        yield ("plugins", name, "schedule"), plugin.schedule
+
+
+def check_plugins(config: Config, report: Report) -> None:
+    for name, plugin in config.plugins.items():
+        path = ("plugins", name)
+        if fault := fault_in_name(name):
+            report.error(path, f'the plugin name "{name}" {fault}', hint="choose another name")
+        if plugin.uses is not None and not NAME.fullmatch(plugin.uses):
+            report.error(
+                (*path, "uses"), "this is not the name of a plugin", found=report.quote((*path, "uses"))
+            )
+        for variable in plugin.env.names():
+            if not VARIABLE.fullmatch(variable):
+                report.error((*path, "env", variable), f'"{variable}" cannot be the name of a variable')
+        for command in plugin.timeouts:
+            if not NAME.fullmatch(command):
+                report.error((*path, "timeouts", command), f'"{command}" is not the name of a command')
+        _check_schedules(name, plugin, report)
+
+
+def _check_schedules(name: str, plugin: PluginSettings, report: Report) -> None:
+    found = list(schedules_of(name, plugin))
+    for path, schedule in found:
+        _check_schedule(path, schedule, report)
+    ids = ((schedule.id, (*path, "id")) for path, schedule in found)
+    report.refuse_duplicates("schedule id", ids)
+
+
+def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Report) -> None:
+    given = [trigger for trigger in _TRIGGERS if getattr(schedule, trigger) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        expected = "exactly one of every, cron, at and after"
+        report.error(path, "a schedule needs one answer to when it runs", expected=expected, found=found)
+    if schedule.command == "handle":
+        hint = "schedule `poll`, or a command of your own"
+        report.error((*path, "command"), "handle cannot be scheduled: it answers to an event", hint=hint)
+    if not NAME.fullmatch(schedule.id):
+        report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a schedule")
+    if schedule.timezone is not None and not find_zone(schedule.timezone):
+        _refuse_zone((*path, "timezone"), report)
+    if schedule.cron is not None:
+        _check_cron((*path, "cron"), schedule.cron, report)
+    window = schedule.preferred_window
+    if window is not None and window.start == window.end:
+        report.error((*path, "preferred_window"), "start and end of the window are the same")
+
+
+def _check_cron(path: KeyPath, cron: str, report: Report) -> None:
+    try:
+        parse_cron(cron)
+    except ValueError as error:
+        message = f"this is not a cron expression: {error}"
+        report.error(path, message, expected=CRON_EXPECTED, found=report.quote(path))
+
+
+def check_zone(config: Config, report: Report) -> None:
+    zone = config.service.timezone
+    if zone is not None and not find_zone(zone):
+        _refuse_zone(("service", "timezone"), report)
+
+
+def _refuse_zone(path: KeyPath, report: Report) -> None:
+    report.error(
+        path,
+        "there is no such time zone",
+        expected="an IANA name such as Europe/Vienna",
+        found=report.quote(path),
+    )

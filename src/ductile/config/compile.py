@@ -1,0 +1,197 @@
+"""A checked configuration and what discovery found, compiled into a `Snapshot`. Pure.
+
+What only manifests can tell is checked here: commands, and the seal over plugins. A plugin that is
+missing or refused is not an error; the snapshot carries the reason (SPEC 3.1).
+"""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ductile.config.check_pipelines import steps_of
+from ductile.config.compile_plugins import compile_plugin, plugin_rules
+from ductile.config.integrity import find_plugin_faults, hash_bytes
+from ductile.config.load import LoadedConfig, Seal, judge_operational
+from ductile.config.locate import resolve_path
+from ductile.config.names import parse_target
+from ductile.config.report import Report
+from ductile.config.snapshot import (
+    AccessToken,
+    PluginInstance,
+    PostgresLocation,
+    Snapshot,
+    SqliteLocation,
+    StateLocation,
+    ToEvent,
+    ToPipeline,
+    ToPlugin,
+    WebhookEndpoint,
+    WebhookTarget,
+)
+from ductile.core.routing import Route, RouteTable
+from ductile.core.rules import Rules
+from ductile.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ductile.config.installed import Discovery
+    from ductile.config.keypath import KeyPath
+    from ductile.config.model import Config, WebhookEndpointSettings
+    from ductile.config.secrets import Secret
+
+DEFAULT_STATE_PATH = "./data/state.db"
+DEFAULT_SIGNATURE_HEADER = "X-Hub-Signature-256"
+
+
+def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
+    """The snapshot; ConfigError if a command does not exist, IntegrityError if strict mode says so."""
+    config = loaded.model
+    report = Report(root=loaded.tree)
+    timezone = config.service.timezone or loaded.machine.timezone
+    max_workers = config.service.max_workers or max(1, loaded.machine.processors - 1)
+    plugins = {
+        name: compile_plugin(
+            name, settings, discovery, max_workers=max_workers, timezone=timezone, report=report
+        )
+        for name, settings in config.plugins.items()
+    }
+    _check_targets(config, plugins, report)
+    if report.errors:
+        raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
+    routes = tuple(_routes(config))
+    secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
+    used = {plugin.uses for plugin in plugins.values()}
+    return Snapshot(
+        directory=loaded.directory,
+        service=config.service,
+        timezone=timezone,
+        max_workers=max_workers,
+        state=_state(loaded),
+        plugin_roots=loaded.plugin_roots,
+        plugins=MappingProxyType(plugins),
+        available=MappingProxyType(
+            {name: found for name, found in discovery.installed.items() if name not in used}
+        ),
+        routes=routes,
+        pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),
+        api=config.api,
+        tokens=tuple(_tokens(loaded)),
+        secrets=MappingProxyType(secrets),
+        webhooks_listen=config.webhooks.listen,
+        webhooks=tuple(_endpoint(endpoint, secrets) for endpoint in config.webhooks.endpoints),
+        state_webhooks=config.state_webhooks,
+        state_webhook_secret=secrets.get(config.state_webhooks.secret_ref or ""),
+        artifact_roots=tuple(resolve_path(root, loaded.directory) for root in config.artifacts.roots),
+        rules=_rules(config, plugins, routes, max_workers),
+        fingerprint=_fingerprint(loaded, plugins),
+        warnings=(*loaded.warnings, *discovery.warnings, *report.warnings, *_judge_plugins(loaded, plugins)),
+        shown=loaded.shown(),
+    )
+
+
+def _rules(
+    config: Config, plugins: Mapping[str, PluginInstance], routes: tuple[Route, ...], max_workers: int
+) -> Rules:
+    return Rules(
+        plugins=MappingProxyType({name: plugin_rules(plugin) for name, plugin in plugins.items()}),
+        routes=RouteTable.of(routes),
+        dedupe_ttl=config.service.dedupe_ttl,
+        max_hops=config.service.max_hops,
+        max_workers=max_workers,
+    )
+
+
+def _check_targets(config: Config, plugins: Mapping[str, PluginInstance], report: Report) -> None:
+    for path, plugin, command in _targets(config):
+        installed = plugins[plugin].installed
+        if installed is not None and command not in installed.manifest.commands:
+            expected = f"one of {', '.join(installed.manifest.commands)}"
+            report.error(
+                path, f"{plugin} has no command {command}", expected=expected, found=report.quote(path)
+            )
+
+
+def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
+    """Every place that names a plugin's command."""
+    for index, route in enumerate(config.routes):
+        yield ("routes", index, "to"), *parse_target(route.to)
+    for index, pipeline in enumerate(config.pipelines):
+        for path, step in steps_of(pipeline, ("pipelines", index)):
+            if step.uses is not None:
+                yield (*path, "uses"), *parse_target(step.uses)
+    for index, endpoint in enumerate(config.webhooks.endpoints):
+        if endpoint.plugin is not None:
+            yield ("webhooks", "endpoints", index, "plugin"), endpoint.plugin, endpoint.command or "handle"
+
+
+def _state(loaded: LoadedConfig) -> StateLocation:
+    state = loaded.model.state
+    if state.url is not None:
+        return PostgresLocation(url=state.url)
+    return SqliteLocation(path=resolve_path(state.path or DEFAULT_STATE_PATH, loaded.directory))
+
+
+def _routes(config: Config) -> Iterator[Route]:
+    for route in config.routes:
+        plugin, command = parse_target(route.to)
+        yield Route(source=route.source, event_type=route.event_type, plugin=plugin, command=command)
+
+
+def _tokens(loaded: LoadedConfig) -> Iterator[AccessToken]:
+    """Everything that opens the API. What has no scopes never does."""
+    for position, token in enumerate(loaded.model.api.auth.tokens, start=1):
+        if token.scopes:
+            name = token.name or f"api-token-{position}"
+            yield AccessToken(name=name, key=token.token, scopes=token.scopes)
+    granted = {file.token: file.scopes for file in loaded.scope_files}
+    for entry in loaded.model.tokens:
+        if granted.get(entry.name):
+            yield AccessToken(name=entry.name, key=entry.key, scopes=granted[entry.name])
+
+
+def _endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:
+    header = endpoint.signature_header
+    if header is None and endpoint.preset is None:
+        header = DEFAULT_SIGNATURE_HEADER
+    return WebhookEndpoint(
+        name=endpoint.name or endpoint.path.rstrip("/").rpartition("/")[2],
+        path=endpoint.path,
+        target=_webhook_target(endpoint),
+        secret=endpoint.secret or secrets[endpoint.secret_ref or ""],
+        signature_header=header,
+        max_body_size=endpoint.max_body_size,
+        delivery_header=endpoint.delivery_header,
+        preset=endpoint.preset,
+    )
+
+
+def _webhook_target(endpoint: WebhookEndpointSettings) -> WebhookTarget:
+    if endpoint.plugin is not None:
+        return ToPlugin(plugin=endpoint.plugin, command=endpoint.command or "handle")
+    if endpoint.pipeline is not None:
+        return ToPipeline(pipeline=endpoint.pipeline)
+    return ToEvent(event_type=endpoint.event or "")
+
+
+def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:
+    """Changes whenever a loaded file, a plugin or a plugin's effective configuration does."""
+    content = {
+        "files": {file.name: file.hash for file in loaded.files},
+        "plugins": {
+            name: [plugin.config_hash, plugin.installed.fingerprint if plugin.installed else None]
+            for name, plugin in plugins.items()
+        },
+    }
+    return hash_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def _judge_plugins(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> tuple[Problem, ...]:
+    """What the seal says about the plugins in use; a configuration that was never sealed was told of."""
+    if loaded.seal is Seal.IGNORE or (loaded.checksums is None and not loaded.strict):
+        return ()
+    present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
+    faults = find_plugin_faults(present, loaded.checksums)
+    return judge_operational(faults, loaded.directory, strict=loaded.strict)

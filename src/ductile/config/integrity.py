@@ -1,0 +1,212 @@
+"""The seal over a configuration: `.checksums`, what it covers and how it is judged (SPEC 2.3, ENGINE 11).
+
+The judging is pure: files as they are against files as they were sealed. The tier that counts is the
+higher of the sealed and the present one, so that taking `tokens` out of a file does not make the
+change to it a lesser one. Strict mode is sealed for the same reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ductile.config.files import write_atomically
+from ductile.errors import IntegrityError, Problem
+from ductile.protocol.yaml12 import MapNode, parse_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+CHECKSUMS_FILE = ".checksums"
+_VERSION = 1
+_HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
+AUTHORISE = "look at what changed; if it is meant, run `ductile config lock`"
+
+
+class Tier(StrEnum):
+    """How serious an unsealed change is: refuse to start, or warn."""
+
+    HIGH = "high"
+    OPERATIONAL = "operational"
+
+
+class Fault(StrEnum):
+    CHANGED = "changed"
+    UNSEALED = "unsealed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedFile:
+    """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
+
+    `pending` is the hash of an authorised change that is being written: until it is done, both are good.
+    """
+
+    name: str
+    hash: str
+    tier: Tier
+    pending: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksums:
+    """What was sealed. `plugins` maps the name of an installed plugin to its fingerprint."""
+
+    files: Mapping[str, SealedFile] = field(default_factory=lambda: MappingProxyType({}))
+    plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A difference between what was sealed and what is there; for a plugin `name` begins `plugin `."""
+
+    name: str
+    fault: Fault
+    tier: Tier
+
+    def as_problem(self, directory: Path) -> Problem:
+        said = "has changed since it was sealed" if self.fault is Fault.CHANGED else "is not sealed"
+        return Problem(message=f"{self.name} {said}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
+
+
+def hash_bytes(data: bytes) -> str:
+    from blake3 import blake3  # noqa: PLC0415 - only who loads or seals a configuration pays for it
+
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+def name_in(directory: Path, path: Path) -> str:
+    return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else str(path)
+
+
+def config_tier(name: str, tree: MapNode) -> Tier:
+    """The tier of a configuration file, by its name and by what it defines."""
+    api = tree.get("api")
+    defines_auth = isinstance(api, MapNode) and api.get("auth") is not None
+    sensitive = defines_auth or tree.get("tokens") is not None or tree.get("webhooks") is not None
+    high = sensitive or name.rpartition("/")[2] in _HIGH_NAMES
+    return Tier.HIGH if high else Tier.OPERATIONAL
+
+
+def find_file_faults(present: Iterable[SealedFile], sealed: Checksums | None) -> tuple[Finding, ...]:
+    """Every file whose hash is not the sealed one. Files that are no longer loaded do no harm."""
+    known = sealed.files if sealed else {}
+    faults = []
+    for file in present:
+        entry = known.get(file.name)
+        if entry is None:
+            faults.append(Finding(name=file.name, fault=Fault.UNSEALED, tier=file.tier))
+        elif file.hash not in (entry.hash, entry.pending):
+            tier = Tier.HIGH if Tier.HIGH in (entry.tier, file.tier) else Tier.OPERATIONAL
+            faults.append(Finding(name=file.name, fault=Fault.CHANGED, tier=tier))
+    return tuple(faults)
+
+
+def find_plugin_faults(present: Mapping[str, str], sealed: Checksums | None) -> tuple[Finding, ...]:
+    """Every plugin whose manifest or entrypoint is not the sealed one; always the operational tier."""
+    known = sealed.plugins if sealed else {}
+    faults = []
+    for name, fingerprint in present.items():
+        if known.get(name) != fingerprint:
+            fault = Fault.CHANGED if name in known else Fault.UNSEALED
+            faults.append(Finding(name=f"plugin {name}", fault=fault, tier=Tier.OPERATIONAL))
+    return tuple(faults)
+
+
+def read_checksums(directory: Path) -> Checksums | None:
+    """The seal of a config directory, None if it was never sealed. Unreadable is an error, not "none"."""
+    path = directory / CHECKSUMS_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "input/output error") from error
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, "it is not in the form that `ductile config lock` writes") from error
+
+
+def write_checksums(directory: Path, checksums: Checksums) -> None:
+    write_atomically(directory / CHECKSUMS_FILE, format_checksums(checksums).encode())
+
+
+def format_checksums(checksums: Checksums) -> str:
+    content = {
+        "version": _VERSION,
+        "strict": checksums.strict,
+        "files": {
+            file.name: {"hash": file.hash, "tier": file.tier}
+            | ({"pending": file.pending} if file.pending else {})
+            for file in sorted(checksums.files.values(), key=lambda file: file.name)
+        },
+        "plugins": dict(sorted(checksums.plugins.items())),
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def seal(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
+    return Checksums(
+        files=MappingProxyType({file.name: file for file in files}),
+        plugins=MappingProxyType(dict(plugins)),
+        strict=strict,
+    )
+
+
+def write_sealed(directory: Path, path: Path, data: bytes, *, strict: bool | None = None) -> None:
+    """Change one file and renew its entry alone, after making sure that the file is what was sealed.
+
+    The new hash is on disk before the new file and the old one until after it: whenever the power
+    fails, the file that is there is one that the seal knows.
+    """
+    sealed = read_checksums(directory)
+    name = name_in(directory, path)
+    entry = sealed.files.get(name) if sealed else None
+    if sealed is None or entry is None or hash_bytes(path.read_bytes()) not in (entry.hash, entry.pending):
+        problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE)
+        raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE)
+    tier = _tier_of(name, data, entry.tier)
+    settled = Checksums(
+        files=MappingProxyType(
+            {**sealed.files, name: SealedFile(name=name, hash=hash_bytes(data), tier=tier)}
+        ),
+        plugins=sealed.plugins,
+        strict=sealed.strict if strict is None else strict,
+    )
+    pending = replace(entry, hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
+    write_checksums(directory, replace(sealed, files=MappingProxyType({**sealed.files, name: pending})))
+    write_atomically(path, data)
+    write_checksums(directory, settled)
+
+
+def _tier_of(name: str, data: bytes, known: Tier) -> Tier:
+    if not name.endswith((".yaml", ".yml")):
+        return known
+    tree = parse_yaml(data, file=name)
+    return config_tier(name, tree) if isinstance(tree, MapNode) else known
+
+
+def _parse(content: dict[str, object]) -> Checksums:
+    if content["version"] != _VERSION or not isinstance(content["strict"], bool):
+        raise ValueError
+    files, plugins = content["files"], content["plugins"]
+    if not isinstance(files, dict) or not isinstance(plugins, dict):
+        raise TypeError
+    entries = (
+        SealedFile(name=name, hash=str(entry["hash"]), tier=Tier(entry["tier"]), pending=entry.get("pending"))
+        for name, entry in files.items()
+    )
+    fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}
+    return seal(entries, fingerprints, strict=content["strict"])
+
+
+def _unreadable(path: Path, reason: str) -> IntegrityError:
+    problem = Problem(message=f"the seal cannot be read: {reason}", file=str(path), hint=AUTHORISE)
+    return IntegrityError("the configuration's seal cannot be read", problems=(problem,), hint=AUTHORISE)

@@ -1,0 +1,85 @@
+"""The path of a key through the configuration, and problems that are told by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ductile.errors import Problem
+from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+
+def format_path(path: KeyPath) -> str:
+    """`("plugins", "echo", "schedules", 0)` as `plugins.echo.schedules[0]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def problem_at(
+    place: Place | None,
+    path: KeyPath,
+    message: str,
+    *,
+    expected: str | None = None,
+    found: str | None = None,
+    hint: str | None = None,
+) -> Problem:
+    return Problem(
+        message=message,
+        file=place.file if place else None,
+        line=place.line if place else None,
+        column=place.column if place else None,
+        key=format_path(path) or None,
+        expected=expected,
+        found=found,
+        hint=hint,
+    )
+
+
+def place_of(root: Node | None, path: KeyPath) -> Place | None:
+    """Where a key is written; for a missing key, the nearest thing around it."""
+    place = root.place if root is not None else None
+    for part in path:
+        match root, part:
+            case MapNode(entries=entries), str():
+                entry = next(((key, value) for key, value in entries if key.text == part), None)
+                if entry is None:
+                    return place
+                place, root = entry[0].place, entry[1]
+            case ListNode(items=items), int() if part < len(items):
+                root = items[part]
+                place = root.place
+            case _:
+                return place
+    return place
+
+
+def node_at(root: Node, path: KeyPath) -> Node | None:
+    """What is written at a path, None if nothing is."""
+    found: Node | None = root
+    for part in path:
+        match found, part:
+            case MapNode(), str():
+                found = found.get(part)
+            case ListNode(items=items), int() if part < len(items):
+                found = items[part]
+            case _:
+                return None
+    return found
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint at the nearest known word, if one is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - 5 ms that only an error has to pay
+
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else None

@@ -1,0 +1,221 @@
+"""From a path to a checked configuration: the order in which everything happens (SPEC 2.1, 2.3).
+
+Read the files, check them against the seal, read environment files, interpolate, decode, check the
+rules, read the scope files. What can be told together is told together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ductile.config.checks import check
+from ductile.config.decode import decode
+from ductile.config.environment import EnvironmentFiles, load_environment_files
+from ductile.config.integrity import (
+    AUTHORISE,
+    Checksums,
+    Finding,
+    SealedFile,
+    Tier,
+    config_tier,
+    find_file_faults,
+    hash_bytes,
+    name_in,
+    read_checksums,
+)
+from ductile.config.interpolate import interpolate
+from ductile.config.keypath import place_of
+from ductile.config.locate import resolve_path
+from ductile.config.redaction import shown_config
+from ductile.config.report import Report
+from ductile.config.scopes import ScopeFile, load_scope_files
+from ductile.config.sources import Sources, load_sources
+from ductile.config.zones import system_zone
+from ductile.errors import ConfigError, IntegrityError, Problem
+from ductile.protocol.yaml12 import MapNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ductile.config.model import Config
+    from ductile.core.json_values import JsonValue
+    from ductile.protocol.yaml12 import Place
+
+
+DEFAULT_PLUGIN_ROOT = "./plugins"
+
+
+class Seal(Enum):
+    """Whether the seal is checked. Ignoring it is for `config lock` and for looking at a configuration."""
+
+    VERIFY = auto()
+    IGNORE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What defaults depend on."""
+
+    processors: int
+    timezone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedConfig:
+    """A configuration that was found good, with all that was read to get it."""
+
+    path: Path
+    model: Config
+    machine: Machine
+    files: tuple[SealedFile, ...]
+    scope_files: tuple[ScopeFile, ...]
+    seal: Seal
+    checksums: Checksums | None
+    warnings: tuple[Problem, ...]
+    tree: MapNode = field(repr=False)
+
+    @property
+    def directory(self) -> Path:
+        return self.path.parent
+
+    @property
+    def plugin_roots(self) -> tuple[Path, ...]:
+        """Where plugins are looked for, in this order; absolute."""
+        named = self.model.plugin_roots or (self.model.plugins_dir or DEFAULT_PLUGIN_ROOT,)
+        return tuple(resolve_path(root, self.directory) for root in named)
+
+    @property
+    def strict(self) -> bool:
+        """Strict mode, as it is set or as it was when the seal was made: an edit cannot lower it."""
+        return self.model.service.strict_mode or (self.checksums is not None and self.checksums.strict)
+
+    def place(self, *path: str | int) -> Place | None:
+        """Where a key is written, or the nearest thing around it that is."""
+        return place_of(self.tree, path)
+
+    def shown(self) -> JsonValue:
+        """The merged configuration as it was written, without secrets."""
+        return shown_config(self.tree)
+
+
+def inspect_machine(environ: Mapping[str, str]) -> Machine:
+    # A container may be given fewer processors than the machine has; not every system can tell.
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(processors=allowed or 1, timezone=system_zone(environ))
+
+
+def load_config(
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    seal: Seal = Seal.VERIFY,
+    machine: Machine | None = None,
+    overlay: Mapping[Path, bytes] = MappingProxyType({}),
+) -> LoadedConfig:
+    """Load `config.yaml` at `path`; ConfigError or IntegrityError if it must not be used.
+
+    Files in the overlay are taken from there instead of the disk.
+    """
+    sources = load_sources(path.absolute(), overlay)
+    directory = sources.directory
+    environment = load_environment_files(sources.root, directory)
+    checksums = read_checksums(directory) if seal is Seal.VERIFY else None
+    files = _sealed_files(sources, environment)
+    faults = find_file_faults(files, checksums) if seal is Seal.VERIFY else ()
+    _refuse_high(faults, directory)
+
+    variables = {**environment.variables, **environ}
+    root, unset = interpolate(sources.root, variables)
+    report = Report(root=root if isinstance(root, MapNode) else sources.root)
+    report.errors += (*environment.problems, *unset)
+    config, misread = decode(report.root)
+    report.errors += _without_repeats(misread, unset)
+    check(config, report, complete=not report.errors)
+    scope_files, scope_links = load_scope_files(config, directory, report)
+    _judge_links((*sources.links, *environment.links, *scope_links), config, report)
+    if report.errors:
+        raise ConfigError(_summary(report.errors), problems=tuple(report.errors))
+
+    scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
+    if seal is Seal.VERIFY:
+        scope_faults = find_file_faults(scopes, checksums)
+        _refuse_high(scope_faults, directory)
+        strict = config.service.strict_mode or (checksums is not None and checksums.strict)
+        told = judge_operational(faults, directory, strict=strict)
+        report.warnings += told if checksums is not None else (_never_sealed(directory),)
+    return LoadedConfig(
+        path=path.absolute(),
+        model=config,
+        machine=machine or inspect_machine(environ),
+        files=tuple({file.name: file for file in (*files, *scopes)}.values()),
+        scope_files=scope_files,
+        seal=seal,
+        checksums=checksums,
+        warnings=tuple(report.warnings),
+        tree=report.root,
+    )
+
+
+def judge_operational(faults: tuple[Finding, ...], directory: Path, *, strict: bool) -> tuple[Problem, ...]:
+    """Warnings about changes of the operational tier; in strict mode they refuse the start."""
+    problems = tuple(fault.as_problem(directory) for fault in faults if fault.tier is Tier.OPERATIONAL)
+    if problems and strict:
+        raise _refusal(problems)
+    return problems
+
+
+def _never_sealed(directory: Path) -> Problem:
+    """One warning instead of one for each file."""
+    message = "the configuration has never been sealed"
+    return Problem(message=message, file=str(directory), hint="run `ductile config lock`")
+
+
+def _refuse_high(faults: Iterable[Finding], directory: Path) -> None:
+    problems = tuple(fault.as_problem(directory) for fault in faults if fault.tier is Tier.HIGH)
+    if problems:
+        raise _refusal(problems)
+
+
+def _refusal(problems: tuple[Problem, ...]) -> IntegrityError:
+    return IntegrityError("the configuration is not what was sealed", hint=AUTHORISE, problems=problems)
+
+
+def _sealed_files(sources: Sources, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
+    directory = sources.directory
+    configs = (
+        _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
+        for file in sources.files
+    )
+    variables = (_sealed(file.path, file.data, directory, Tier.OPERATIONAL) for file in environment.files)
+    return (*configs, *variables)
+
+
+def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
+    return SealedFile(name=name_in(directory, path), hash=hash_bytes(data), tier=tier)
+
+
+def _without_repeats(misread: Iterable[Problem], unset: tuple[Problem, ...]) -> list[Problem]:
+    """A value whose variable is not set was told already; that it is no duration either helps nobody."""
+    told = {problem.key for problem in unset}
+    return [problem for problem in misread if problem.key not in told]
+
+
+def _judge_links(links: tuple[Path, ...], config: Config, report: Report) -> None:
+    for link in dict.fromkeys(links):
+        message = f"{link} is a symbolic link"
+        if config.service.allow_symlinks:
+            report.warnings.append(Problem(message=message, file=str(link)))
+        else:
+            hint = "replace it by the file itself, or set service.allow_symlinks: true"
+            report.errors.append(Problem(message=message, file=str(link), hint=hint))
+
+
+def _summary(problems: list[Problem]) -> str:
+    count = len(problems)
+    return "the configuration has a problem" if count == 1 else f"the configuration has {count} problems"

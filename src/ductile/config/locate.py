@@ -1,0 +1,61 @@
+"""Where the configuration is (SPEC 2.1): the first that is named, then the first that exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIG_FILE = "config.yaml"
+SYSTEM_DIRECTORY = Path("/etc/ductile")
+
+
+def locate_config(
+    named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+) -> Path:
+    """The absolute path of `config.yaml`. A place that was named has to exist; the usual ones may not."""
+    chosen = named or environ.get("DUCTILE_CONFIG_DIR")
+    if chosen:
+        return _file_at(chosen)
+    usual = [user_directory(environ), system]
+    for directory in usual:
+        if (directory / CONFIG_FILE).is_file():
+            return (directory / CONFIG_FILE).absolute()
+    looked = " or ".join(str(directory) for directory in usual)
+    raise ConfigError(
+        f"there is no {CONFIG_FILE} in {looked}",
+        hint="write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR",
+    )
+
+
+def user_directory(environ: Mapping[str, str]) -> Path:
+    """The directory of the user's own configuration; a relative XDG_CONFIG_HOME does not count."""
+    base = Path(environ.get("XDG_CONFIG_HOME") or "")
+    if not base.is_absolute():
+        base = (Path(environ["HOME"]) if environ.get("HOME") else Path.home()) / ".config"
+    return base / "ductile"
+
+
+def _file_at(named: str | Path) -> Path:
+    if is_url(str(named)):
+        raise ConfigError(f"{named} is a URL, and the configuration has to be a local file")
+    path = Path(named).expanduser().absolute()
+    file = path / CONFIG_FILE if path.is_dir() else path
+    if file.is_file():
+        return file
+    missing = f"there is no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no file {path}"
+    raise ConfigError(missing, hint="write one with `ductile init DIR`")
+
+
+def is_url(text: str) -> bool:
+    scheme, found, _ = text.partition("://")
+    return bool(found) and scheme.replace("+", "").replace(".", "").replace("-", "").isalnum()
+
+
+def resolve_path(text: str, directory: Path) -> Path:
+    """A path of the configuration, absolute: relative ones are relative to the config directory."""
+    return directory / Path(text).expanduser()

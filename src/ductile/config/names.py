@@ -1,0 +1,27 @@
+"""Which names may be given to plugins and pipelines (ENGINE 10), and how a target is written."""
+
+from __future__ import annotations
+
+import re
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Words that stand for something else in a scope, a source or a path of the API.
+RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
+#: Sources of events that are not plugins.
+OUTSIDE_SOURCES = frozenset(("api", "webhook"))
+
+
+def fault_in_name(name: str) -> str | None:
+    """What is wrong with a name, in words that follow it; None if nothing is."""
+    if name in RESERVED:
+        return "is reserved"
+    if not NAME.fullmatch(name):
+        return "has to begin with a letter and go on with letters, digits, _ and -"
+    return None
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """`plugin.command` as its two parts; without a command it is `handle`."""
+    plugin, _, command = text.partition(".")
+    return plugin, command or "handle"

@@ -1,0 +1,109 @@
+"""A located tree made fit to be shown: `config show`, error messages, snapshots, `repr`.
+
+A value that came from a variable is shown as the reference that was written, never as what it
+became; a value whose key looks secret, or which the model types as a secret, is masked.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ductile.config.interpolate import without_defaults
+from ductile.config.kinds import Kind
+from ductile.config.model import Config
+from ductile.config.secrets import MASK, looks_secret, mask_userinfo
+from ductile.config.shape import Leaf, settings_under
+from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode, scalar_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ductile.config.keypath import KeyPath
+    from ductile.core.json_values import JsonValue
+
+
+def shown_entries(node: MapNode) -> dict[str, JsonValue]:
+    """The entries of a plugin's configuration or environment, masked by their keys."""
+    return {key.text: _shown(value, secret=looks_secret(key.text)) for key, value in node.entries}
+
+
+def shown_config(node: Node, path: KeyPath = ()) -> JsonValue:
+    """The whole configuration, masked by the model and by the keys of what the model leaves free."""
+    match node:
+        case MapNode(entries=entries):
+            return {key.text: shown_config(value, (*path, key.text)) for key, value in entries}
+        case ListNode(items=items):
+            return [shown_config(item, (*path, index)) for index, item in enumerate(items)]
+        case ScalarNode():
+            return _shown(node, secret=_is_secret(path))
+
+
+def secret_scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ScalarNode]]:
+    """Everything in a configuration that says something secret, with its path."""
+    match node:
+        case MapNode(entries=entries):
+            for key, value in entries:
+                yield from secret_scalars(value, (*path, key.text))
+        case ListNode(items=items):
+            for index, item in enumerate(items):
+                yield from secret_scalars(item, (*path, index))
+        case ScalarNode():
+            if _is_secret(path) and not isinstance(scalar_value(node), bool | None):
+                yield path, node
+
+
+def _is_secret(path: KeyPath) -> bool:
+    free = (part for part in _free_part(path) if isinstance(part, str))
+    return _pattern(path) in _secret_settings() or any(looks_secret(part) for part in free)
+
+
+def _shown(node: Node, *, secret: bool) -> JsonValue:
+    match node:
+        case MapNode(entries=entries):
+            return {
+                key.text: _shown(value, secret=secret or looks_secret(key.text)) for key, value in entries
+            }
+        case ListNode(items=items):
+            return [_shown(item, secret=secret) for item in items]
+        case ScalarNode():
+            return _shown_scalar(node, secret=secret)
+
+
+def _shown_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:
+    if node.written is not None and not (secret and _has_literal_text(node.written)):
+        return without_defaults(node.written)
+    value = scalar_value(node)
+    if secret and value is not None and not isinstance(value, bool):
+        return MASK
+    return mask_userinfo(value) if isinstance(value, str) else value
+
+
+def _has_literal_text(written: str) -> bool:
+    """Whether there is more to it than one reference: the rest may be part of the secret."""
+    shown = without_defaults(written).strip()
+    return not (shown.startswith("${") and shown.endswith("}") and shown.count("${") == 1)
+
+
+@cache
+def _secret_settings() -> frozenset[tuple[str, ...]]:
+    settings = settings_under(Config)
+    return frozenset(path for path, key in settings if key.shape == Leaf(kind=Kind.SECRET))
+
+
+def _pattern(path: KeyPath) -> tuple[str, ...]:
+    """A path as the model writes it: `[]` for a position."""
+    return tuple("[]" if isinstance(part, int) else part for part in path)
+
+
+def _free_part(path: KeyPath) -> KeyPath:
+    """The part of a path whose keys the model does not name: below a plugin's config, a payload, a step."""
+    match path:
+        case ("plugins", _, "config" | "env", *rest):
+            return tuple(rest)
+        case ("plugins", _, "schedules", _, "payload", *rest) | ("plugins", _, "schedule", "payload", *rest):
+            return tuple(rest)
+        case ("pipelines", *rest):
+            return tuple(rest)
+        case _:
+            return ()

@@ -1,0 +1,56 @@
+"""A growing list of what is wrong and what is doubtful in a configuration, each with its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ductile.config.keypath import KeyPath, format_path, node_at, place_of, problem_at
+from ductile.config.readers import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from ductile.errors import Problem
+    from ductile.protocol.yaml12 import MapNode
+
+
+@dataclass(slots=True)
+class Report:
+    root: MapNode
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    def error(
+        self,
+        path: KeyPath,
+        message: str,
+        *,
+        expected: str | None = None,
+        found: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        place = place_of(self.root, path)
+        self.errors.append(problem_at(place, path, message, expected=expected, found=found, hint=hint))
+
+    def warn(self, path: KeyPath, message: str, *, hint: str | None = None) -> None:
+        self.warnings.append(problem_at(place_of(self.root, path), path, message, hint=hint))
+
+    def quote(self, path: KeyPath) -> str:
+        """What is written at a path, fit for a message: the reference where a variable supplied it."""
+        node = node_at(self.root, path)
+        return describe(node) if node is not None else "nothing"
+
+    def refuse_duplicates(self, what: str, named: Iterable[tuple[Hashable, KeyPath]]) -> None:
+        """Each thing that occurs again is an error which names both places."""
+        first: dict[Hashable, KeyPath] = {}
+        for name, path in named:
+            if name not in first:
+                first[name] = path
+                continue
+            place = place_of(self.root, first[name])
+            where = f"{place.file}:{place.line}" if place else format_path(first[name])
+            shown = name[-1] if isinstance(name, tuple) else name
+            self.error(
+                path, f'the {what} "{shown}" occurs twice, first at {where}', hint="rename one of them"
+            )

@@ -1,0 +1,94 @@
+"""Scope files: the JSON documents that say what a token may do (SPEC 8.1).
+
+Read here, once, with their hash checked against the token's `scopes_hash`; the seal covers them too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ductile.config.check_access import check_scopes
+from ductile.config.integrity import hash_bytes
+from ductile.config.locate import is_url, resolve_path
+from ductile.config.sources import links_on
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.config.keypath import KeyPath
+    from ductile.config.model import Config, TokenSettings
+    from ductile.config.report import Report
+
+_HEX_DIGITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeFile:
+    """The scopes of the token called `token`."""
+
+    token: str
+    path: Path
+    data: bytes = field(repr=False)
+    scopes: tuple[str, ...]
+
+
+def load_scope_files(
+    config: Config, directory: Path, report: Report
+) -> tuple[tuple[ScopeFile, ...], tuple[Path, ...]]:
+    """Every scope file that tokens name, and the symbolic links on the way to them."""
+    files = []
+    links: list[Path] = []
+    for index, token in enumerate(config.tokens):
+        if token.scopes_file is None or is_url(token.scopes_file):
+            continue
+        file = _load(token, token.scopes_file, ("tokens", index), directory, config, report)
+        if file is not None:
+            files.append(file)
+            links += links_on(file.path, directory)
+    return tuple(files), tuple(links)
+
+
+def _load(
+    token: TokenSettings, named: str, path: KeyPath, directory: Path, config: Config, report: Report
+) -> ScopeFile | None:
+    file = resolve_path(named, directory)
+    try:
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a path"
+        report.error((*path, "scopes_file"), f"{file} cannot be read: {reason}")
+        return None
+    _check_hash(token, data, (*path, "scopes_hash"), report)
+    scopes = _parse(data)
+    if scopes is None:
+        expected = 'a JSON object such as {"scopes": ["jobs:ro"]}'
+        report.error((*path, "scopes_file"), f"{file} is not a scope file", expected=expected)
+        return None
+    check_scopes(scopes, (*path, "scopes_file"), config, report)
+    if not scopes:
+        report.warn((*path, "scopes_file"), f"{file} lists no scopes, so nobody can log in with this token")
+    return ScopeFile(token=token.name, path=file, data=data, scopes=scopes)
+
+
+def _check_hash(token: TokenSettings, data: bytes, path: KeyPath, report: Report) -> None:
+    if token.scopes_hash is None:
+        return
+    digits = token.scopes_hash.removeprefix("blake3:")
+    if digits == token.scopes_hash or len(digits) != _HEX_DIGITS:
+        report.error(path, "this is not a hash", expected="blake3: and 64 hexadecimal digits")
+    elif hash_bytes(data) != token.scopes_hash.lower():
+        hint = f"look at what changed; if it is meant, the hash is now {hash_bytes(data)}"
+        report.error(path, "the scopes file has another hash", hint=hint)
+
+
+def _parse(data: bytes) -> tuple[str, ...] | None:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    scopes = content.get("scopes") if isinstance(content, dict) else None
+    if isinstance(scopes, list) and all(isinstance(scope, str) for scope in scopes):
+        return tuple(scopes)
+    return None

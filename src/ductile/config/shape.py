@@ -1,0 +1,178 @@
+"""The model seen as a tree of shapes: what the decoder, the JSON Schema and the reference walk.
+
+Owns the one translation from the annotated structs of the model; no one else looks at annotations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import NODEFAULT, inspect
+
+from ductile.config.kinds import Kind, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A single value. `at_least` bounds a number, and a duration or size to be more than nothing."""
+
+    kind: Kind
+    at_least: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of a few words. `enum` is the type they become, or None if they stay text."""
+
+    words: tuple[str, ...]
+    enum: type[Enum] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOf:
+    item: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapOf:
+    value: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionOf:
+    """A struct of the model; its keys are asked for with `keys_of`, since sections may nest for ever."""
+
+    section: type[Section]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf:
+    alternatives: tuple[Shape, ...]
+
+
+Shape: TypeAlias = Leaf | Choice | ListOf | MapOf | SectionOf | OneOf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One setting: `name` as it is written in YAML, `attribute` as it is called in the struct."""
+
+    name: str
+    attribute: str
+    shape: Shape
+    description: str
+    required: bool
+    default: Any
+    #: The default in words, where it is worked out from something else.
+    default_in_words: str | None
+
+
+@cache
+def keys_of(section: type[Section]) -> tuple[Key, ...]:
+    """Every setting of a section, in the order of the model."""
+    translated = inspect.type_info(section)
+    if not isinstance(translated, inspect.StructType):
+        message = f"{section.__name__} is not a section"
+        raise TypeError(message)
+    return tuple(_key(field) for field in translated.fields)
+
+
+def settings_under(
+    section: type[Section], prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Key]]:
+    """Every setting below a section with its path; `*` stands for a name and `[]` for a position.
+
+    A section within itself (a step in a step) is entered once.
+    """
+    yield from _settings(section, prefix, ())
+
+
+def _settings(
+    section: type[Section], prefix: tuple[str, ...], above: tuple[type[Section], ...]
+) -> Iterator[tuple[tuple[str, ...], Key]]:
+    for key in keys_of(section):
+        path = (*prefix, key.name)
+        yield path, key
+        for inner_path, inner in _sections_in(key.shape, path):
+            if inner is not section and inner not in above:
+                yield from _settings(inner, inner_path, (*above, section))
+
+
+def _sections_in(shape: Shape, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+    match shape:
+        case SectionOf(section=section):
+            yield path, section
+        case ListOf(item=item):
+            yield from _sections_in(item, (*path, "[]"))
+        case MapOf(value=value):
+            yield from _sections_in(value, (*path, "*"))
+        case OneOf(alternatives=alternatives):
+            for alternative in alternatives:
+                yield from _sections_in(alternative, path)
+        case Leaf() | Choice():
+            return
+
+
+def _key(field: inspect.Field) -> Key:
+    described = field.type if isinstance(field.type, inspect.Metadata) else None
+    extra = (described.extra or {}) if described else {}
+    schema = (described.extra_json_schema or {}) if described else {}
+    return Key(
+        name=field.encode_name,
+        attribute=field.name,
+        shape=_shape(field.type, at_least=extra.get("at_least")),
+        description=schema.get("description", ""),
+        required=field.required,
+        default=_default(field),
+        default_in_words=extra.get("default"),
+    )
+
+
+def _default(field: inspect.Field) -> Any:
+    if field.default is not NODEFAULT:
+        return field.default
+    return None if field.default_factory is NODEFAULT else field.default_factory()
+
+
+def _shape(found: inspect.Type, *, at_least: int | None = None, kind: Kind | None = None) -> Shape:
+    match found:
+        case inspect.Metadata(type=inner, extra=extra):
+            return _shape(inner, at_least=at_least, kind=(extra or {}).get("kind", kind))
+        case _ if kind is not None:
+            return Leaf(kind=kind, at_least=at_least)
+        case inspect.UnionType(types=types):
+            return _union(types, at_least)
+        case inspect.StructType(cls=section) if issubclass(section, Section):
+            return SectionOf(section=section)
+        case inspect.VarTupleType(item_type=item):
+            return ListOf(item=_shape(item, at_least=at_least))
+        case inspect.DictType(value_type=value):
+            return MapOf(value=_shape(value, at_least=at_least))
+        case inspect.EnumType(cls=enum):
+            return Choice(words=tuple(str(member.value) for member in enum), enum=enum)
+        case inspect.LiteralType(values=values):
+            return Choice(words=tuple(str(value) for value in values))
+        case _:
+            return Leaf(kind=_PLAIN_KINDS[type(found)], at_least=at_least)
+
+
+def _union(types: tuple[inspect.Type, ...], at_least: int | None) -> Shape:
+    """A union with None only says that the setting may be absent."""
+    shapes = tuple(
+        _shape(part, at_least=at_least) for part in types if not isinstance(part, inspect.NoneType)
+    )
+    return shapes[0] if len(shapes) == 1 else OneOf(alternatives=shapes)
+
+
+_PLAIN_KINDS: dict[type[inspect.Type], Kind] = {
+    inspect.StrType: Kind.TEXT,
+    inspect.IntType: Kind.WHOLE_NUMBER,
+    inspect.BoolType: Kind.TRUTH,
+    inspect.AnyType: Kind.ANYTHING,
+}

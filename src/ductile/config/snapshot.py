@@ -1,0 +1,208 @@
+"""The compiled configuration: one immutable value that the rest of the program reads.
+
+Everything is resolved here that a file may leave open: defaults, paths, aliases, secrets by
+reference. A snapshot never changes; a reload makes another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ductile.config.installed import InstalledPlugin
+from ductile.config.kinds import Hours, Weekday
+from ductile.config.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
+from ductile.config.pipeline_settings import PipelineSettings
+from ductile.config.plugin_settings import CatchUp, IfRunning, LimitSettings
+from ductile.config.secrets import Guarded, Secret
+from ductile.core.breaker import BreakerPolicy
+from ductile.core.durations import Interval
+from ductile.core.json_values import JsonValue
+from ductile.core.retry import RetryPolicy
+from ductile.core.routing import Route
+from ductile.core.rules import Rules
+from ductile.errors import Problem
+
+#: How long a command may run where nobody says otherwise (SPEC 3.4).
+COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
+    "poll": timedelta(seconds=60),
+    "handle": timedelta(seconds=120),
+    "health": timedelta(seconds=10),
+    "init": timedelta(seconds=30),
+}
+OTHER_TIMEOUT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron:
+    """Five fields; aliases are already written out."""
+
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    instant: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    delay: timedelta
+
+
+Trigger: TypeAlias = Every | Cron | At | After
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    id: str
+    command: str
+    trigger: Trigger
+    timezone: str
+    payload: Guarded[JsonValue] | None = None
+    jitter: timedelta = timedelta()
+    only_between: Hours | None = None
+    preferred_window: Hours | None = None
+    not_on: frozenset[Weekday] = frozenset()
+    catch_up: CatchUp = CatchUp.SKIP
+    if_running: IfRunning = IfRunning.SKIP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a configured plugin cannot run; jobs for it fail with `plugin_unavailable`."""
+
+    code: str
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInstance:
+    """A plugin under its configured name. `installed` is None exactly when it was not found good."""
+
+    name: str
+    uses: str
+    enabled: bool
+    installed: InstalledPlugin | None
+    refused: Refusal | None
+    config: Guarded[JsonValue]
+    config_hash: str
+    env: Guarded[str]
+    schedules: tuple[Schedule, ...]
+    parallelism: int
+    max_outstanding_polls: int
+    timeouts: Mapping[str, timedelta]
+    timeout: timedelta | None
+    retry: RetryPolicy
+    breaker: BreakerPolicy
+    limits: LimitSettings
+    validate_input: bool
+    notify_on_complete: bool
+    warm: bool | Literal["auto"]
+    preload: tuple[str, ...]
+
+    @property
+    def runnable(self) -> bool:
+        return self.enabled and self.refused is None
+
+    def timeout_for(self, command: str) -> timedelta:
+        """The longest a command may run: its own setting, else the plugin's, else the usual one."""
+        if command in self.timeouts:
+            return self.timeouts[command]
+        return self.timeout or COMMAND_TIMEOUTS.get(command, OTHER_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteLocation:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresLocation:
+    url: Secret
+
+
+StateLocation: TypeAlias = SqliteLocation | PostgresLocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessToken:
+    """A token that opens the API. The scopes are as written; what they imply is decided at the door."""
+
+    name: str
+    key: Secret
+    scopes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToPlugin:
+    plugin: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToPipeline:
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToEvent:
+    event_type: str
+
+
+WebhookTarget: TypeAlias = ToPlugin | ToPipeline | ToEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookEndpoint:
+    """`signature_header` is None where the preset decides."""
+
+    name: str
+    path: str
+    target: WebhookTarget
+    secret: Secret
+    signature_header: str | None
+    max_body_size: int
+    delivery_header: str | None
+    preset: WebhookPreset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    directory: Path
+    service: ServiceSettings
+    timezone: str
+    max_workers: int
+    state: StateLocation
+    plugin_roots: tuple[Path, ...]
+    plugins: Mapping[str, PluginInstance]
+    available: Mapping[str, InstalledPlugin]
+    routes: tuple[Route, ...]
+    pipelines: Mapping[str, PipelineSettings]
+    api: ApiSettings
+    tokens: tuple[AccessToken, ...]
+    secrets: Mapping[str, Secret]
+    webhooks_listen: str
+    webhooks: tuple[WebhookEndpoint, ...]
+    state_webhooks: StateWebhookSettings
+    state_webhook_secret: Secret | None
+    artifact_roots: tuple[Path, ...]
+    rules: Rules
+    fingerprint: str
+    warnings: tuple[Problem, ...]
+    #: The merged configuration as it was written, without secrets: what may be stored and shown.
+    shown: JsonValue = field(repr=False)
+
+    @property
+    def refused(self) -> tuple[PluginInstance, ...]:
+        """Plugins that are wanted and cannot run: `config check` fails over them, the daemon starts."""
+        return tuple(plugin for plugin in self.plugins.values() if plugin.enabled and plugin.refused)

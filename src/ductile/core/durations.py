@@ -1,0 +1,128 @@
+"""Spans of time and amounts of bytes as people write them: `1h30m`, `daily`, `64KB`.
+
+Strict on purpose. A bare number, a fraction or a unit out of order is refused with a message that
+says what to write, because `timeout: 5` means minutes to one reader and seconds to the next.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from enum import StrEnum
+from typing import TypeAlias
+
+DURATION_EXPECTED = "a duration such as 500ms, 30s, 5m, 1h30m, 2d, 1w or daily"
+SIZE_EXPECTED = "a size such as 64KB, 1MB or 1GiB, or a number of bytes"
+
+#: Largest first: the order in which the parts of a duration are written.
+_UNITS: dict[str, timedelta] = {
+    "w": timedelta(weeks=1),
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d{{1,15}}){unit})?" for unit in _UNITS), re.ASCII)
+_WORDS = {
+    "hourly": timedelta(hours=1),
+    "daily": timedelta(days=1),
+    "weekly": timedelta(weeks=1),
+    "monthly": timedelta(days=30),
+}
+#: A century. More is a slip of the keyboard, and instants this far ahead stay representable.
+LONGEST_DURATION = timedelta(days=36_500)
+
+_SIZE = re.compile(r"(?P<number>\d{1,15})(?P<unit>[A-Za-z]*)", re.ASCII)
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+}
+
+
+class QuantityError(ValueError):
+    """The text is not a duration or a size; `expected` says what one looks like."""
+
+    def __init__(self, message: str, *, expected: str) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class CalendarStep(StrEnum):
+    """An interval that follows the calendar of a time zone: its length in hours varies."""
+
+    DAILY = "daily"
+    WEEKLY = "weekly"
+    MONTHLY = "monthly"
+
+
+Interval: TypeAlias = timedelta | CalendarStep
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read a span of time. The calendar words stand for their usual length, a month for 30 days."""
+    if text in _WORDS:
+        return _WORDS[text]
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        raise QuantityError(_duration_complaint(text), expected=DURATION_EXPECTED)
+    try:
+        total = sum((int(count) * _UNITS[unit] for unit, count in found.groupdict("0").items()), timedelta())
+    except OverflowError:
+        total = timedelta.max
+    if total > LONGEST_DURATION:
+        raise QuantityError("this is longer than a hundred years", expected=DURATION_EXPECTED)
+    return total
+
+
+def parse_interval(text: str) -> Interval:
+    """Read the step between two runs of a schedule; `daily` and longer follow the calendar (SPEC 5.4)."""
+    if text in set(CalendarStep):
+        return CalendarStep(text)
+    return parse_duration(text)
+
+
+def format_duration(span: timedelta) -> str:
+    """Write a span so that `parse_duration` reads it back, to the millisecond."""
+    left = max(round(span / _UNITS["ms"]), 0)
+    if left and left % (_UNITS["w"] // _UNITS["ms"]) == 0:
+        return f"{left // (_UNITS['w'] // _UNITS['ms'])}w"
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left = divmod(left, _UNITS[unit] // _UNITS["ms"])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Read an amount of bytes: KB, MB and GB count in thousands, KiB, MiB and GiB in 1024s."""
+    found = _SIZE.fullmatch(text)
+    if found is None or found["unit"].lower() not in _BYTES:
+        raise QuantityError(f'"{text}" is not a size', expected=SIZE_EXPECTED)
+    return int(found["number"]) * _BYTES[found["unit"].lower()]
+
+
+def format_size(count: int) -> str:
+    """Write an amount of bytes in the largest unit that holds it exactly."""
+    exact = [(size, unit) for unit, size in _BYTES.items() if size > 1 and count and count % size == 0]
+    if not exact:
+        return str(count)
+    size, unit = max(exact)
+    return f"{count // size}{unit.upper().replace('I', 'i')}"
+
+
+def _duration_complaint(text: str) -> str:
+    if re.fullmatch(r"\d+", text, re.ASCII):
+        return f'"{text}" has no unit; is it {text}s or {text}m?'
+    if re.search(r"\d[.,]\d", text, re.ASCII):
+        return f'"{text}" has a fraction; use a smaller unit, such as 90m for one and a half hours'
+    if re.fullmatch(r"(\d+[a-z]+)+", text, re.ASCII):
+        return f'"{text}" is not a duration; each unit of w, d, h, m, s, ms once, the largest first'
+    return f'"{text}" is not a duration'

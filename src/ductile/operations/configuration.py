@@ -1,0 +1,210 @@
+"""Looking at, sealing and changing the configuration.
+
+`open_configuration` is how every use case gets it: files, plugins and the compiled snapshot together.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ductile.config.compile import compile_snapshot
+from ductile.config.edit import Setting, apply_edit, get_setting, plan_edit
+from ductile.config.integrity import (
+    CHECKSUMS_FILE,
+    Checksums,
+    SealedFile,
+    Tier,
+    read_checksums,
+    seal,
+    write_checksums,
+)
+from ductile.config.load import LoadedConfig, Seal, load_config
+from ductile.config.locate import locate_config
+from ductile.config.model import Config
+from ductile.config.schema import config_schema
+from ductile.config.shape import SectionOf
+from ductile.errors import ConfigError, DeniedError, IntegrityError
+from ductile.operations.effective import fill_in_defaults
+from ductile.plugins.discovery import discover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ductile.config.installed import Discovery
+    from ductile.config.snapshot import PluginInstance, Snapshot
+    from ductile.core.json_values import JsonValue
+    from ductile.errors import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedConfiguration:
+    loaded: LoadedConfig
+    discovery: Discovery
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A configuration that can be loaded; it is in order when no plugin it wants is refused."""
+
+    path: Path
+    files: tuple[str, ...]
+    snapshot: Snapshot
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return self.snapshot.warnings
+
+    @property
+    def refused(self) -> tuple[PluginInstance, ...]:
+        return self.snapshot.refused
+
+
+class SealChange(StrEnum):
+    """What sealing does to an entry."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    SAME = "same"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealEntry:
+    """A file, or a plugin, which has no tier of its own."""
+
+    name: str
+    change: SealChange
+    tier: Tier | None = None
+    plugin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    path: Path
+    entries: tuple[SealEntry, ...]
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change to one key; `diff` is empty when the key had that value already."""
+
+    key: str
+    path: Path
+    diff: str
+    written: bool
+    sealed: bool
+
+
+def open_configuration(
+    named: str | Path | None, environ: Mapping[str, str], *, seal: Seal = Seal.VERIFY
+) -> OpenedConfiguration:
+    """Find, load and compile. Looking does not need the seal; whatever starts jobs has to verify it."""
+    return _compile(load_config(locate_config(named, environ), environ, seal=seal))
+
+
+def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
+    discovery = discover(loaded.plugin_roots, allow_symlinks=loaded.model.service.allow_symlinks)
+    return OpenedConfiguration(
+        loaded=loaded, discovery=discovery, snapshot=compile_snapshot(loaded, discovery)
+    )
+
+
+def check_configuration(named: str | Path | None, environ: Mapping[str, str]) -> Check:
+    """Load it as the daemon would; ConfigError tells everything that keeps it from starting."""
+    opened = open_configuration(named, environ)
+    return Check(
+        path=opened.loaded.path,
+        files=tuple(file.name for file in opened.loaded.files),
+        snapshot=opened.snapshot,
+    )
+
+
+def lock_configuration(
+    named: str | Path | None, environ: Mapping[str, str], *, dry_run: bool = False
+) -> Lock:
+    """Seal every loaded file, scope file and plugin in use, as they are now."""
+    opened = open_configuration(named, environ, seal=Seal.IGNORE)
+    directory = opened.loaded.directory
+    before = None
+    with suppress(IntegrityError):  # a seal that cannot be read is replaced: that is how it is repaired
+        before = read_checksums(directory)
+    now = seal(opened.loaded.files, _fingerprints(opened), strict=opened.loaded.model.service.strict_mode)
+    if not dry_run:
+        try:
+            write_checksums(directory, now)
+        except OSError as error:
+            raise DeniedError(f"cannot write {directory / CHECKSUMS_FILE}: {error.strerror}") from error
+    entries = tuple(_compare(before or Checksums(), now))
+    return Lock(path=directory / CHECKSUMS_FILE, entries=entries, written=not dry_run)
+
+
+def show_configuration(named: str | None, environ: Mapping[str, str]) -> JsonValue:
+    """What is set and what is left at its default, all files merged, secrets masked."""
+    loaded = load_config(locate_config(named, environ), environ, seal=Seal.IGNORE)
+    return fill_in_defaults(loaded.shown(), SectionOf(section=Config))
+
+
+def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Setting:
+    return get_setting(load_config(locate_config(named, environ), environ, seal=Seal.IGNORE), key)
+
+
+def change_setting(
+    named: str | None,
+    environ: Mapping[str, str],
+    key: str,
+    value: str,
+    *,
+    dry_run: bool = False,
+    lock: bool = False,
+) -> Change:
+    """Set one key. The whole configuration is checked with the change before anything is written."""
+    try:
+        edit = plan_edit(locate_config(named, environ), key, value, environ)
+        _compile(edit.loaded)
+    except ConfigError as error:
+        error.message = f"nothing was written: {error.message}"
+        raise
+    write = bool(edit.diff) and not dry_run
+    if write:
+        try:
+            apply_edit(edit, renew=lock)
+        except OSError as error:
+            raise DeniedError(f"cannot write {edit.path}: {error.strerror}") from error
+    return Change(key=key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)
+
+
+def describe_configuration() -> dict[str, Any]:
+    """The JSON Schema of `config.yaml`."""
+    return config_schema()
+
+
+def _fingerprints(opened: OpenedConfiguration) -> dict[str, str]:
+    """Of the plugins that are configured; what cannot run needs no seal."""
+    used = sorted({plugin.uses for plugin in opened.snapshot.plugins.values()})
+    installed = opened.discovery.installed
+    return {name: installed[name].fingerprint for name in used if name in installed}
+
+
+def _compare(before: Checksums, now: Checksums) -> Iterator[SealEntry]:
+    for name, file in now.files.items():
+        yield SealEntry(name=name, change=_change(before.files.get(name), file), tier=file.tier)
+    for name, fingerprint in now.plugins.items():
+        yield SealEntry(name=name, change=_change(before.plugins.get(name), fingerprint), plugin=True)
+    for name, file in before.files.items():
+        if name not in now.files:
+            yield SealEntry(name=name, change=SealChange.GONE, tier=file.tier)
+    for name in before.plugins:
+        if name not in now.plugins:
+            yield SealEntry(name=name, change=SealChange.GONE, plugin=True)
+
+
+def _change(before: SealedFile | str | None, now: SealedFile | str) -> SealChange:
+    if before is None:
+        return SealChange.NEW
+    return SealChange.SAME if before == now else SealChange.CHANGED

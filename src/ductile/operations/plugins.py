@@ -1,0 +1,159 @@
+"""Which plugins there are, what becomes of them, and why.
+
+One list of everything: what the configuration names (under its own name, so aliases too), and what was found
+on disk beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.config.installed import InstalledPlugin
+from ductile.config.keypath import did_you_mean
+from ductile.config.load import Seal
+from ductile.errors import NotFoundError
+from ductile.operations.configuration import open_configuration
+from ductile.plugins.discovery import load_plugin
+from ductile.plugins.trust import Ground
+from ductile.protocol.manifest import MANIFEST_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ductile.config.installed import RefusedPlugin
+    from ductile.config.snapshot import PluginInstance
+    from ductile.errors import Problem
+    from ductile.operations.configuration import OpenedConfiguration
+    from ductile.protocol.manifest import Manifest
+
+
+class Standing(StrEnum):
+    """What a plugin may do. `available` is installed but not named in the configuration."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    REFUSED = "refused"
+    AVAILABLE = "available"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginView:
+    """One line of the list; for a refused one `code`, `reason` and `hint` tell why."""
+
+    name: str
+    uses: str
+    standing: Standing
+    configured: bool
+    directory: Path | None = None
+    manifest: Manifest | None = None
+    fingerprint: str | None = None
+    instance: PluginInstance | None = None
+    code: str | None = None
+    reason: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCheck:
+    plugins: tuple[PluginView, ...]
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def refused(self) -> tuple[PluginView, ...]:
+        return tuple(view for view in self.plugins if view.standing is Standing.REFUSED)
+
+
+def list_plugins(named: str | None, environ: Mapping[str, str]) -> tuple[PluginView, ...]:
+    return _views(open_configuration(named, environ, seal=Seal.IGNORE))
+
+
+def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> PluginView:
+    return _find(list_plugins(named, environ), plugin)
+
+
+def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
+    """All plugins, one by its name, or a directory that may lie anywhere: a plugin under development."""
+    if target is not None and (Path(target) / MANIFEST_FILE).exists():
+        return PluginCheck(plugins=(_check_directory(Path(target).absolute()),))
+    if target is not None and "/" in target:
+        raise NotFoundError(f"{target} has no {MANIFEST_FILE}", hint="name the directory of a plugin")
+    opened = open_configuration(named, environ, seal=Seal.IGNORE)
+    views = _views(opened)
+    if target is not None:
+        return PluginCheck(plugins=(_find(views, target),))
+    return PluginCheck(plugins=views, warnings=opened.discovery.warnings)
+
+
+def _views(opened: OpenedConfiguration) -> tuple[PluginView, ...]:
+    snapshot = opened.snapshot
+    configured = [_of_instance(instance, opened) for instance in snapshot.plugins.values()]
+    available = [_of_found(plugin) for plugin in snapshot.available.values()]
+    used = {instance.uses for instance in snapshot.plugins.values()}
+    refused = [_of_found(plugin) for name, plugin in opened.discovery.refused.items() if name not in used]
+    return (*configured, *sorted((*available, *refused), key=lambda view: view.name))
+
+
+def _of_instance(instance: PluginInstance, opened: OpenedConfiguration) -> PluginView:
+    found = opened.discovery.installed.get(instance.uses)
+    refused = opened.discovery.refused.get(instance.uses)
+    place = found or refused
+    why = instance.refused
+    return PluginView(
+        name=instance.name,
+        uses=instance.uses,
+        standing=_standing(instance),
+        configured=True,
+        directory=place.directory if place else None,
+        manifest=found.manifest if found else None,
+        fingerprint=found.fingerprint if found else None,
+        instance=instance,
+        code=why.code if why else None,
+        reason=why.reason if why else None,
+        hint=why.hint if why else None,
+    )
+
+
+def _standing(instance: PluginInstance) -> Standing:
+    if not instance.enabled:
+        return Standing.DISABLED
+    return Standing.REFUSED if instance.refused else Standing.ACTIVE
+
+
+def _of_found(found: InstalledPlugin | RefusedPlugin) -> PluginView:
+    if isinstance(found, InstalledPlugin):
+        return PluginView(
+            name=found.name,
+            uses=found.name,
+            standing=Standing.AVAILABLE,
+            configured=False,
+            directory=found.directory,
+            manifest=found.manifest,
+            fingerprint=found.fingerprint,
+        )
+    return PluginView(
+        name=found.name,
+        uses=found.name,
+        standing=Standing.REFUSED,
+        configured=False,
+        directory=found.directory,
+        code=found.code,
+        reason=found.reason,
+        hint=found.hint,
+    )
+
+
+def _check_directory(directory: Path) -> PluginView:
+    root = directory.parent
+    return _of_found(load_plugin(directory, root=root, ground=Ground(roots=(root,))))
+
+
+def _find(views: tuple[PluginView, ...], name: str) -> PluginView:
+    for view in views:
+        if view.name == name:
+            return view
+    known = tuple(view.name for view in views)
+    hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
+    raise NotFoundError(f"there is no plugin {name!r}", hint=hint)

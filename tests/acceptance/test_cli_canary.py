@@ -1,0 +1,153 @@
+"""No command ever shows a secret (SPEC 2.1)."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from builders.plugins import a_plugin
+from builders.terminal import Ran
+from ductile.cli.commands import NOUNS
+from ductile.cli.main import run
+
+CANARIES = {
+    "token": "canary-token-4711",
+    "env": "canary-env-4711",
+    "plugin": "canary-plugin-4711",
+    "nested": "canary-nested-4711",
+    "variable": "canary-variable-4711",
+    "default": "canary-default-4711",
+    "database": "canary-database-4711",
+    "webhook": "canary-webhook-4711",
+    "api": "canary-api-4711",
+}
+CONFIG = f"""\
+environment_vars:
+  include: [.env]
+state:
+  url: postgresql://me:{CANARIES["database"]}@host/db
+api:
+  enabled: true
+  auth:
+    tokens:
+      - name: direct
+        token: {CANARIES["api"]}
+        scopes: ["*"]
+plugins:
+  echo:
+    config:
+      api_key: {CANARIES["plugin"]}
+      from_environment: ${{FROM_ENVIRONMENT}}
+      from_env_file: ${{FROM_ENV_FILE}}
+      fallback_token: ${{NOT_SET:-{CANARIES["default"]}}}
+      deep:
+        password: [{CANARIES["nested"]}]
+tokens:
+  - name: hook
+    key: {CANARIES["token"]}
+webhooks:
+  endpoints:
+    - path: /hook
+      plugin: echo
+      secret: {CANARIES["webhook"]}
+"""
+ARGUMENTS = {
+    "KEY": ["plugins.echo.config", "tokens", "tokens[0].key", "state.url", "api.auth.tokens[0].token"],
+    "NAME": ["echo"],
+    "NAME|DIR": ["echo"],
+    "SECTION": ["plugins", "plugins.echo.config", "tokens", "state", "webhooks"],
+    "VALUE": ["1"],
+    "DIR": ["."],
+}
+
+
+class Place(NamedTuple):
+    """A directory with the configuration; commands run in this process, since there are so many of them."""
+
+    directory: Path
+
+    def ductile(self, *words: str) -> Ran:
+        environ = {"FROM_ENVIRONMENT": CANARIES["variable"], "DUCTILE_CONFIG_DIR": str(self.directory)}
+        out, err = io.StringIO(), io.StringIO()
+        status = run(words, environ, out, err)
+        return Ran(status=status, out=out.getvalue(), err=err.getvalue())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    a_plugin(tmp_path / "plugins")
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / ".env").write_text(f"FROM_ENV_FILE={CANARIES['env']}\n")
+    return Place(tmp_path)
+
+
+def lines() -> list[list[str]]:
+    """Every action of the table, with each argument we know of; mutations as a dry run."""
+    found = []
+    for noun in NOUNS:
+        for action in noun.actions:
+            dry = ["--dry-run"] if any("--dry-run" in option.flags for option in action.options) else []
+            names = [argument.name for argument in action.arguments]
+            choices = ARGUMENTS[names[0]] if names else [""]
+            for choice in choices:
+                rest = [choice, *(ARGUMENTS[name][0] for name in names[1:])] if names else []
+                found.append([noun.name, action.name, *rest, *dry])
+    return found
+
+
+@pytest.mark.parametrize("form", [[], ["--json", "-v"]])
+def test_no_command_shows_a_secret(place: Place, form: list[str]) -> None:
+    """SPEC 2.1: in no output, as text or JSON, good or bad."""
+    assert place.ductile("config", "lock").status == 0
+    for words in lines():
+        ran = place.ductile(*words, *form)
+        shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
+        assert shown == [], words
+        if "--json" in form:
+            json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("scopes: [", "scopes: 5 # ["),
+        ("api_key:", "api_key: &x "),
+        ("password: [", "password: ["),
+        ("key: ", "kye: "),
+        ("  - name: hook", "  - nmae: hook"),
+        ("secret: ", "secret: [ "),
+        ("enabled: true", f"enabled: {CANARIES['plugin'][:3]}"),
+        ("url: postgresql", "url: mysql"),
+        ("state:", "state:\n  path: x"),
+        ("token: ", "token: !!str "),
+        ("plugins:", "plugins: &a"),
+        ("webhooks:", "webhooks:\n\t"),
+        ("      plugin: echo", "      plugin: nobody"),
+        (
+            "  enabled: true",
+            "  enabled: true\n  listen: ${FROM_ENVIRONMENT}\n  max_body_size: 1${FROM_ENV_FILE}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json", "-v"]])
+def test_no_error_shows_a_secret(place: Place, old: str, new: str, form: list[str]) -> None:
+    """SPEC 2.1: a configuration with a mistake in it still keeps its secrets."""
+    assert old in CONFIG
+    (place.directory / "config.yaml").write_text(CONFIG.replace(old, new))
+    for words in (["config", "check"], ["config", "show"], ["config", "set", "service.name", "x"]):
+        ran = place.ductile(*words, *form)
+        shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
+        assert shown == [], (words, ran.out + ran.err)
+        assert "Traceback" not in ran.err
+
+
+def test_a_secret_that_is_set_is_not_echoed(place: Place) -> None:
+    """SPEC 2.1: the new value and the old one are masked in the diff."""
+    for value in ("canary-new-4711", "[canary-new-4711", '"\\x63anary-new-4711"'):
+        ran = place.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
+        assert "canary" not in ran.out + ran.err

@@ -1,0 +1,120 @@
+"""`ductile config …` beyond what the transcripts show (SPEC 2.3, 11)."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
+    return Terminal(directory=tmp_path, variables={"DUCTILE_CONFIG_DIR": str(tmp_path / "demo")})
+
+
+def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
+    """SPEC 11: set or default, from every file."""
+    shown = json.loads(terminal.ductile("config", "show", "--json").out)
+    assert shown["service"]["log_level"] == "info"
+    assert shown["service"]["max_hops"] == 20
+    assert shown["plugins"]["echo"]["schedules"][0]["every"] == "5m"
+    assert shown["pipelines"][0]["name"] == "greeting"
+    assert shown["tokens"][0]["key"] == "${DUCTILE_ADMIN_TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("service.log_level", "info"),
+        ("service.max_hops", "20"),
+        ("plugins.echo.config.message", "hello from Ductile"),
+        ("plugins.echo.schedules[0].every", "5m"),
+        ("api.enabled", "true"),
+        ("plugin_roots", "- ./plugins"),
+        ("service.timezone", "the system's time zone"),
+    ],
+)
+def test_get_prints_a_value_a_script_can_use(terminal: Terminal, key: str, value: str) -> None:
+    """SPEC 11: text as it is, without quotes."""
+    assert terminal.ductile("config", "get", key).out == f"{value}\n"
+
+
+def test_set_goes_to_the_file_that_defines_the_key(terminal: Terminal) -> None:
+    """SPEC 11: and leaves every other line of it alone."""
+    path = terminal.directory / "demo" / "pipelines.yaml"
+    before = path.read_text()
+    ran = terminal.ductile("config", "set", "pipelines[0].on", "echo.heard", "--json")
+    assert json.loads(ran.out)["file"] == str(path)
+    assert path.read_text() == before.replace("on: echo.said", "on: echo.heard")
+
+
+def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
+    """ENGINE 11: another change that nobody has authorised stays unauthorised."""
+    tokens = terminal.directory / "demo" / "tokens.yaml"
+    tokens.write_text(tokens.read_text() + "# changed\n")
+    assert terminal.ductile("config", "set", "service.log_level", "debug", "--lock").status == 0
+    checked = terminal.ductile("config", "check")
+    assert checked.status == 78
+    assert "tokens.yaml" in checked.out
+    assert "config.yaml has changed" not in checked.out
+
+
+def test_set_with_lock_refuses_a_file_that_was_changed_before(terminal: Terminal) -> None:
+    """ENGINE 11: or the renewal would authorise what nobody has looked at."""
+    path = terminal.directory / "demo" / "config.yaml"
+    path.write_text(path.read_text() + "# changed\n")
+    before = path.read_text()
+    assert terminal.ductile("config", "set", "service.log_level", "debug", "--lock").status == 78
+    assert path.read_text() == before
+
+
+def test_a_change_that_does_not_fit_the_plugins_is_not_written(terminal: Terminal) -> None:
+    """SPEC 11: the whole configuration is checked first, with its plugins."""
+    path = terminal.directory / "demo" / "config.yaml"
+    before = path.read_text()
+    ran = terminal.ductile("config", "set", "plugins.echo.schedules[0].command", "dance")
+    assert ran.status == 78
+    assert "nothing was written" in ran.err
+    assert path.read_text() == before
+
+
+def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
+    """SPEC 2.3: unreadable is an error and not "missing"; locking again is the way out."""
+    seal = terminal.directory / "demo" / ".checksums"
+    seal.write_text("{")
+    assert terminal.ductile("config", "check").status == 78
+    assert terminal.ductile("config", "lock").status == 0
+    assert terminal.ductile("config", "check").status == 0
+    assert stat.S_IMODE(seal.stat().st_mode) == 0o600
+
+
+def test_lock_tells_what_it_authorises(terminal: Terminal) -> None:
+    """SPEC 2.3: files that come, change and go, and plugins."""
+    demo = terminal.directory / "demo"
+    config = demo / "config.yaml"
+    config.write_text(config.read_text().replace("pipelines.yaml", "more.yaml"))
+    (demo / "more.yaml").write_text("")
+    plugin = demo / "plugins" / "echo" / "run.py"
+    plugin.write_text(plugin.read_text() + "# changed\n")
+    expected = {"config.yaml": "changed", "more.yaml": "new", "echo": "changed", "pipelines.yaml": "gone"}
+    assert [_changes(terminal, *words) for words in (["--dry-run"], [], [])] == [expected, expected, {}]
+
+
+def _changes(terminal: Terminal, *words: str) -> dict[str, str]:
+    sealed = json.loads(terminal.ductile("config", "lock", "--json", *words).out)["sealed"]
+    return {entry["name"]: entry["change"] for entry in sealed if entry["change"] != "same"}
+
+
+def test_the_schema_is_a_json_document(terminal: Terminal) -> None:
+    """SPEC 11: as text and with --json the same."""
+    plain = json.loads(terminal.ductile("config", "schema").out)
+    assert plain == json.loads(terminal.ductile("config", "schema", "--json").out)
+    assert "service" in json.dumps(plain)

@@ -1,0 +1,236 @@
+"""What a new user types and sees, word for word (SPEC 2.1, 2.3, 3.1, 11).
+
+Each scenario is a directory as somebody left it and the lines typed there. What comes out is compared
+with the file of its name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written
+anew, and the difference is then read by a person.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from builders.plugins import a_manifest, a_plugin
+from builders.terminal import Terminal
+
+GOLDEN = Path(__file__).parent / "golden"
+CHECK = "ductile config check --config demo"
+
+
+class Scenario(NamedTuple):
+    arrange: Callable[[Path], None]
+    lines: tuple[str, ...]
+
+
+def nothing(_: Path) -> None:
+    """An empty directory."""
+
+
+def a_config(text: str, **files: str) -> Callable[[Path], None]:
+    """A configuration in `demo`, with one plugin to name; further files by their stem."""
+
+    def arrange(place: Path) -> None:
+        a_plugin(place / "demo" / "plugins")
+        (place / "demo" / "config.yaml").write_text(text)
+        for stem, content in files.items():
+            (place / "demo" / f"{stem}.yaml").write_text(content)
+
+    return arrange
+
+
+def a_starter(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
+    """What `ductile init` wrote, and what somebody has changed in it since: file, old text, new text."""
+
+    def arrange(place: Path) -> None:
+        assert Terminal(directory=place).ductile("init", "demo").status == 0
+        for file, old, new in edits:
+            path = place / "demo" / file
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new))
+
+    return arrange
+
+
+def refused_plugins(place: Path) -> None:
+    a_config("plugins: {echo: {}, gone: {}, open: {}, wrong: {}}\n")(place)
+    root = place / "demo" / "plugins"
+    (root / "echo" / "run.sh").chmod(0o644)
+    a_plugin(root, "open").chmod(0o777)
+    manifest = a_manifest("wrong", extra="timeout: soon\n").replace(
+        "[poll, handle, health]", "{poll: {type: peek}}"
+    )
+    a_plugin(root, "wrong", manifest=manifest)
+    (root / "half-done").mkdir()
+    (root / "half-done" / "run.py").write_text("")
+
+
+SCENARIOS = {
+    "first_steps": Scenario(
+        nothing,
+        (
+            "ductile init demo --dry-run",
+            "ductile init demo",
+            CHECK,
+            "ductile plugin list --config demo",
+            "ductile plugin show echo --config demo",
+            "ductile config get service.log_level --config demo",
+            "ductile config set service.log_level debug --config demo --dry-run",
+            "ductile config set service.log_level debug --config demo",
+            CHECK,
+            "ductile config lock --config demo",
+            CHECK,
+            "ductile config set service.log_level warn --lock --config demo",
+            "ductile config set service.log_level warn --config demo",
+            CHECK,
+            "ductile config show plugins.announce --config demo",
+            "ductile plugin check --config demo",
+            "ductile init demo",
+        ),
+    ),
+    "first_steps_json": Scenario(
+        nothing,
+        (
+            "ductile init demo --dry-run --json",
+            "ductile init demo --json",
+            f"{CHECK} --json",
+            "ductile plugins --config demo --json",
+            "ductile plugin show announce --config demo --json",
+            "ductile config get service.log_level --config demo --json",
+            "ductile config set service.log_level debug --config demo --dry-run --json",
+            "ductile config set service.log_level debug --config demo --json",
+            f"{CHECK} --json",
+            "ductile config lock --config demo --json",
+            "ductile config show service --config demo --json",
+            "ductile plugin check echo --config demo --json",
+            "ductile init demo --json",
+        ),
+    ),
+    "help": Scenario(
+        nothing,
+        (
+            "ductile",
+            "ductile --help",
+            "ductile config --help",
+            "ductile config set --help",
+            "ductile help plugin check",
+        ),
+    ),
+    "unknown_command": Scenario(
+        nothing,
+        (
+            "ductile confg check",
+            "ductile config chekc",
+            "ductile config check --jsno",
+            "ductile config get",
+            "ductile config check and more",
+            "ductile frobnicate --json",
+        ),
+    ),
+    "missing_config": Scenario(
+        nothing, ("ductile config check", CHECK, f"{CHECK} --json", "ductile plugin list --config demo")
+    ),
+    "typo_in_key": Scenario(
+        a_config("service:\n  log_levle: debug\n  tick_interval: 60s\nplugns: {}\n"),
+        (CHECK, f"{CHECK} --json"),
+    ),
+    "tab": Scenario(a_config("service:\n\tlog_level: debug\n"), (CHECK,)),
+    "duplicate_key": Scenario(
+        a_config("service:\n  log_level: debug\nplugins: {}\nservice:\n  name: other\n"), (CHECK,)
+    ),
+    "missing_include": Scenario(a_config("include:\n  - tokens.yaml\n  - more/\n"), (CHECK,)),
+    "bad_duration": Scenario(
+        a_config(
+            "service:\n  tick_interval: 5 minutes\n  dedupe_ttl: 60\nplugins:\n  echo:\n"
+            "    schedules:\n      - every: often\n"
+        ),
+        (CHECK,),
+    ),
+    "unset_variable": Scenario(
+        a_config(
+            "service:\n  name: ${SERVICE_NAME}\n  log_level: ${LEVEL:-info}\nplugins:\n  echo:\n"
+            "    config:\n      url: https://${HOST}/${PATH_PREFIX}\n"
+        ),
+        (CHECK,),
+    ),
+    "wrong_type": Scenario(
+        a_config(
+            "service:\n  max_workers: many\n  strict_mode: yes\n  log_level: loud\nplugins:\n  - echo\n"
+            "routes: {}\n"
+        ),
+        (CHECK,),
+    ),
+    "unknown_plugin": Scenario(
+        a_config(
+            "plugins:\n  echo: {}\nroutes:\n  - from: echo\n    event_type: echo.said\n    to: ecko\n"
+            "pipelines:\n  - name: p\n    on: x\n    steps:\n      - uses: other\n"
+        ),
+        (CHECK,),
+    ),
+    "unknown_plugin_command": Scenario(
+        a_config(
+            "plugins:\n  echo: {}\nroutes:\n  - from: echo\n    event_type: echo.said\n    to: echo.shout\n"
+        ),
+        (CHECK,),
+    ),
+    "unknown_name": Scenario(
+        a_starter(),
+        (
+            "ductile plugin show ecko --config demo",
+            "ductile plugin check ./nowhere --config demo",
+            "ductile config get service.log_levle --config demo",
+            "ductile config get nonsense --config demo --json",
+            "ductile config show plugins.nobody --config demo",
+            "ductile config set service.log_level loud --config demo",
+            "ductile config set service.log_levle info --config demo",
+        ),
+    ),
+    "tampered_tokens": Scenario(
+        a_starter(("tokens.yaml", "name: admin", "name: intruder")),
+        (
+            CHECK,
+            f"{CHECK} --json",
+            "ductile config lock --config demo --dry-run",
+            "ductile config lock --config demo",
+            CHECK,
+        ),
+    ),
+    "tampered_plugin": Scenario(
+        a_starter(("plugins/echo/run.py", "PROTOCOL = 2", "PROTOCOL = 2  # and more")), (CHECK,)
+    ),
+    "tampered_scopes": Scenario(a_starter(("scopes/admin.json", '"*"', '"jobs:ro"')), (CHECK,)),
+    "never_sealed": Scenario(a_config("plugins: {echo: {}}\n"), (CHECK,)),
+    "refused_plugins": Scenario(
+        refused_plugins,
+        (
+            CHECK,
+            f"{CHECK} --json",
+            "ductile plugin list --config demo",
+            "ductile plugin show gone --config demo",
+            "ductile plugin check --config demo",
+            "ductile plugin check demo/plugins/wrong",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_is_typed_and_seen(name: str, tmp_path: Path) -> None:
+    """SPEC 11: what was wrong, where, what was expected, what to do; the exit status tells the kind."""
+    scenario = SCENARIOS[name]
+    scenario.arrange(tmp_path)
+    terminal = Terminal(directory=tmp_path)
+    seen = "\n".join(terminal.transcript(line) for line in scenario.lines)
+    golden = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(seen)
+    assert seen == golden.read_text()
+
+
+def test_no_transcript_is_left_over() -> None:
+    """A golden file without its scenario would look as if something were tested."""
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(SCENARIOS)

@@ -1,0 +1,107 @@
+"""`ductile plugin …`: what becomes of each plugin, and why (SPEC 3.1)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from builders.plugins import a_manifest, a_plugin
+from builders.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = """\
+plugins:
+  echo: {}
+  again:
+    uses: echo
+  resting:
+    enabled: false
+    uses: echo
+  needy: {}
+"""
+
+
+def a_setup(place: Path) -> Terminal:
+    root = place / "plugins"
+    a_plugin(root, "echo")
+    a_plugin(root, "spare")
+    a_plugin(root, "open").chmod(0o777)
+    a_plugin(root, "needy", manifest=a_manifest("needy", extra="config_keys: {required: [city, key]}\n"))
+    (place / "config.yaml").write_text(CONFIG)
+    return Terminal(directory=place, variables={"DUCTILE_CONFIG_DIR": str(place)})
+
+
+def statuses(terminal: Terminal) -> dict[str, Any]:
+    listed = json.loads(terminal.ductile("plugin", "list", "--json").out)["plugins"]
+    return {plugin["name"]: plugin for plugin in listed}
+
+
+def test_every_plugin_is_listed_with_its_standing(tmp_path: Path) -> None:
+    """SPEC 3.1: configured ones by their own name, others as available or refused."""
+    listed = statuses(a_setup(tmp_path))
+    assert {name: plugin["status"] for name, plugin in listed.items()} == {
+        "echo": "active",
+        "again": "active",
+        "resting": "disabled",
+        "needy": "refused",
+        "spare": "available",
+        "open": "refused",
+    }
+    assert listed["again"]["uses"] == "echo"
+    assert listed["open"]["code"] == "world_writable"
+
+
+def test_missing_required_config_refuses_the_instance_and_names_the_keys(tmp_path: Path) -> None:
+    """SPEC 3.1."""
+    terminal = a_setup(tmp_path)
+    assert "city, key" in statuses(terminal)["needy"]["reason"]
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("needy: {}", "needy: {config: {city: a, key: b}}"))
+    assert statuses(terminal)["needy"]["status"] == "active"
+
+
+def test_config_check_fails_for_configured_plugins_only(tmp_path: Path) -> None:
+    """SPEC 3.1: a refused plugin that nobody asked for is not the configuration's fault."""
+    terminal = a_setup(tmp_path)
+    report = terminal.ductile("config", "check", "--json")
+    assert report.status == 78
+    assert [plugin["name"] for plugin in json.loads(report.out)["refused"]] == ["needy"]
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("  needy: {}\n", ""))
+    assert terminal.ductile("config", "check").status == 0
+    assert terminal.ductile("plugin", "check").status == 78
+
+
+def test_a_plugin_under_development_is_checked_without_a_configuration(tmp_path: Path) -> None:
+    """SPEC 11: its author may have none."""
+    directory = a_plugin(tmp_path / "somewhere", "mine")
+    terminal = Terminal(directory=tmp_path)
+    assert terminal.ductile("plugin", "check", "somewhere/mine").status == 0
+    (directory / "run.sh").chmod(0o644)
+    checked = terminal.ductile("plugin", "check", "somewhere/mine", "--json")
+    assert checked.status == 78
+    assert json.loads(checked.out)["plugins"][0]["code"] == "entrypoint_not_executable"
+
+
+def test_looking_needs_no_seal(tmp_path: Path) -> None:
+    """SPEC 2.3: only what starts jobs has to verify it; whoever repairs has to be able to look."""
+    terminal = a_setup(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG + "tokens: [{name: a, key: '${HOME}'}]\n")
+    assert terminal.ductile("config", "check").status == 78
+    for words in (
+        ["plugin", "list"],
+        ["plugin", "show", "echo"],
+        ["config", "show"],
+        ["config", "get", "plugins"],
+    ):
+        assert terminal.ductile(*words).status == 0, words
+
+
+def test_a_description_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    """SPEC 11: it was written by somebody else."""
+    manifest = a_manifest("echo", extra='description: "a\\e]0;title\\ab\\nsecond"\n')
+    a_plugin(tmp_path / "plugins", manifest=manifest)
+    (tmp_path / "config.yaml").write_text("plugins: {echo: {}}\n")
+    terminal = Terminal(directory=tmp_path, variables={"DUCTILE_CONFIG_DIR": str(tmp_path)})
+    for words in (["plugin", "list"], ["plugin", "show", "echo"]):
+        assert "\x1b" not in terminal.ductile(*words).out

@@ -1,0 +1,75 @@
+"""Markdown pages as scripts: their examples are run, in order, as a reader would.
+
+A block of `sh` is run line by line. What a reader would do by hand is told by a comment before a block:
+
+    <!-- file: plugins/greet/run.py -->          the block is the content of this file
+    <!-- insert: config.yaml after plugins: -->  the block goes into this file, below this line
+    <!-- insert: config.yaml at the top -->
+    <!-- before: ductile init home -->           a command that the page presupposes
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_STEP = re.compile(
+    r"<!-- (?P<doing>file|insert|before): (?P<words>.+?) -->"
+    r"|^```(?P<language>\w*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Somebody who does what a page says, in a directory of their own."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def follow(self, page: str) -> list[str]:
+        """Do everything; what the commands printed. Fails at the first command that fails."""
+        told, printed = None, []
+        for step in _STEP.finditer(page):
+            if step["doing"] == "before":
+                printed.append(self._run(step["words"]))
+            elif step["doing"]:
+                told = step
+            elif told is not None:
+                self._edit(told["doing"], told["words"], step["body"])
+                told = None
+            elif step["language"] == "sh":
+                printed += [self._run(line) for line in step["body"].splitlines() if line]
+        assert told is None, f"nothing follows the comment {told and told[0]}"
+        return printed
+
+    def _run(self, line: str) -> str:
+        if line.startswith("cd "):
+            self.directory /= line.removeprefix("cd ")
+            return ""
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def _edit(self, doing: str, words: str, body: str) -> None:
+        if doing == "file":
+            path = self.directory / words
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(body, encoding="utf-8")
+            return
+        name, _, where = words.partition(" ")
+        path = self.directory / name
+        text = path.read_text(encoding="utf-8")
+        line = where.removeprefix("after ")
+        at = 0 if where == "at the top" else text.index(f"{line}\n") + len(line) + 1
+        path.write_text(text[:at] + body + text[at:], encoding="utf-8")

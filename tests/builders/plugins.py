@@ -1,0 +1,44 @@
+"""Plugins on disk for tests: real directories with real files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: {name}
+version: 1.0.0
+protocol: 2
+entrypoint: {entrypoint}
+commands: [poll, handle, health]
+"""
+
+SCRIPT = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
+
+
+def a_manifest(name: str = "echo", *, entrypoint: str = "run.sh", extra: str = "") -> str:
+    return MANIFEST.format(name=name, entrypoint=entrypoint) + extra
+
+
+def a_plugin(
+    root: Path,
+    name: str = "echo",
+    *,
+    directory: str | None = None,
+    manifest: str | None = None,
+    script: str | None = SCRIPT,
+    mode: int = 0o755,
+) -> Path:
+    """Write a plugin into a root and return its directory. `script=None` leaves the entrypoint out."""
+    place = root / (directory or name)
+    place.mkdir(parents=True)
+    place.chmod(0o755)
+    (place / "manifest.yaml").write_text(manifest if manifest is not None else a_manifest(name))
+    if script is not None:
+        (place / "run.sh").write_text(script)
+        (place / "run.sh").chmod(mode)
+    return place

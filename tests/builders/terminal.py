@@ -1,0 +1,60 @@
+"""The real `ductile`, run as a user runs it: in a process of its own, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DUCTILE = Path(sys.executable).parent / "ductile"
+_TOKEN = re.compile(r"dtl_[A-Za-z0-9_-]{43}")
+#: How many jobs run at once depends on the machine.
+_AT_ONCE = re.compile(r'(?<=at once {10})[0-9]+|(?<="parallelism": )[0-9]+')
+_HASH = re.compile(r"blake3:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """A working directory and an environment without anything of the developer's own."""
+
+    directory: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def ductile(self, *words: str) -> Ran:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.directory / "home"),
+            "LANG": "C.UTF-8",
+            **self.variables,
+        }
+        done = subprocess.run(
+            [DUCTILE, *words],
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return Ran(status=done.returncode, out=done.stdout, err=done.stderr)
+
+    def transcript(self, line: str) -> str:
+        """The line, what it printed and its exit status, with placeholders for what differs each time."""
+        ran = self.ductile(*shlex.split(line)[1:])
+        errors = "".join(f"stderr: {text}".rstrip() + "\n" for text in ran.err.splitlines())
+        text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
+        text = text.replace(str(self.directory), "/home/you")
+        text = _AT_ONCE.sub("<number>", text)
+        return _HASH.sub("blake3:<hash>", _TOKEN.sub("<the token>", text))

@@ -1,0 +1,62 @@
+"""docs/reference/cli.md has every command, argument and option, and the exit statuses as they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, Action
+from ductile.errors import Exit
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference" / "cli.md").read_text()
+ACTIONS = {f"ductile {noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_part_is_what_the_table_says_now() -> None:
+    """After a change of the table, `make docs` writes it anew."""
+    assert generator().regenerate("reference/cli.md", REFERENCE) == REFERENCE
+
+
+@pytest.mark.parametrize("line", ACTIONS)
+def test_every_action_is_documented_with_all_it_takes(line: str) -> None:
+    """SPEC 11: under a heading of its own."""
+    action: Action = ACTIONS[line]
+    found = re.search(rf"^#### {re.escape(line)}\n(.*?)(?=^###|\Z)", REFERENCE, re.MULTILINE | re.DOTALL)
+    assert found
+    for name in [argument.name for argument in action.arguments] + [
+        flag for option in action.options for flag in option.flags
+    ]:
+        assert name.replace("|", "\\|") in found[1] or name in found[1]
+
+
+def test_no_action_is_documented_that_does_not_exist() -> None:
+    """SPEC 11."""
+    assert set(re.findall(r"^#### (.+)$", REFERENCE, re.MULTILINE)) == set(ACTIONS)
+
+
+def test_common_options_and_short_forms_are_documented() -> None:
+    """SPEC 11."""
+    for option in (*EVERYWHERE, VERSION):
+        assert all(flag in REFERENCE for flag in option.flags)
+    for form in SHORT_FORMS:
+        assert f"| `ductile {form.name}` | `ductile {form.noun} {form.action}` |" in REFERENCE
+
+
+def test_every_exit_status_is_documented() -> None:
+    """SPEC 11."""
+    rows = {int(status) for status in re.findall(r"^\| (\d+) \|", REFERENCE, re.MULTILINE)}
+    assert rows == {*(int(status) for status in Exit), 130, 141}

@@ -1,0 +1,115 @@
+"""Variables fill values in and can do nothing else (SPEC 2.1)."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.config.interpolate import interpolate
+from ductile.protocol.yaml12 import (
+    ListNode,
+    MapNode,
+    Node,
+    Place,
+    ScalarNode,
+    parse_yaml,
+    scalar_value,
+    to_plain,
+)
+
+DOCUMENT = """\
+service:
+  name: {value}
+  log_level: info
+routes:
+  - from: a
+    to: {value}
+plugins: {{}}
+"""
+values = st.text(st.characters(exclude_categories=["Cs"]))
+hostile = st.sampled_from(
+    [
+        "x\nplugins: {evil: {}}",
+        "x\n  strict_mode: false",
+        "{a: b}",
+        "[1, 2]",
+        "*alias",
+        "&anchor x",
+        "!!python/object:os.system x",
+        "x # comment",
+        "'",
+        '"',
+        "- x",
+        "x: y",
+        "${OTHER}",
+        "$${V}",
+        "---",
+    ]
+)
+
+
+def tree(text: str) -> Node:
+    root = parse_yaml(text, file="f.yaml")
+    assert root is not None
+    return root
+
+
+def skeleton(node: Node) -> object:
+    """The structure of a tree without what its scalars say."""
+    match node:
+        case MapNode(entries=entries):
+            return {key.text: skeleton(value) for key, value in entries}
+        case ListNode(items=items):
+            return [skeleton(item) for item in items]
+        case ScalarNode(place=place):
+            return place
+
+
+@given(
+    values | hostile,
+    st.sampled_from(["${V}", '"${V}"', "'${V}'", "x${V}y", "${V} and ${V}", "${UNSET:-}${V}"]),
+)
+def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
+    """SPEC 2.1: whatever a variable holds, the document has the same keys, lists and places."""
+    root = tree(DOCUMENT.format(value=written))
+    result, problems = interpolate(root, {"V": value})
+    assert not problems
+    assert skeleton(result) == skeleton(root)
+
+
+@given(values | hostile)
+def test_a_quoted_scalar_stays_the_text_of_the_variable(value: str) -> None:
+    """SPEC 2.1: only an unquoted scalar is typed; a quoted one is the value, character by character."""
+    result, _ = interpolate(tree("a: \"${V}\"\nb: '<${V}>'\n"), {"V": value})
+    assert to_plain(result) == {"a": value, "b": f"<{value}>"}
+
+
+@given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.none())
+def test_an_unquoted_scalar_is_typed_after_substitution(value: object) -> None:
+    """SPEC 2.1: `max_workers: ${WORKERS}` is a number if the variable holds one."""
+    result, _ = interpolate(tree("a: ${V}\n"), {"V": json.dumps(value)})
+    assert to_plain(result) == {"a": value}
+
+
+@given(values)
+def test_an_unquoted_scalar_means_what_a_plain_scalar_with_that_text_means(value: str) -> None:
+    """The type is decided by the substituted text alone, by the same rule as any other plain scalar's."""
+    result, _ = interpolate(tree("a: ${V}\n"), {"V": value})
+    assert isinstance(result, MapNode)
+    found = result.get("a")
+    assert isinstance(found, ScalarNode)
+    same = ScalarNode(text=value, plain=True, place=Place(file="", line=1, column=1))
+    assert scalar_value(found) == scalar_value(same)
+
+
+@given(st.text("${}:-aV \n", max_size=30))
+def test_no_text_makes_it_fail(text: str) -> None:
+    """A reference is replaced, kept, or told as a problem; nothing else can happen."""
+    scalar = ScalarNode(text=text, plain=False, place=Place(file="f", line=3, column=1))
+    result, problems = interpolate(scalar, {"V": "value"})
+    assert isinstance(result, ScalarNode)
+    assert all(problem.line == 3 for problem in problems)
+    if "${" not in text:
+        assert result == scalar

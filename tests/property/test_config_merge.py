@@ -1,0 +1,175 @@
+"""The merge has one rule and no exceptions (SPEC 2.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.configs import a_config_of
+from ductile.config.decode import decode
+from ductile.config.kinds import Kind, Section
+from ductile.config.merge import merge_trees
+from ductile.config.model import Config
+from ductile.config.shape import (
+    Choice,
+    Key,
+    Leaf,
+    ListOf,
+    MapOf,
+    OneOf,
+    SectionOf,
+    Shape,
+    keys_of,
+    settings_under,
+)
+from ductile.config.sources import load_sources
+from ductile.protocol.yaml12 import parse_yaml, to_plain
+
+#: A value of each kind that is nobody's default.
+SAMPLES: dict[Kind, Any] = {
+    Kind.TEXT: "a-sample",
+    Kind.WHOLE_NUMBER: 77,
+    Kind.DURATION: "77s",
+    Kind.INTERVAL: "77m",
+    Kind.SIZE: "77KB",
+    Kind.SECRET: "sample-secret",
+    Kind.INSTANT: "2026-12-24T18:00:00+01:00",
+    Kind.CLOCK: "07:07",
+    Kind.WINDOW: "07:07-08:08",
+    Kind.WEEKDAY: "sunday",
+    Kind.VARIABLES: {"A_SAMPLE": "x"},
+    Kind.OBJECT: {"a-sample": {"deep": [1]}},
+    Kind.ANYTHING: {"a-sample": [1, 2]},
+}
+
+
+def sample(shape: Shape, default: object) -> Any:
+    match shape:
+        case Leaf(kind=Kind.TRUTH):
+            return not default
+        case Leaf(kind=kind):
+            return SAMPLES[kind]
+        case Choice(words=words):
+            return next(word for word in words if word != default)
+        case OneOf(alternatives=alternatives):
+            return sample(alternatives[0], False)
+        case ListOf(item=item):
+            return [sample(item, None)]
+        case MapOf(value=value):
+            return {"sample_name": sample(value, None)}
+        case SectionOf(section=section):
+            return required_of(section) or {optional_of(section).name: sample_of(optional_of(section))}
+
+
+def sample_of(key: Key) -> Any:
+    return sample(key.shape, key.default)
+
+
+def required_of(section: type[Section]) -> dict[str, Any]:
+    return {key.name: sample_of(key) for key in keys_of(section) if key.required}
+
+
+def optional_of(section: type[Section]) -> Key:
+    return next(key for key in keys_of(section) if not key.required)
+
+
+def document(path: tuple[str, ...], value: Any) -> Any:
+    """A configuration that sets one key, and what the sections on the way require besides it."""
+    return _wrap(path, value, Config)
+
+
+def _wrap(path: tuple[str, ...], value: Any, section: type[Section]) -> Any:
+    name, *rest = path
+    key = next(key for key in keys_of(section) if key.name == name)
+    return {**required_of(section), name: _inside(key.shape, tuple(rest), value)}
+
+
+def _inside(shape: Shape, rest: tuple[str, ...], value: Any) -> Any:
+    if not rest:
+        return value
+    match shape:
+        case SectionOf(section=section):
+            return _wrap(rest, value, section)
+        case ListOf(item=item):
+            return [_inside(item, rest[1:], value)]
+        case MapOf(value=inner):
+            return {"sample_name": _inside(inner, rest[1:], value)}
+        case _:
+            raise AssertionError(rest)
+
+
+def model_of(**files: Any) -> Config:
+    with TemporaryDirectory() as directory:
+        config = a_config_of(
+            Path(directory), {f"{name}.yaml": yaml.safe_dump(content) for name, content in files.items()}
+        )
+        model, problems = decode(load_sources(config).root)
+    assert not problems
+    return model
+
+
+SETTINGS = {".".join(path): (path, key) for path, key in settings_under(Config)}
+#: `include` names files; that it works from an include is what all of this shows.
+MERGEABLE = sorted(name for name in SETTINGS if name != "include")
+
+
+@pytest.mark.parametrize("name", MERGEABLE)
+def test_every_key_of_the_model_survives_being_set_in_an_include(name: str) -> None:
+    """SPEC 2.1 MUST: a key set in an include is in the loaded configuration, as if set in the main file."""
+    path, key = SETTINGS[name]
+    setting = document(path, sample_of(key))
+    included = model_of(config={"include": ["other.yaml"]}, other=setting)
+    direct = model_of(config={"include": [], **setting})
+    assert included != model_of(config={"include": ["other.yaml"]}, other={})
+    assert [getattr(included, each.attribute) for each in keys_of(Config) if each.name != "include"] == [
+        getattr(direct, each.attribute) for each in keys_of(Config) if each.name != "include"
+    ]
+
+
+@given(st.lists(st.sampled_from(MERGEABLE), min_size=2, max_size=6, unique=True))
+def test_keys_spread_over_files_meet_in_the_loaded_configuration(names: list[str]) -> None:
+    """SPEC 2.1: with several files, nothing that one of them sets is lost, whatever the others set."""
+    top = {
+        SETTINGS[name][0][0]: name for name in names
+    }  # one key of each section, so that none overrides another
+    settings = [document(SETTINGS[name][0], sample_of(SETTINGS[name][1])) for name in top.values()]
+    files = {f"part{index}": setting for index, setting in enumerate(settings)}
+    model = model_of(config={"include": [f"{name}.yaml" for name in files]}, **files)
+    for section, setting in zip(top, settings, strict=True):
+        alone = model_of(config=setting)
+        attribute = next(key.attribute for key in keys_of(Config) if key.name == section)
+        assert getattr(model, attribute) == getattr(alone, attribute)
+
+
+json_scalars = st.booleans() | st.integers(-99, 99) | st.text("abc", min_size=1, max_size=3)
+json_trees = st.recursive(
+    json_scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=3),
+    max_leaves=8,
+)
+json_maps = st.dictionaries(st.sampled_from("pqrs"), json_trees, max_size=4)
+
+
+def merged_plainly(earlier: Any, later: Any) -> Any:
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        both = {key: merged_plainly(earlier[key], later[key]) for key in earlier if key in later}
+        return {**earlier, **later, **both}
+    if isinstance(earlier, list) and isinstance(later, list):
+        return earlier + later
+    return later
+
+
+@given(json_maps, json_maps)
+def test_the_merge_is_the_one_of_the_rule(earlier: Any, later: Any) -> None:
+    """SPEC 2.1: maps merge by key at every depth, lists append, scalars replace."""
+    first = parse_yaml(yaml.safe_dump(earlier), file="a")
+    second = parse_yaml(yaml.safe_dump(later), file="b")
+    assert first is not None
+    assert second is not None
+    assert to_plain(merge_trees(first, second)) == merged_plainly(earlier, later)

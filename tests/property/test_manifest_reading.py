@@ -1,0 +1,91 @@
+"""Reading manifests never fails in a way of its own, and the shapes of commands agree (SPEC 3.2)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.plugins import a_manifest
+from ductile.errors import ConfigError
+from ductile.protocol.manifest import _KEYS, CommandType, parse_manifest
+from ductile.protocol.payload_schema import to_json_schema
+from ductile.protocol.yaml12 import parse_yaml
+
+if TYPE_CHECKING:
+    from ductile.core.json_values import JsonValue
+    from ductile.errors import Problem
+    from ductile.protocol.manifest import Manifest
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=10)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=10,
+)
+KEYS = st.sampled_from(sorted(_KEYS))
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
+
+
+def read(tree: JsonValue) -> Manifest:
+    """JSON is YAML: the tree is written as JSON, so that the generated text is what it says."""
+    return parse_manifest(parse_yaml(json.dumps(tree, ensure_ascii=False), file="m"), file="m")
+
+
+def problems_of(tree: JsonValue) -> tuple[Problem, ...]:
+    try:
+        read(tree)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def good() -> dict[str, JsonValue]:
+    return {
+        "manifest_spec": "ductile.plugin",
+        "manifest_version": 1,
+        "name": "echo",
+        "protocol": 2,
+        "entrypoint": "run",
+        "commands": ["poll"],
+    }
+
+
+@given(KEYS, VALUES)
+def test_any_value_is_read_or_reported(key: str, value: JsonValue) -> None:
+    """SPEC 3.1: a bad manifest refuses its plugin and nothing else; each problem has key and line."""
+    for problem in problems_of(good() | {key: value}):
+        assert problem.key
+        assert problem.line
+
+
+@given(st.dictionaries(NAMES, st.sampled_from(CommandType), min_size=1, max_size=5))
+def test_the_shapes_of_commands_agree(commands: dict[str, CommandType]) -> None:
+    """SPEC 3.2: a map and a list of objects say the same."""
+    as_map = read(good() | {"commands": {name: {"type": kind} for name, kind in commands.items()}})
+    as_list = read(good() | {"commands": [{"name": name, "type": kind} for name, kind in commands.items()]})
+    assert as_map == as_list
+    assert {name: command.type for name, command in as_map.commands.items()} == commands
+    names_only = read(good() | {"commands": list(commands)})
+    assert list(names_only.commands) == list(commands)
+    assert all(command.type is CommandType.WRITE for command in names_only.commands.values())
+
+
+@given(st.dictionaries(st.from_regex(r"x_[a-z]{1,8}", fullmatch=True), VALUES, max_size=4))
+def test_unknown_keys_never_refuse(unknown: dict[str, JsonValue]) -> None:
+    """SPEC 3.2: they are kept and ignored."""
+    assert read(good() | unknown).others == unknown
+
+
+@given(st.dictionaries(TEXT, VALUES, max_size=4))
+def test_normalised_schemas_stay_as_they_are(written: dict[str, JsonValue]) -> None:
+    """SPEC 3.2: what came out is JSON Schema, so normalising it again changes nothing."""
+    once = to_json_schema(written)
+    assert to_json_schema(once) == once
+
+
+def test_the_builder_is_a_good_manifest() -> None:
+    """SPEC 3.2: the other tests start from this text."""
+    assert parse_manifest(parse_yaml(a_manifest(), file="m"), file="m").name == "echo"

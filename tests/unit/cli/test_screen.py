@@ -1,0 +1,55 @@
+"""Text for people (SPEC 11)."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.cli.screen import Screen, printable, screen_for
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def test_columns_are_aligned_and_not_cut_when_piped() -> None:
+    """SPEC 11: plain text without tabs; a program that reads it gets all of it."""
+    text = Screen().table(["NAME", "WHAT"], [["a", "x" * 300], ["long-name", "y"]])
+    assert text.splitlines() == ["NAME       WHAT", "a          " + "x" * 300, "long-name  y"]
+
+
+def test_a_terminal_gets_lines_that_fit() -> None:
+    """SPEC 11: a table that wraps is not a table."""
+    text = Screen(width=50).table(["NAME", "WHAT"], [["a", "x" * 300]])
+    assert max(len(line) for line in text.splitlines()) == 50
+    assert text.endswith("…")
+
+
+@given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=4))
+def test_cells_cannot_break_the_table_or_drive_the_terminal(rows: list[list[str]]) -> None:
+    """SPEC 11: names and descriptions are written by others."""
+    text = Screen().table(["A", "B"], rows)
+    assert len(text.split("\n")) == 1 + len(rows)
+    assert not any(ord(character) < 32 and character != "\n" for character in text)
+    assert "\x9b" not in text
+
+
+def test_escape_sequences_are_made_visible() -> None:
+    """SPEC 11."""
+    assert printable("a\x1b[31mb\tc\nd") == "a\\x1b[31mb\\x09c\nd"
+
+
+def test_colour_only_for_a_terminal_that_wants_it() -> None:
+    """SPEC 11: not when piped, not with NO_COLOR, not on a dumb terminal."""
+    assert screen_for(Terminal(), {}).colour
+    assert not screen_for(Terminal(), {"NO_COLOR": "1"}).colour
+    assert not screen_for(Terminal(), {"TERM": "dumb"}).colour
+    assert screen_for(io.StringIO(), {}).width is None
+    assert screen_for(Terminal(), {}).style("red", "x") == "\x1b[31mx\x1b[0m"
+    assert screen_for(io.StringIO(), {}).style("red", "x") == "x"

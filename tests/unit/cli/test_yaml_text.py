@@ -1,0 +1,45 @@
+"""Values shown as YAML (SPEC 11: `config show`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ductile.cli.yaml_text import to_yaml
+from ductile.protocol.yaml12 import parse_yaml, to_plain
+
+if TYPE_CHECKING:
+    from ductile.core.json_values import JsonValue
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=12)
+WORDS = st.sampled_from(["on", "No", "null", "~", "1", "1.5", "0x1", "a: b", "a #b", "- a", "", "*", "22:00"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | WORDS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+@example({"a": [[1, [2]], {"b": {"c": []}}]})
+def test_what_is_shown_reads_back_as_what_it_was(value: JsonValue) -> None:
+    """SPEC 11: what `config show` prints can be pasted into a configuration."""
+    assert to_plain(parse_yaml(to_yaml(value), file="shown")) == value
+
+
+def test_it_looks_as_people_write_it() -> None:
+    """SPEC 11: no quotes where none are needed."""
+    shown = to_yaml(
+        {"plugins": {"echo": {"config": {"message": "hello there", "key": "${KEY}"}}}, "a": ["b"]}
+    )
+    assert shown.splitlines() == [
+        "plugins:",
+        "  echo:",
+        "    config:",
+        "      message: hello there",
+        "      key: ${KEY}",
+        "a:",
+        "  - b",
+    ]

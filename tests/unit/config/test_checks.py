@@ -1,0 +1,276 @@
+"""Rules between keys, sections and names (SPEC 2.2, 5, 6, 7, 8.1, 9, ENGINE 10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, a_config_of, loaded, problems_of
+from ductile.config.integrity import hash_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEP = "steps: [{uses: e}]"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "words"),
+    [
+        ("service: {job_queue_retention: 1h}", "service.job_queue_retention", "dedupe key"),
+        ("service: {timezone: Mars/Olympus}", "service.timezone", "time zone"),
+        ("service: {timezone: Europe}", "service.timezone", "time zone"),
+        ("service: {plugin_env_passthrough: [A-B]}", "service.plugin_env_passthrough[0]", "variable"),
+        ("state: {path: a.db, url: 'postgresql://h/d'}", "state", "one store"),
+        ("state: {path: 'postgresql://h/d'}", "state.path", "URL"),
+        ("state: {url: 'mysql://h/d'}", "state.url", "PostgreSQL"),
+        ("plugin_roots: ['https://x/y']", "plugin_roots[0]", "URL"),
+        ("plugin_roots: [a]\nplugins_dir: b", "plugins_dir", "both"),
+        ("artifacts: {roots: ['']}", "artifacts.roots[0]", "path"),
+        ("plugins: {api: {}}", "plugins.api", "reserved"),
+        ("plugins: {1st: {}}", "plugins.1st", "begin with a letter"),
+        ("plugins: {a.b: {}}", "plugins.a.b", "begin with a letter"),
+        ("plugins: {e: {uses: ../x}}", "plugins.e.uses", "name of a plugin"),
+        ("plugins: {e: {env: {A-B: x}}}", "plugins.e.env.A-B", "variable"),
+        ("plugins: {e: {schedule: {}}}", "plugins.e.schedule", "when it runs"),
+        ("plugins: {e: {schedule: {every: 1h, after: 1h}}}", "plugins.e.schedule", "when it runs"),
+        ("plugins: {e: {schedule: {every: 1h, command: handle}}}", "plugins.e.schedule.command", "handle"),
+        ("plugins: {e: {schedule: {cron: '* * * * * *'}}}", "plugins.e.schedule.cron", "6 fields"),
+        ("plugins: {e: {schedule: {cron: '0 0 30 2 *'}}}", "plugins.e.schedule.cron", "cron"),
+        ("plugins: {e: {schedule: {cron: '@never'}}}", "plugins.e.schedule.cron", "alias"),
+        ("plugins: {e: {schedule: {every: 1h, timezone: X/Y}}}", "plugins.e.schedule.timezone", "time zone"),
+        ("plugins: {e: {schedule: {every: 1h, id: a b}}}", "plugins.e.schedule.id", "id of a schedule"),
+        ("routes: [{from: x, event_type: t, to: e}]", "routes[0].from", "not configured"),
+        ("routes: [{from: e, event_type: t, to: x.y}]", "routes[0].to", "not configured"),
+        (f"pipelines: [{{name: core, {STEP}}}]", "pipelines[0].name", "reserved"),
+        (
+            f"pipelines: [{{name: p, on: a, on-hook: job.failed, {STEP}}}]",
+            "pipelines[0]",
+            "event or on a hook",
+        ),
+        (f"pipelines: [{{name: p, from_plugin: x, {STEP}}}]", "pipelines[0].from_plugin", "not configured"),
+        ("pipelines: [{name: p, steps: []}]", "pipelines[0].steps", "at least one step"),
+        ("pipelines: [{name: p, steps: [{id: a}]}]", "pipelines[0].steps[0]", "one thing"),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, split: [{uses: e}]}]}]",
+            "pipelines[0].steps[0]",
+            "one thing",
+        ),
+        ("pipelines: [{name: p, steps: [{uses: x}]}]", "pipelines[0].steps[0].uses", "not configured"),
+        ("pipelines: [{name: p, steps: [{call: q}]}]", "pipelines[0].steps[0].call", "no pipeline"),
+        ("pipelines: [{name: p, steps: [{call: p}]}]", "pipelines[0].steps[0].call", "circle"),
+        ("pipelines: [{name: p, steps: [{steps: []}]}]", "pipelines[0].steps[0].steps", "at least one"),
+        (
+            "pipelines: [{name: p, steps: [{split: [{uses: x}]}]}]",
+            "pipelines[0].steps[0].split[0].uses",
+            "not configured",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, on_events: {t: [{uses: x}]}}]}]",
+            "pipelines[0].steps[0].on_events.t[0].uses",
+            "not configured",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{id: a, uses: e}, {steps: [{id: a, uses: e}]}]}]",
+            "pipelines[0].steps[1].steps[0].id",
+            "twice",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{steps: [{uses: e}], with: {a: b}}]}]",
+            "pipelines[0].steps[0].with",
+            "`uses` only",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, join: always}]}]",
+            "pipelines[0].steps[0].join",
+            "`split` only",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, if: {path: payload.x, op: eq}}]}]",
+            "pipelines[0].steps[0].if",
+            "needs a `value`",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, if: {path: payload.x, op: in, value: 5}}]}]",
+            "pipelines[0].steps[0].if.value",
+            "list",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, if: {path: payload.x, op: regex, value: '('}}]}]",
+            "pipelines[0].steps[0].if.value",
+            "regular expression",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e, if: {all: [{not: {any: [{path: x, op: exists}]}}]}}]}]",
+            "pipelines[0].steps[0].if.all[0].not.any[0].path",
+            "leads nowhere",
+        ),
+        ("pipelines: [{name: p, steps: [{uses: e, if: {}}]}]", "pipelines[0].steps[0].if", "not a condition"),
+        ("api: {enabled: true}", "api.enabled", "no token"),
+        ("api: {listen: '8080'}", "api.listen", "listen"),
+        ("api: {listen: 'localhost:99999'}", "api.listen", "listen"),
+        ("api: {auth: {tokens: [{token: '${T}', scopes: [jobs]}]}}", "api.auth.tokens[0].scopes[0]", "scope"),
+        (
+            "api: {auth: {tokens: [{token: '${T}', scopes: ['job:r']}]}}",
+            "api.auth.tokens[0].scopes[0]",
+            "scope",
+        ),
+        (
+            "api: {auth: {tokens: [{token: '${T}', scopes: ['api:ro']}]}}",
+            "api.auth.tokens[0].scopes[0]",
+            "scope",
+        ),
+        (
+            "api: {auth: {tokens: [{token: '${T}', scopes: ['*']}, {token: '${T}', scopes: ['*']}]}}",
+            "api.auth.tokens[1].token",
+            "same key",
+        ),
+        ("tokens: [{name: a, key: '${T}'}, {name: a, key: '${U}'}]", "tokens[1].name", "twice"),
+        (
+            "tokens: [{name: a, key: '${T}', scopes_hash: 'blake3:00'}]",
+            "tokens[0].scopes_hash",
+            "no `scopes_file`",
+        ),
+        (
+            "tokens: [{name: a, key: '${T}', scopes_file: gone.json}]",
+            "tokens[0].scopes_file",
+            "cannot be read",
+        ),
+        ("tokens: [{name: a, key: '${EMPTY}'}]", "tokens[0].key", "empty"),
+        ("webhooks: {endpoints: [{path: /a, plugin: e}]}", "webhooks.endpoints[0]", "not complete"),
+        (
+            "webhooks: {endpoints: [{path: /a, plugin: e, event: t, secret: '${T}'}]}",
+            "webhooks.endpoints[0]",
+            "not complete",
+        ),
+        (
+            "webhooks: {endpoints: [{path: a, plugin: e, secret: '${T}'}]}",
+            "webhooks.endpoints[0].path",
+            "path",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /healthz, plugin: e, secret: '${T}'}]}",
+            "webhooks.endpoints[0].path",
+            "path",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, plugin: x, secret: '${T}'}]}",
+            "webhooks.endpoints[0].plugin",
+            "not configured",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, pipeline: x, secret: '${T}'}]}",
+            "webhooks.endpoints[0].pipeline",
+            "no pipeline",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, event: ductile.x, secret: '${T}'}]}",
+            "webhooks.endpoints[0].event",
+            "our own",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, event: x, command: poll, secret: '${T}'}]}",
+            "webhooks.endpoints[0].command",
+            "`plugin` only",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, plugin: e, secret_ref: x}]}",
+            "webhooks.endpoints[0].secret_ref",
+            "no entry",
+        ),
+        ("state_webhooks: {secret_ref: x}", "state_webhooks.secret_ref", "no entry"),
+        ("state_webhooks: {allow: ['https://x/']}", "state_webhooks.allow[0]", "host"),
+    ],
+)
+def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: str, words: str) -> None:
+    """Each rule of the specification that a single value cannot show, told at the key that breaks it."""
+    text = yaml if yaml.startswith("plugins:") else f"plugins: {{e: {{}}}}\n{yaml}"
+    found = problems_of(a_config(tmp_path, text), {"T": "t", "U": "u", "EMPTY": ""})
+    assert [problem.key for problem in found] == [key]
+    assert words in found[0].message
+    assert found[0].line is not None
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "routes: [{from: api, event_type: t, to: e.poll}]",
+        "pipelines: [{name: p, steps: [{call: q}]}, {name: q, steps: [{uses: e}]}]",
+        "pipelines: [{name: p, steps: [{uses: e, if: {path: event.type, op: startswith, value: x}}]}]",
+        "pipelines: [{name: p, on-hook: job.failed, steps: [{split: [{uses: e}, {uses: e}], join: always}]}]",
+        "api: {enabled: true, auth: {tokens: [{token: '${T}', scopes: ['*', 'e:ro', 'read:jobs']}]}}",
+        "api: {listen: '[::1]:8080'}",
+        "webhooks: {endpoints: [{path: /a, event: x, secret_ref: s}]}\ntokens: [{name: s, key: '${T}'}]",
+        "plugins: {e: {schedules: [{id: a, cron: '*/5 8-18 * * mon-fri'}, {id: b, cron: '@weekly'}]}}",
+        "state: {url: 'postgresql://user@host/db'}",
+    ],
+)
+def test_what_is_allowed_raises_no_objection(tmp_path: Path, yaml: str) -> None:
+    text = yaml if yaml.startswith("plugins:") else f"plugins: {{e: {{}}}}\n{yaml}"
+    assert loaded(a_config(tmp_path, text), {"T": "t"}).warnings == ()
+
+
+def test_the_same_schedule_id_is_fine_for_two_plugins(tmp_path: Path) -> None:
+    yaml = "plugins: {a: {schedule: {every: 1h}}, b: {schedule: {every: 1h}}}"
+    assert len(loaded(a_config(tmp_path, yaml)).model.plugins) == 2
+
+
+def scoped(tmp_path: Path, scopes: str, *, more: str = "", hashed: str | None = None) -> Path:
+    digest = hashed if hashed is not None else hash_bytes(scopes.encode())
+    return a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "plugins: {e: {}}\ntokens:\n  - name: admin\n    key: ${T}\n"
+            f"    scopes_file: scopes/admin.json\n    scopes_hash: '{digest}'\n{more}",
+            "scopes/admin.json": scopes,
+        },
+    )
+
+
+def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
+    """SPEC 8.1: `scopes_hash` is verified at load."""
+    config = scoped(tmp_path, '{"scopes": ["jobs:ro", "e:rw"]}', more="api: {enabled: true}\n")
+    assert loaded(config, {"T": "t"}).scope_files[0].scopes == ("jobs:ro", "e:rw")
+    (tmp_path / "scopes/admin.json").write_text('{"scopes": ["*"]}')
+    (problem,) = problems_of(config, {"T": "t"})
+    assert problem.key == "tokens[0].scopes_hash"
+    assert "another hash" in problem.message
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"scopes": "*"}', '{"scopes": [1]}', "nonsense", '{"scope": []}']
+)
+def test_a_scope_file_of_another_form_is_refused(tmp_path: Path, content: str) -> None:
+    (problem,) = problems_of(scoped(tmp_path, content), {"T": "t"})
+    assert "not a scope file" in problem.message
+
+
+def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_path: Path) -> None:
+    """SPEC 8.1."""
+    (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
+    assert "no such scope" in problem.message
+    result = loaded(scoped(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
+    assert ["not configured" in warning.message for warning in result.warnings] == [True]
+
+
+def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> None:
+    """ENGINE 10: both a `secret_ref` and scopes is a config error."""
+    more = "state_webhooks: {secret_ref: admin}\n"
+    (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
+    assert problem.key == "state_webhooks.secret_ref"
+    assert "used as a secret as well" in problem.message
+
+
+def test_a_secret_in_the_clear_is_a_warning_and_an_error_in_strict_mode(tmp_path: Path) -> None:
+    """SPEC 2.1: a literal secret in config is a WARN, an error in strict mode; a default is literal too."""
+    body = (
+        "plugins:\n  e:\n    config: {api_key: abc, url: x, max_tokens: 5, password: '${P}'}\n"
+        "    env: {TOKEN: '${T:-abc}'}\n"
+        "tokens: [{name: s, key: abc}]\nstate: {url: 'postgresql://u:abc@h/d'}\n"
+    )
+    keys = ["plugins.e.config.api_key", "plugins.e.env.TOKEN", "tokens[0].key", "state.url"]
+    config = a_config(tmp_path, body)
+    assert [warning.key for warning in loaded(config, {"P": "p"}).warnings] == keys
+    config.write_text(body + "service: {strict_mode: true}\n")
+    assert [problem.key for problem in problems_of(config, {"P": "p"})] == keys

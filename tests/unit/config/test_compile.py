@@ -1,0 +1,256 @@
+"""The snapshot: everything resolved that a file may leave open (SPEC 2.2, 3.1, 4.4, 4.6)."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
+from ductile.config.compile import compile_snapshot
+from ductile.config.snapshot import (
+    Cron,
+    Every,
+    PostgresLocation,
+    Snapshot,
+    SqliteLocation,
+    ToEvent,
+    ToPipeline,
+    ToPlugin,
+)
+from ductile.core.breaker import BreakerPolicy
+from ductile.core.durations import CalendarStep
+from ductile.core.retry import RetryPolicy
+from ductile.core.rules import FactRule
+from ductile.errors import ConfigError
+from ductile.protocol.manifest import FactOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.protocol.manifest import Manifest
+
+
+def a_snapshot(tmp_path: Path, yaml: str, *manifests: Manifest, refused: tuple[str, ...] = ()) -> Snapshot:
+    config = a_config(tmp_path, yaml)
+    discovery = a_discovery(tmp_path, *(manifests or (a_manifest("echo"),)), refused=refused)
+    return compile_snapshot(loaded(config, {"T": "t", "U": "u"}), discovery)
+
+
+def test_defaults_that_depend_on_the_machine(tmp_path: Path) -> None:
+    """SPEC 2.2, 5.3: workers are one less than the processors, the zone is the system's."""
+    snapshot = a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: daily}}}")
+    assert (snapshot.max_workers, snapshot.timezone) == (3, "Europe/Vienna")
+    assert snapshot.plugins["echo"].schedules[0].timezone == "Europe/Vienna"
+    assert snapshot.plugins["echo"].schedules[0].trigger == Every(interval=CalendarStep.DAILY)
+    assert snapshot.state == SqliteLocation(path=tmp_path / "data/state.db")
+    told = a_snapshot(tmp_path, "service: {max_workers: 9, timezone: UTC}\nstate: {path: /x/y.db}")
+    assert (told.max_workers, told.timezone) == (9, "UTC")
+    assert str(told.state.path if isinstance(told.state, SqliteLocation) else "") == "/x/y.db"
+
+
+def test_a_database_url(tmp_path: Path) -> None:
+    snapshot = a_snapshot(tmp_path, "state: {url: 'postgresql://u@h/d'}")
+    assert isinstance(snapshot.state, PostgresLocation)
+    assert snapshot.state.url.reveal() == "postgresql://u@h/d"
+
+
+@pytest.mark.parametrize(
+    ("settings", "attempts"),
+    [
+        ("", 4),
+        ("max_attempts: 7", 7),
+        ("retry: {max_attempts: 2}", 2),
+        ("max_attempts: 7, retry: {max_attempts: 2}", 2),
+    ],
+)
+def test_of_two_limits_on_attempts_the_one_under_retry_wins(
+    tmp_path: Path, settings: str, attempts: int
+) -> None:
+    """SPEC 2.2: max_attempts (retry's wins)."""
+    snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}")
+    assert snapshot.plugins["echo"].retry == RetryPolicy(max_attempts=attempts)
+    assert snapshot.rules.plugin("echo").retry.max_attempts == attempts
+
+
+def test_policies_of_a_plugin(tmp_path: Path) -> None:
+    yaml = "plugins: {echo: {retry: {backoff_base: 1s, backoff_max: 1m}, circuit_breaker: {threshold: 9}}}"
+    plugin = a_snapshot(tmp_path, yaml).plugins["echo"]
+    assert plugin.retry == RetryPolicy(backoff_base=timedelta(seconds=1), backoff_max=timedelta(minutes=1))
+    assert plugin.breaker == BreakerPolicy(threshold=9)
+
+
+def test_timeouts_by_command_then_by_plugin_then_the_usual(tmp_path: Path) -> None:
+    """SPEC 3.4."""
+    plugin = a_snapshot(tmp_path, "plugins: {echo: {}}").plugins["echo"]
+    found = [
+        plugin.timeout_for(name).total_seconds() for name in ("poll", "handle", "health", "init", "sync")
+    ]
+    assert found == [60, 120, 10, 30, 60]
+    plugin = a_snapshot(tmp_path, "plugins: {echo: {timeout: 7s, timeouts: {poll: 5m}}}").plugins["echo"]
+    assert [plugin.timeout_for(name).total_seconds() for name in ("poll", "handle")] == [300, 7]
+
+
+@pytest.mark.parametrize(
+    ("settings", "safe", "parallelism", "warned"),
+    [
+        ("", True, 3, False),
+        ("", False, 1, False),
+        ("parallelism: 8", False, 8, True),
+        ("parallelism: 8", True, 8, False),
+    ],
+)
+def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: int, warned: bool) -> None:
+    """SPEC 4.4: max_workers, or 1 when not concurrency-safe; a larger explicit value wins with a WARN."""
+    manifest = a_manifest("echo", concurrency_safe=safe)
+    snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}", manifest)
+    assert snapshot.plugins["echo"].parallelism == parallelism
+    assert snapshot.rules.plugin("echo").parallelism == parallelism
+    assert bool(snapshot.warnings) == warned
+
+
+def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
+    """SPEC 3.1: `uses` makes an instance with its own config and schedules."""
+    yaml = "plugins: {one: {uses: echo, config: {x: 1}}, echo: {config: {x: 2}, schedule: {cron: '@hourly'}}}"
+    snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo"), a_manifest("spare"))
+    one, echo = snapshot.plugins["one"], snapshot.plugins["echo"]
+    assert one.installed is echo.installed is not None
+    assert (one.uses, one.config.reveal(), one.schedules) == ("echo", {"x": 1}, ())
+    assert echo.schedules[0].trigger == Cron(expression="0 * * * *")
+    assert one.config_hash != echo.config_hash
+    assert list(snapshot.available) == ["spare"]
+
+
+def test_a_plugin_that_cannot_run_is_carried_with_the_reason(tmp_path: Path) -> None:
+    """SPEC 3.1: missing or refused is no config error; the daemon starts and shows it as refused."""
+    yaml = """
+        plugins:
+          gone: {schedule: {every: 1h, command: anything}}
+          bad: {}
+          needy: {config: {b: 1}}
+          off: {enabled: false}
+          echo: {}
+        routes: [{from: echo, event_type: t, to: gone.whatever}]
+        """
+    needy = a_manifest("needy", required_config=("a", "b", "c"))
+    snapshot = a_snapshot(tmp_path, yaml, needy, a_manifest("echo"), refused=("bad",))
+    reasons = {name: plugin.refused.code for name, plugin in snapshot.plugins.items() if plugin.refused}
+    assert reasons == {
+        "gone": "not_installed",
+        "bad": "world_writable",
+        "needy": "missing_config",
+        "off": "not_installed",
+    }
+    assert [plugin.name for plugin in snapshot.refused] == ["gone", "bad", "needy"]
+    assert [plugin.name for plugin in snapshot.plugins.values() if plugin.runnable] == ["echo"]
+    assert "a, c" in str(snapshot.plugins["needy"].refused)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key"),
+    [
+        ("routes: [{from: echo, event_type: t, to: echo.nope}]", "routes[0].to"),
+        (
+            "pipelines: [{name: p, steps: [{split: [{uses: echo.nope}]}]}]",
+            "pipelines[0].steps[0].split[0].uses",
+        ),
+        (
+            "webhooks: {endpoints: [{path: /a, plugin: echo, command: nope, secret: '${T}'}]}",
+            "webhooks.endpoints[0].plugin",
+        ),
+    ],
+)
+def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> None:
+    """SPEC 7.1: unknown plugin or command, at load."""
+    with pytest.raises(ConfigError) as refused:
+        a_snapshot(tmp_path, f"plugins: {{echo: {{}}}}\n{yaml}")
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.expected) == (key, "one of poll, handle")
+    assert problem.line == 2
+
+
+def test_a_schedule_for_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: 1h}}}", a_manifest("echo", "handle"))
+    assert "no command poll" in refused.value.problems[0].message
+
+
+def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
+    """SPEC 6, 8.1, 9.1: targets with their command, tokens with their scopes, secrets by reference."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": """
+            plugins: {echo: {}}
+            routes: [{from: echo, event_type: a, to: echo}, {from: api, event_type: b, to: echo.poll}]
+            pipelines: [{name: p, steps: [{uses: echo}]}]
+            api: {auth: {tokens: [{token: "${T}", scopes: ["*"]}, {token: "${V}"}]}}
+            tokens:
+              - {name: cli, key: "${U}", scopes_file: cli.json}
+              - {name: shared, key: "${W}"}
+            webhooks:
+              endpoints:
+                - {path: /hook/github, plugin: echo, command: poll, secret_ref: shared}
+                - {path: /b/, name: bee, pipeline: p, secret: "${T}", preset: github}
+                - {path: /c, event: x, secret: "${T}", signature_header: X-Sig}
+            state_webhooks: {secret_ref: shared}
+            artifacts: {roots: [out]}
+            """,
+            "cli.json": '{"scopes": ["jobs:ro"]}',
+        },
+    )
+    environ = {"T": "t", "U": "u", "V": "v", "W": "w"}
+    snapshot = compile_snapshot(loaded(config, environ), a_discovery(tmp_path, a_manifest("echo")))
+    assert [route.target for route in snapshot.routes] == ["echo.handle", "echo.poll"]
+    assert snapshot.rules.routes.matching("api", "b") == snapshot.routes[1:]
+    assert [(token.name, token.scopes) for token in snapshot.tokens] == [
+        ("api-token-1", ("*",)),
+        ("cli", ("jobs:ro",)),
+    ]
+    assert [(hook.name, hook.target) for hook in snapshot.webhooks] == [
+        ("github", ToPlugin(plugin="echo", command="poll")),
+        ("bee", ToPipeline(pipeline="p")),
+        ("c", ToEvent(event_type="x")),
+    ]
+    assert [hook.signature_header for hook in snapshot.webhooks] == ["X-Hub-Signature-256", None, "X-Sig"]
+    assert snapshot.webhooks[0].secret.reveal() == "w"
+    assert list(snapshot.secrets) == ["shared"]
+    assert snapshot.state_webhook_secret == snapshot.secrets["shared"]
+    assert snapshot.artifact_roots == (tmp_path / "out",)
+
+
+def test_rules_for_the_core(tmp_path: Path) -> None:
+    facts = (FactOutput(command="poll", fact_type="weight"),)
+    yaml = "service: {max_hops: 5, dedupe_ttl: 1h}\nplugins: {echo: {config: {model: m}}}"
+    rules = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts)).rules
+    assert (rules.max_hops, rules.dedupe_ttl, rules.max_workers) == (5, timedelta(hours=1), 3)
+    assert rules.plugin("echo").facts == (FactRule(command="poll", fact_type="weight", mirror=True),)
+    assert rules.plugin("echo").model == "m"
+
+
+def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configuration(
+    tmp_path: Path,
+) -> None:
+    config = a_config(tmp_path, "plugins: {echo: {config: {x: '${T}'}}}\n")
+    discovery = a_discovery(tmp_path, a_manifest("echo"))
+
+    def fingerprint(value: str) -> str:
+        return compile_snapshot(loaded(config, {"T": value}), discovery).fingerprint
+
+    first = fingerprint("t")
+    assert first == fingerprint("t")
+    assert first != fingerprint("other")
+    config.write_text(config.read_text() + "# a comment\n")
+    assert first != fingerprint("t")
+
+
+def test_a_snapshot_cannot_be_changed(tmp_path: Path) -> None:
+    snapshot = a_snapshot(tmp_path, "plugins: {echo: {}}")
+    with pytest.raises(FrozenInstanceError):
+        snapshot.timezone = "UTC"  # type: ignore[misc]  # that this is wrong is what the test shows
+    with pytest.raises(TypeError):
+        snapshot.plugins["x"] = snapshot.plugins["echo"]  # type: ignore[index]  # as above
+    with pytest.raises(AttributeError):
+        snapshot.service.name = "x"  # type: ignore[misc]  # as above

@@ -1,0 +1,148 @@
+"""Every problem is told at once, with file, line, key, what was expected and found (SPEC 2.1)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, loaded, problems_of
+from ductile.config.kinds import Hours, Weekday
+from ductile.core.durations import CalendarStep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.errors import Problem
+
+
+def test_every_problem_is_told_together_with_its_place(tmp_path: Path) -> None:
+    """SPEC 2.1: file, line, key path, expected, found; unknown keys too, with did-you-mean."""
+    config = a_config(
+        tmp_path,
+        "include: [a.yaml]\nservcie: {}\n"
+        "service:\n  tick_interval: 5\n  log_level: infos\n  max_workers: many\n",
+        a_yaml="plugins:\n  echo:\n    enabeld: true\n    retry: [1]\n    schedules:\n      every: 5m\n",
+    )
+    other = str(tmp_path / "a.yaml")
+    found = problems_of(config)
+    assert [(problem.file, problem.line, problem.key) for problem in found] == [
+        (str(config), 2, "servcie"),
+        (str(config), 4, "service.tick_interval"),
+        (str(config), 5, "service.log_level"),
+        (str(config), 6, "service.max_workers"),
+        (other, 3, "plugins.echo.enabeld"),
+        (other, 4, "plugins.echo.retry"),
+        (other, 5, "plugins.echo.schedules"),
+    ]
+    assert [problem.hint for problem in found if "there is no key" in problem.message] == [
+        "did you mean service?",
+        "did you mean enabled?",
+    ]
+    assert found[2].expected == "one of debug, info, warn, error"
+    assert found[2].hint == "did you mean info?"
+    assert (found[3].expected, found[3].found) == ("a whole number, 1 or more", '"many"')
+    assert (found[5].expected, found[5].found) == ("a map", "a list")
+
+
+def only_problem(tmp_path: Path, yaml: str) -> Problem:
+    (problem,) = problems_of(a_config(tmp_path, yaml))
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("yaml", "expected"),
+    [
+        ("service: {strict_mode: yes}", "true or false"),
+        ("service: {strict_mode: 1}", "true or false"),
+        ("service: {max_workers: 0}", "1 or more"),
+        ("service: {max_workers: true}", "whole number"),
+        ("service: {max_workers: 1.0}", "whole number"),
+        ("service: {name: 5}", "text"),
+        ("service: {name: [a]}", "text"),
+        ("service: {tick_interval: 0s}", "duration"),
+        ("api: {max_body_size: 1X}", "size"),
+        ("plugins: {e: {warm: sometimes}}", "true or false or auto"),
+        ("plugins: {e: {env: {A: [1]}}}", "text"),
+        ("plugins: {e: {schedule: {at: 2026-01-01}}}", "instant"),
+        ("plugins: {e: {schedule: {at: '2026-02-30T00:00:00Z'}}}", "instant"),
+        ("plugins: {e: {schedule: {every: 1h, only_between: '8-22'}}}", "hours of the day"),
+        ("plugins: {e: {schedule: {every: 1h, only_between: '08:00-25:00'}}}", "hours of the day"),
+        ("plugins: {e: {schedule: {every: 1h, not_on: [someday]}}}", "weekday"),
+        ("plugins: {e: {schedule: {every: 1h, not_on: [7]}}}", "weekday"),
+        ("plugins: {e: {timeouts: {poll: 0s}}}", "duration"),
+        ("service: {name: .inf}", "finite"),
+    ],
+)
+def test_each_kind_says_what_it_expects(tmp_path: Path, yaml: str, expected: str) -> None:
+    problems = problems_of(a_config(tmp_path, yaml))
+    assert any(expected in (problem.expected or "") for problem in problems), problems
+
+
+def test_a_missing_required_key_is_told_with_what_it_is_for(tmp_path: Path) -> None:
+    problem = only_problem(tmp_path, "plugins: {e: {}}\nroutes:\n  - from: e\n    to: e\n")
+    assert '"event_type" is missing' in problem.message
+    assert (problem.line, problem.key) == (3, "routes[0]")
+
+
+def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
+    """SPEC 5: windows, weekdays by name or number, calendar steps, instants with their offset."""
+    config = a_config(
+        tmp_path,
+        """
+        plugins:
+          e:
+            schedules:
+              - {id: a, every: daily, only_between: "22:00-06:30", not_on: [sat, Sunday, 1]}
+              - {id: b, at: "2026-12-24T18:00:00+01:00", preferred_window: {start: 6:00, end: "24:00"}}
+              - {id: c, after: 90s, jitter: 10s}
+            schedule: {id: d, cron: "@daily", timezone: America/New_York}
+        """,
+    )
+    first, second, third = loaded(config).model.plugins["e"].schedules
+    assert first.every is CalendarStep.DAILY
+    assert first.only_between == Hours(start=time(22, 0), end=time(6, 30))
+    assert first.not_on == (Weekday.SATURDAY, Weekday.SUNDAY, Weekday.MONDAY)
+    assert second.at == datetime(2026, 12, 24, 17, 0, tzinfo=UTC)
+    assert second.preferred_window is not None
+    assert second.preferred_window.end == time(0, 0)
+    assert third.after == timedelta(seconds=90)
+
+
+def test_environment_values_are_what_was_written(tmp_path: Path) -> None:
+    """`PORT: 8080` and `DEBUG: true` are texts in an environment."""
+    config = a_config(tmp_path, "plugins: {e: {env: {PORT: 8080, DEBUG: true, E: , Z: 007}}}\n")
+    env = loaded(config).model.plugins["e"].env.reveal()
+    assert env == {"PORT": "8080", "DEBUG": "true", "E": "", "Z": "007"}
+
+
+def test_null_means_not_set_but_is_a_value_where_any_value_is(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path,
+        """
+        service: {name: , log_level: ~}
+        api:
+        plugins: {e: , f: {config: {x: null}}}
+        pipelines:
+          - {name: p, if: {path: payload.x, op: eq, value: null}, steps: [{uses: e}]}
+        """,
+    )
+    model = loaded(config).model
+    assert (model.service.name, model.service.log_level) == ("ductile", "info")
+    assert model.plugins["e"].enabled
+    assert model.plugins["f"].config.reveal() == {"x": None}
+    condition = model.pipelines[0].condition
+    assert condition is not None
+    assert condition.value is None
+
+
+def test_older_words_are_understood(tmp_path: Path) -> None:
+    """SPEC 7.1: `kill` is accepted for `cancel`; other programs write WARNING for warn."""
+    config = a_config(
+        tmp_path,
+        "service: {log_level: WARNING}\nplugins: {e: }\n"
+        "pipelines: [{name: p, on_timeout: kill, steps: [{uses: e}]}]\n",
+    )
+    model = loaded(config).model
+    assert (model.service.log_level, model.pipelines[0].on_timeout) == ("warn", "cancel")

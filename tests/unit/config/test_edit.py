@@ -1,0 +1,178 @@
+"""`config get` and `config set` (SPEC 11, ENGINE 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, loaded
+from ductile.config.edit import apply_edit, get_setting, parse_key, plan_edit
+from ductile.config.integrity import read_checksums, seal, write_checksums
+from ductile.config.load import Seal
+from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = """\
+# The main file.
+include: [more.yaml]   # and another one
+
+service:
+    name:   mine     # with odd spaces
+    log_level: "info"
+
+plugins:
+    echo:
+        schedules:
+          - id: a     # the first
+            every: 1h
+          - {id: b, every: 2h}
+        config: {version: 1.10, on: yes, time: 22:00}
+"""
+MORE = """\
+plugins:
+  echo:
+    schedules:
+    - id: c
+      every: 3h   # in the other file
+    parallelism: 2
+"""
+
+
+def test_a_key_as_its_parts() -> None:
+    assert parse_key("plugins.echo.schedules[0].every") == ("plugins", "echo", "schedules", 0, "every")
+    for wrong in ("", ".", "a..b", "a[", "a[x]", "a b[0]c", "a.", "[0"):
+        with pytest.raises(UsageError):
+            parse_key(wrong)
+
+
+def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
+    result = loaded(a_config(tmp_path, MAIN, more_yaml=MORE))
+    setting = get_setting(result, "plugins.echo.schedules[2].every")
+    assert setting.value == "3h"
+    assert setting.place is not None
+    assert (setting.place.file, setting.place.line) == (str(tmp_path / "more.yaml"), 5)
+    assert get_setting(result, "service.tick_interval").value == "1m"
+    assert get_setting(result, "service.tick_interval").place is None
+    assert get_setting(result, "plugins.echo.retry.max_attempts").value == "4"
+    with pytest.raises(NotFoundError, match=r"no key service\.log_levle") as refused:
+        get_setting(result, "service.log_levle")
+    assert refused.value.hint == "did you mean log_level?"
+    for nowhere in ("plugins.echo.config.none", "routes[0]", "service.name.x"):
+        with pytest.raises(NotFoundError):
+            get_setting(result, nowhere)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "file", "before", "after"),
+    [
+        ("service.log_level", "debug", "config.yaml", 'log_level: "info"', 'log_level: "debug"'),
+        ("service.name", "other", "config.yaml", "name:   mine     #", "name: other"),
+        ("plugins.echo.schedules[0].every", "5m", "config.yaml", "every: 1h", "every: 5m"),
+        ("plugins.echo.schedules[1].every", "5m", "config.yaml", "{id: b, every: 2h}", "{id: b, every: 5m}"),
+        ("plugins.echo.schedules[2].every", "5m", "more.yaml", "every: 3h ", "every: 5m "),
+        ("plugins.echo.schedules[2].jitter", "5m", "more.yaml", None, "jitter: 5m"),
+        ("plugins.echo.parallelism", "7", "more.yaml", "parallelism: 2", "parallelism: 7"),
+        ("plugins.echo.config.version", '"1.10"', "config.yaml", "version: 1.10", "version: '1.10'"),
+        ("api.max_sync_timeout", "1m", "config.yaml", None, "max_sync_timeout: 1m"),
+        ("artifacts.roots", "[a, b]", "config.yaml", None, "roots:"),
+    ],
+)
+def test_setting_changes_one_value_in_the_file_that_defines_it(
+    tmp_path: Path, key: str, value: str, file: str, before: str | None, after: str
+) -> None:
+    """The file where the key is defined, else `config.yaml`; comments, order and the rest stay."""
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    edit = plan_edit(config, key, value, {})
+    assert edit.path == tmp_path / file
+    assert edit.path.read_bytes() == edit.before
+    apply_edit(edit)
+    text = (tmp_path / file).read_text()
+    assert after in text
+    if before is not None:
+        assert before not in text
+    for comment in ("# The main file.", "# and another one", "# with odd spaces", "# the first"):
+        assert comment in (tmp_path / "config.yaml").read_text()
+    assert "# in the other file" in (tmp_path / "more.yaml").read_text()
+    assert loaded(config).model.plugins["echo"].config.reveal()["on"] == "yes"
+
+
+def test_a_dry_run_has_the_diff_and_writes_nothing(tmp_path: Path) -> None:
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    edit = plan_edit(config, "plugins.echo.parallelism", "7", {})
+    assert "-    parallelism: 2\n+    parallelism: 7\n" in edit.diff
+    assert (tmp_path / "more.yaml").read_text() == MORE
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("service.log_level", "loud"),
+        ("service.nothing", "1"),
+        ("service.max_workers", "0"),
+        ("plugins.echo.schedules[0].cron", "'* * * * *'"),
+        ("plugins.echo.schedules[9].every", "1h"),
+        ("routes[0].to", "echo"),
+        ("service.name", "[unclosed"),
+        ("service.name.x", "1"),
+        ("service.name.x.y", "1"),
+        ("include.x", "1"),
+    ],
+)
+def test_a_change_that_would_break_the_configuration_is_not_made(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """The whole configuration is loaded with the change before anything is written."""
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    with pytest.raises(DuctileError):
+        plan_edit(config, key, value, {})
+    assert (config.read_text(), (tmp_path / "more.yaml").read_text()) == (MAIN, MORE)
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    edit = plan_edit(config, "service.log_level", "debug", {})
+    config.write_text(MAIN + "# another hand\n")
+    with pytest.raises(ConfigError, match="meanwhile"):
+        apply_edit(edit)
+    assert config.read_text() == MAIN + "# another hand\n"
+
+
+def test_a_plain_change_never_renews_the_seal_and_a_renewing_one_does(tmp_path: Path) -> None:
+    """ENGINE 11: plain `config set` never renews; `--lock` verifies the file first."""
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    write_checksums(tmp_path, seal(loaded(config).files, {}, strict=False))
+    apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
+    assert loaded(config, seal=Seal.VERIFY).warnings == ()
+    apply_edit(plan_edit(config, "service.log_level", "warn", {}))
+    assert [warning.message for warning in loaded(config, seal=Seal.VERIFY).warnings] == [
+        "config.yaml has changed since it was sealed"
+    ]
+    with pytest.raises(IntegrityError):
+        apply_edit(plan_edit(config, "service.log_level", "error", {}), renew=True)
+    apply_edit(plan_edit(config, "plugins.echo.parallelism", "3", {}), renew=True)
+    assert len(loaded(config, seal=Seal.VERIFY).warnings) == 1
+
+
+def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> None:
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    write_checksums(tmp_path, seal(loaded(config).files, {}, strict=False))
+    apply_edit(plan_edit(config, "service.strict_mode", "true", {}), renew=True)
+    sealed = read_checksums(tmp_path)
+    assert sealed is not None
+    assert sealed.strict
+
+
+def test_an_empty_file_can_be_begun(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "")
+    apply_edit(plan_edit(config, "service.name", "begun", {}))
+    assert loaded(config).model.service.name == "begun"
+
+
+def test_what_several_keys_share_by_an_anchor_is_not_changed_behind_ones_back(tmp_path: Path) -> None:
+    yaml = "plugins:\n  a: {timeouts: &t {poll: 1m}}\n  b: {timeouts: *t}\n"
+    config = a_config(tmp_path, yaml)
+    with pytest.raises(ConfigError, match="without changing something else"):
+        plan_edit(config, "plugins.b.timeouts.poll", "2m", {})

@@ -1,0 +1,270 @@
+"""The seal over configuration, environment files, scopes and plugins (SPEC 2.3, ENGINE 11)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
+from ductile.config.compile import compile_snapshot
+from ductile.config.files import write_atomically
+from ductile.config.integrity import (
+    CHECKSUMS_FILE,
+    Tier,
+    hash_bytes,
+    read_checksums,
+    seal,
+    write_checksums,
+    write_sealed,
+)
+from ductile.config.load import Seal
+from ductile.errors import Exit, IntegrityError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENVIRON = {"T": "t", "U": "u"}
+
+
+def a_sealed_config(directory: Path, main: str = "", **more: str) -> Path:
+    scopes = '{"scopes": ["*"]}'
+    config = a_config_of(
+        directory,
+        {
+            "config.yaml": "include: [secrets.yaml, ops.yaml]\nenvironment_vars: {include: [.env]}\n" + main,
+            "secrets.yaml": "tokens: [{name: a, key: '${T}', scopes_file: scopes/a.json}]\n",
+            "ops.yaml": "plugins: {echo: {}}\n",
+            ".env": "X=1\n",
+            "scopes/a.json": scopes,
+            **more,
+        },
+    )
+    lock(config)
+    return config
+
+
+def lock(config: Path, plugins: dict[str, str] | None = None) -> None:
+    result = loaded(config, ENVIRON)
+    strict = result.model.service.strict_mode
+    write_checksums(config.parent, seal(result.files, plugins or {}, strict=strict))
+
+
+def verified_warnings(config: Path) -> list[str]:
+    return [warning.message for warning in loaded(config, ENVIRON, seal=Seal.VERIFY).warnings]
+
+
+def test_every_file_that_was_loaded_is_sealed_whatever_its_name(tmp_path: Path) -> None:
+    """SPEC 2.3: configuration, scope files and env files, with the tier each has."""
+    sealed = read_checksums(a_sealed_config(tmp_path).parent)
+    assert sealed is not None
+    assert {name: file.tier for name, file in sealed.files.items()} == {
+        "config.yaml": Tier.OPERATIONAL,
+        "secrets.yaml": Tier.HIGH,
+        "ops.yaml": Tier.OPERATIONAL,
+        ".env": Tier.OPERATIONAL,
+        "scopes/a.json": Tier.HIGH,
+    }
+
+
+def test_an_unchanged_configuration_passes_without_a_word(tmp_path: Path) -> None:
+    assert verified_warnings(a_sealed_config(tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["secrets.yaml", "scopes/a.json"])
+def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) -> None:
+    """SPEC 2.3: exit 78; the message says what changed and how to authorise it."""
+    config = a_sealed_config(tmp_path)
+    path = tmp_path / name
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(IntegrityError) as refused:
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+    (problem,) = refused.value.problems
+    assert problem.message == f"{name} has changed since it was sealed"
+    assert "ductile config lock" in str(problem.hint)
+    assert refused.value.exit_status is Exit.CONFIG
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "ops.yaml", ".env"])
+def test_a_change_of_the_operational_tier_is_a_warning(tmp_path: Path, name: str) -> None:
+    config = a_sealed_config(tmp_path)
+    path = tmp_path / name
+    path.write_text(path.read_text() + "\n")
+    assert verified_warnings(config) == [f"{name} has changed since it was sealed"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "ops.yaml", ".env"])
+def test_in_strict_mode_it_refuses_the_start_too(tmp_path: Path, name: str) -> None:
+    """SPEC 2.3: with `strict_mode: true` refuse."""
+    config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
+    path = tmp_path / name
+    path.write_text(path.read_text() + "\n")
+    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    assert name in problem.message
+
+
+def test_taking_strict_mode_out_does_not_lift_it(tmp_path: Path) -> None:
+    """What was strict when it was sealed stays strict until it is sealed again."""
+    config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
+    config.write_text(config.read_text().replace("true", "false"))
+    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    assert "config.yaml" in problem.message
+
+
+def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
+    """ENGINE 11: the higher of recorded and current tier counts."""
+    config = a_sealed_config(tmp_path)
+    (tmp_path / "secrets.yaml").write_text("# nothing to see here\n")
+    with pytest.raises(IntegrityError):
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "tokens: [{name: b, key: '${U}'}]\n",
+        "webhooks: {listen: '127.0.0.1:9'}\n",
+        "api: {auth: {tokens: [{token: '${U}', scopes: ['*']}]}}\n",
+        "tokens:\n",
+    ],
+)
+def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
+    """SPEC 2.3: any file that defines `tokens`, `webhooks` or `api.auth`, whatever its name."""
+    config = a_sealed_config(tmp_path)
+    (tmp_path / "ops.yaml").write_text("plugins: {echo: {}}\n" + section)
+    with pytest.raises(IntegrityError):
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+
+
+@pytest.mark.parametrize("name", ["tokens.yaml", "webhooks.yaml"])
+def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
+    """SPEC 2.3: by name; a missing hash is as bad as a wrong one."""
+    config = a_sealed_config(tmp_path)
+    (tmp_path / "ops.yaml").write_text(f"include: [{name}]\nplugins: {{echo: {{}}}}\n")
+    (tmp_path / name).write_text("")
+    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    assert problem.message == f"{name} is not sealed"
+
+
+def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
+    """One warning, not one for each file; but the high tier refuses."""
+    config = a_config_of(tmp_path, {"config.yaml": "include: [a.yaml]\n", "a.yaml": ""})
+    assert verified_warnings(config) == ["the configuration has never been sealed"]
+    (tmp_path / "a.yaml").write_text("tokens: [{name: a, key: '${T}'}]\n")
+    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    assert problem.message == "a.yaml is not sealed"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"[]", b"{}", b'{"version": 2, "strict": false, "files": {}, "plugins": {}}', b"null"],
+)
+def test_a_seal_that_cannot_be_read_is_an_error_and_not_a_missing_one(tmp_path: Path, content: bytes) -> None:
+    """SPEC 2.3: an unreadable manifest is an error, never "missing"."""
+    config = a_config_of(tmp_path, {"config.yaml": ""})
+    (tmp_path / CHECKSUMS_FILE).write_bytes(content)
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        loaded(config, seal=Seal.VERIFY)
+
+
+def test_a_seal_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
+    config = a_config_of(tmp_path, {"config.yaml": ""})
+    (tmp_path / CHECKSUMS_FILE).mkdir()
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        loaded(config, seal=Seal.VERIFY)
+
+
+def test_the_seal_is_judged_before_variables_are(tmp_path: Path) -> None:
+    """SPEC 2.1: interpolated after hash verification."""
+    config = a_sealed_config(tmp_path)
+    (tmp_path / "secrets.yaml").write_text("tokens: [{name: a, key: '${NEVER_SET}'}]\n")
+    with pytest.raises(IntegrityError):
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+
+
+def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
+    """SPEC 2.3: manifest and entrypoint bytes; a change is operational, and refused in strict mode."""
+    discovery = a_discovery(tmp_path, a_manifest("echo"))
+    config = a_sealed_config(tmp_path)
+    lock(config, {"echo": discovery.installed["echo"].fingerprint})
+    result = loaded(config, ENVIRON, seal=Seal.VERIFY)
+    assert compile_snapshot(result, discovery).warnings == ()
+    lock(config, {"echo": "blake3:another"})
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+    assert [warning.message for warning in snapshot.warnings] == [
+        "plugin echo has changed since it was sealed"
+    ]
+    config.write_text(config.read_text() + "service: {strict_mode: true}\n")
+    lock(config, {"echo": "blake3:another"})
+    with pytest.raises(IntegrityError):
+        compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+
+
+def test_a_variable_cannot_lift_strict_mode_for_plugins_either(tmp_path: Path) -> None:
+    """Sealed as strict, the configuration stays so, though no file has changed."""
+    discovery = a_discovery(tmp_path, a_manifest("echo"))
+    config = a_sealed_config(tmp_path, "service:\n  strict_mode: ${STRICT:-true}\n")
+    lock(config, {"echo": "blake3:another"})
+    lenient = loaded(config, {**ENVIRON, "STRICT": "false"}, seal=Seal.VERIFY)
+    assert not lenient.model.service.strict_mode
+    with pytest.raises(IntegrityError):
+        compile_snapshot(lenient, discovery)
+
+
+def test_the_seal_is_written_for_its_owner_alone_and_reads_back(tmp_path: Path) -> None:
+    """SPEC 2.3: files are created 0600."""
+    a_sealed_config(tmp_path)
+    path = tmp_path / CHECKSUMS_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(f".{CHECKSUMS_FILE}")] == []
+
+
+def test_an_atomic_replace_keeps_owner_and_mode(tmp_path: Path) -> None:
+    """SPEC 2.3."""
+    path = tmp_path / "new" / "file"
+    write_atomically(path, b"one")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12, 34)
+    before = path.stat()
+    write_atomically(path, b"two")
+    after = path.stat()
+    assert path.read_bytes() == b"two"
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino
+
+
+def test_renewing_touches_one_entry_and_asks_for_a_sealed_file_first(tmp_path: Path) -> None:
+    """ENGINE 11: the file is verified first, then only its entry is renewed."""
+    config = a_sealed_config(tmp_path)
+    (tmp_path / "ops.yaml").write_text("plugins: {echo: {}, more: {}}\n")
+    new = b"tokens: [{name: b, key: '${U}', scopes_file: scopes/a.json}]\n"
+    write_sealed(tmp_path, tmp_path / "secrets.yaml", new)
+    assert verified_warnings(config) == ["ops.yaml has changed since it was sealed"]
+    (tmp_path / "secrets.yaml").write_text("tokens: []\n")
+    with pytest.raises(IntegrityError, match="was not changed"):
+        write_sealed(tmp_path, tmp_path / "secrets.yaml", new)
+    assert (tmp_path / "secrets.yaml").read_text() == "tokens: []\n"
+
+
+def test_whenever_a_renewal_is_interrupted_the_file_is_known_to_the_seal(tmp_path: Path) -> None:
+    """ENGINE 11: crash-safely. The seal knows both hashes while the file is being replaced."""
+    config = a_sealed_config(tmp_path)
+    old = (tmp_path / "secrets.yaml").read_bytes()
+    new = old + b"# more\n"
+    (tmp_path / "secrets.yaml").unlink()
+    (tmp_path / "secrets.yaml").write_bytes(old)
+    before = (tmp_path / CHECKSUMS_FILE).read_text()
+    pending = before.replace(f'"{hash_bytes(old)}",', f'"{hash_bytes(old)}", "pending": "{hash_bytes(new)}",')
+    assert pending != before
+    (tmp_path / CHECKSUMS_FILE).write_text(pending)
+    assert verified_warnings(config) == []
+    (tmp_path / "secrets.yaml").write_bytes(new)
+    assert verified_warnings(config) == []
+    write_sealed(tmp_path, tmp_path / "secrets.yaml", old)
+    assert verified_warnings(config) == []
+    assert "pending" not in (tmp_path / CHECKSUMS_FILE).read_text()

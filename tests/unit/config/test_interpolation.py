@@ -1,0 +1,163 @@
+"""Variables, escapes and environment files in a loaded configuration (SPEC 2.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, a_config_of, loaded, problems_of
+from ductile.config.environment import parse_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def plugin_config(tmp_path: Path, yaml: str, environ: dict[str, str] | None = None) -> dict[str, object]:
+    config = a_config(tmp_path, f"plugins:\n  echo:\n    config:\n      x: {yaml}\n")
+    return loaded(config, environ).model.plugins["echo"].config.reveal()
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("${V}", "v"),
+        ("${V:-d}", "v"),
+        ("${UNSET:-d}", "d"),
+        ("${EMPTY:-d}", "d"),
+        ("'${EMPTY}'", ""),
+        ("${UNSET:-}", None),
+        ("a-${V}-${UNSET:-5}-b", "a-v-5-b"),
+        ("${NUMBER}", 5),
+        ("'${NUMBER}'", "5"),
+        ('"$${V}"', "${V}"),
+        ('"$${V} ${V}"', "${V} v"),
+        ("$V", "$V"),
+        ("$$V", "$$V"),
+        ('"$V $1 $$ $"', "$V $1 $$ $"),
+        ("${DUCTILE_JOB_ID}", "${DUCTILE_JOB_ID}"),
+        ("${DUCTILE_JOB_ID:-none}", "${DUCTILE_JOB_ID:-none}"),
+        ("/run/${DUCTILE_JOB_ID}/${V}", "/run/${DUCTILE_JOB_ID}/v"),
+    ],
+)
+def test_references_escapes_and_what_is_left_alone(tmp_path: Path, written: str, value: object) -> None:
+    """SPEC 2.1: `$${` is literal, bare `$X` untouched, `${DUCTILE_…}` in plugin config stays for run time."""
+    environ = {"V": "v", "EMPTY": "", "NUMBER": "5", "DUCTILE_JOB_ID": "not this"}
+    assert plugin_config(tmp_path, written, environ) == {"x": value}
+
+
+def test_our_own_variables_are_interpolated_outside_plugin_config(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path, "service: {name: '${DUCTILE_NAME}'}\nplugins: {e: {env: {A: '${DUCTILE_NAME}'}}}\n"
+    )
+    model = loaded(config, {"DUCTILE_NAME": "mine"}).model
+    assert model.service.name == "mine"
+    assert model.plugins["e"].env.reveal() == {"A": "${DUCTILE_NAME}"}
+
+
+def test_every_unset_variable_is_told_at_once_with_file_line_and_key(tmp_path: Path) -> None:
+    """SPEC 2.1: an unset variable without default is an error naming file, line and key, all at once."""
+    config = a_config(
+        tmp_path,
+        "include: [a.yaml]\nservice:\n  name: ${ONE}\n  max_workers: ${TWO}\n",
+        a_yaml="plugins:\n  echo:\n    config:\n      list:\n        - ${THREE}\n",
+    )
+    found = problems_of(config)
+    assert [(problem.file, problem.line, problem.key) for problem in found] == [
+        (str(config), 3, "service.name"),
+        (str(config), 4, "service.max_workers"),
+        (str(tmp_path / "a.yaml"), 5, "plugins.echo.config.list[0]"),
+    ]
+    assert [
+        name in problem.message for name, problem in zip(("ONE", "TWO", "THREE"), found, strict=True)
+    ] == [True] * 3
+
+
+@pytest.mark.parametrize("written", ["${", "${}", "${1X}", "${V-default}", "${a b}", "${V:-x", "${V:?x}"])
+def test_what_is_nearly_a_reference_is_an_error(tmp_path: Path, written: str) -> None:
+    """It would otherwise reach a plugin as it is, and nobody would know why."""
+    (problem,) = problems_of(a_config(tmp_path, f"service:\n  name: '{written}'\n"), {"V": "v"})
+    assert problem.key == "service.name"
+    assert problem.hint is not None
+    assert "$${" in problem.hint
+
+
+def test_keys_are_not_interpolated(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "plugins: {echo: {config: {'${V}': 1}}}\n")
+    assert loaded(config, {"V": "v"}).model.plugins["echo"].config.reveal() == {"${V}": 1}
+
+
+def test_a_number_from_a_variable_may_stand_where_text_is_expected(tmp_path: Path) -> None:
+    """Who writes `token: ${TOKEN}` cannot know that the token will be all digits."""
+    config = a_config(
+        tmp_path,
+        "service: {name: '${N}'}\nplugins:\n  e:\n    uses: ${P}\ntokens:\n  - name: a\n    key: ${N}\n",
+    )
+    model = loaded(config, {"N": "123", "P": "p1"}).model
+    assert (model.service.name, model.tokens[0].key.reveal()) == ("123", "123")
+    config.write_text("service:\n  name: ${N}\n")
+    assert loaded(config, {"N": "123"}).model.service.name == "123"
+
+
+def test_environment_files_stand_behind_the_real_environment(tmp_path: Path) -> None:
+    """SPEC 2.1: env files are loaded first and the real environment wins; so does a later file."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "environment_vars: {include: [.env, more.env]}\n"
+            "plugins: {e: {config: {a: '${A}', b: '${B}', c: '${C}'}}}\n",
+            ".env": "A=file\nB=file\nC=file\n",
+            "more.env": "B=more\n",
+        },
+    )
+    values = loaded(config, {"A": "real"}).model.plugins["e"].config.reveal()
+    assert values == {"a": "real", "b": "more", "c": "file"}
+
+
+def test_environment_files_named_in_an_include_count_and_are_relative_to_the_config_directory(
+    tmp_path: Path,
+) -> None:
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "include: [sub/a.yaml]\nservice: {name: '${A}'}\n",
+            "sub/a.yaml": "environment_vars: {include: [my.env]}\n",
+            "my.env": "A=yes",
+        },
+    )
+    assert loaded(config).model.service.name == "yes"
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"), [("gone.env", "cannot be read"), ("'${X}'", "variables"), ("http://x/.env", "URL")]
+)
+def test_a_bad_environment_file_is_told_with_its_place(tmp_path: Path, entry: str, words: str) -> None:
+    config = a_config(tmp_path, f"environment_vars:\n  include:\n    - {entry}\n")
+    (problem, *_) = problems_of(config, {"X": "x"})
+    assert words in problem.message
+    assert (problem.line, problem.key) == (3, "environment_vars.include[0]")
+
+
+def test_the_lines_of_an_environment_file() -> None:
+    text = (
+        "# comment\n\nA=1\nexport B = two words # why\nC='single # kept'\n"
+        'D="line\\nbreak \\"q\\" \\\\"\nE=\nF=a#b\nG="x" # c\n\ufeff'.replace("\ufeff", "")
+    )
+    values, problems = parse_environment(text.encode(), file=".env")
+    assert not problems
+    assert values == {
+        "A": "1",
+        "B": "two words",
+        "C": "single # kept",
+        "D": 'line\nbreak "q" \\',
+        "E": "",
+        "F": "a#b",
+        "G": "x",
+    }
+
+
+def test_a_bad_line_of_an_environment_file_is_named_by_number_and_never_quoted() -> None:
+    """The line may hold a secret."""
+    _, problems = parse_environment(b"A=1\ncanary without equals\nB='canary\n", file=".env")
+    assert [problem.line for problem in problems] == [2, 3]
+    assert "canary" not in repr(problems)

@@ -1,0 +1,52 @@
+"""The JSON Schema of the configuration says what the model says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ductile.config.model import Config
+from ductile.config.schema import config_schema
+from ductile.config.shape import keys_of, settings_under
+
+
+def resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Follow references, lists, maps and "or null" down to the section."""
+    while True:
+        if "$ref" in schema:
+            schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+        elif "anyOf" in schema:
+            schema = schema["anyOf"][0]
+        elif "items" in schema:
+            schema = schema["items"]
+        elif isinstance(schema.get("additionalProperties"), dict):
+            schema = schema["additionalProperties"]
+        else:
+            return schema
+
+
+def test_every_key_of_the_model_is_described() -> None:
+    root = config_schema()
+    for path, key in settings_under(Config):
+        section = root
+        for part in path[:-1]:
+            if part not in ("*", "[]"):
+                section = resolve(section["properties"][part], root)
+        assert section["properties"][key.name]["description"] == key.description
+        assert key.description.endswith(".")
+        assert section["additionalProperties"] is False
+        assert (key.name in section.get("required", [])) == key.required
+
+
+def test_it_is_json_and_names_its_dialect() -> None:
+    schema = json.loads(json.dumps(config_schema()))
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert set(schema["properties"]) == {key.name for key in keys_of(Config)}
+    assert schema["properties"]["service"]["anyOf"][0] == {"$ref": "#/$defs/ServiceSettings"}
+
+
+def test_a_reference_is_allowed_wherever_a_variable_can_stand() -> None:
+    """An editor must not complain about `max_workers: ${WORKERS}`."""
+    service = config_schema()["$defs"]["ServiceSettings"]["properties"]
+    for key in ("max_workers", "tick_interval", "log_level", "strict_mode"):
+        assert {"type": "string", "pattern": r"\$\{"} in service[key]["anyOf"]

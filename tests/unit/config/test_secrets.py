@@ -1,0 +1,277 @@
+"""No secret in any output: canary values that must never turn up (SPEC 2.1)."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
+from ductile.config.compile import compile_snapshot
+from ductile.config.edit import get_setting, plan_edit
+from ductile.config.schema import config_schema
+from ductile.config.secrets import MASK, Guarded, Secret, looks_secret, redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.core.json_values import JsonValue
+
+CANARY = "canary-5f2d"
+
+#: Secrets in every way the model knows: literal, by variable, by environment file, by default.
+CONFIG = f"""\
+environment_vars: {{include: [.env]}}
+plugins:
+  echo:
+    config:
+      password: {CANARY}-1
+      url: ${{HOOK_URL}}
+      nested: {{api_key: "{CANARY}-2", list: [{{client_secret: {CANARY}-3}}]}}
+      tokens: [{CANARY}-4]
+      dsn_url: https://user:{CANARY}-5@example.org/
+      greeting: hello
+      fallback: ${{UNSET:-{CANARY}-6}}
+    env: {{API_TOKEN: {CANARY}-7, PLAIN: "${{FROM_ENV}}"}}
+    schedules: [{{every: 1h, payload: {{access_token: {CANARY}-8}}}}]
+state: {{url: "postgresql://user:{CANARY}-9@host/db"}}
+api:
+  enabled: true
+  auth: {{tokens: [{{token: {CANARY}-10, scopes: ["*"]}}]}}
+tokens: [{{name: gh, key: "${{FROM_FILE}}"}}]
+pipelines:
+  - name: p
+    steps: [{{uses: echo, with: {{token: "${{FROM_ENV}}", note: "${{FROM_ENV}}"}}}}]
+webhooks:
+  endpoints:
+    - {{path: /a, plugin: echo, secret_ref: gh}}
+    - {{path: /b, plugin: echo, secret: "${{FROM_ENV}}-2"}}
+"""
+ENVIRON = {"HOOK_URL": f"https://{CANARY}-11/", "FROM_ENV": f"{CANARY}-12"}
+
+
+def a_secretive_config(directory: Path) -> Path:
+    return a_config_of(directory, {"config.yaml": CONFIG, ".env": f"FROM_FILE={CANARY}-13\n"})
+
+
+def test_no_secret_is_in_what_is_shown_of_a_configuration(tmp_path: Path) -> None:
+    """SPEC 2.1: repr, str, the shown tree, warnings, the snapshot, `config get` and the schema."""
+    result = loaded(a_secretive_config(tmp_path), ENVIRON)
+    snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
+    outputs = [
+        repr(result),
+        str(result),
+        repr(result.model),
+        f"{result.model.tokens[0].key} {result.model.tokens[0].key!r} {result.model.state.url}",
+        json.dumps(result.shown()),
+        repr(result.warnings),
+        repr(snapshot),
+        json.dumps(snapshot.shown),
+        repr(snapshot.plugins["echo"].config.shown()),
+        repr(get_setting(result, "plugins.echo.config")),
+        repr(get_setting(result, "state.url")),
+        json.dumps(config_schema()),
+    ]
+    for output in outputs:
+        assert CANARY not in output
+
+
+def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
+    """The test above proves nothing if they were never read."""
+    result = loaded(a_secretive_config(tmp_path), ENVIRON)
+    snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
+    revealed = json.dumps(snapshot.plugins["echo"].config.reveal()) + json.dumps(
+        snapshot.plugins["echo"].env.reveal()
+    )
+    revealed += " ".join(token.key.reveal() for token in snapshot.tokens)
+    revealed += " ".join(endpoint.secret.reveal() for endpoint in snapshot.webhooks)
+    for number in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
+        assert f"{CANARY}-{number}" in revealed
+
+
+def test_what_is_shown_names_the_variable_and_keeps_what_is_no_secret(tmp_path: Path) -> None:
+    shown = loaded(a_secretive_config(tmp_path), ENVIRON).model.plugins["echo"].config.shown()
+    assert shown == {
+        "password": MASK,
+        "url": "${HOOK_URL}",
+        "nested": {"api_key": MASK, "list": [{"client_secret": MASK}]},
+        "tokens": [MASK],
+        "dsn_url": f"https://user:{MASK}@example.org/",
+        "greeting": "hello",
+        "fallback": "${UNSET}",
+    }
+
+
+def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
+    """SPEC 2.1: a value from a variable is told by its name, one under a secret key not at all."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "service:\n"
+            "  tick_interval: ${V}\n"
+            "  log_level: ${V}\n"
+            "  max_workers: ${V}\n"
+            "  strict_mode: ${V}\n"
+            "  timezone: ${V}\n"
+            "  job_log_retention: ${UNSET:-canary-5f2d}\n"
+            "plugins:\n"
+            "  e:\n"
+            "    uses: ${V}/\n"
+            "    warm: ${V}\n"
+            "    schedules:\n"
+            "      - {every: '${V}', cron: '${V}', id: '${V} x', not_on: ['${V}'], only_between: '${V}'}\n"
+            "api:\n"
+            "  listen: ${V}\n"
+            "  max_body_size: ${V}\n"
+            "  auth: {tokens: [{token: [canary-5f2d], scopes: ['${V}']}]}\n"
+            "routes: [{from: '${V}', event_type: x, to: '${V}'}]\n"
+            "state: {url: 'mysql://u:canary-5f2d@h/d', path: x}\n"
+            "state_webhooks: {allow: ['${V}/'], secret_ref: '${V}'}\n"
+            "tokens: [{name: a, key: {b: canary-5f2d}}, {name: '', key: canary-5f2d}]\n"
+            "pipelines: [{name: '${V}!', steps: [{call: '${V}', id: '${V} x'}]}]\n"
+        },
+    )
+    found = problems_of(config, {"V": f"{CANARY} secret"})
+    assert len(found) > 20
+    assert CANARY not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "written", ["tokens: {canary}", "tokens: [{canary}]", "plugins: {{e: {{env: {{TOKEN: [{canary}]}}}}}}"]
+)
+def test_a_literal_in_the_place_of_a_secret_is_not_quoted(tmp_path: Path, written: str) -> None:
+    """SPEC 2.1: who forgets the map around a token is told so, without the token."""
+    found = problems_of(a_config_of(tmp_path, {"config.yaml": written.format(canary=CANARY)}))
+    assert found
+    assert CANARY not in repr(found)
+
+
+def test_no_secret_is_in_an_error_about_names(tmp_path: Path) -> None:
+    """Names are looked up only when all else is well, so their messages need a test of their own."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "plugins: {e: {}}\n"
+            "routes: [{from: '${V}', event_type: x, to: '${V}'}]\n"
+            "state_webhooks: {secret_ref: '${V}'}\n"
+            "pipelines: [{name: p, from_plugin: '${V}', steps: [{call: '${V}'}, {uses: '${V}'}]}]\n"
+        },
+    )
+    found = problems_of(config, {"V": CANARY})
+    assert len(found) == 6
+    assert CANARY not in repr(found)
+
+
+def test_no_secret_is_in_the_diff_of_a_change(tmp_path: Path) -> None:
+    config = a_secretive_config(tmp_path)
+    for key in ("plugins.echo.config.password", "api.auth.tokens[0].token", "plugins.echo.config.greeting"):
+        edit = plan_edit(config, key, f"{CANARY}-new" if "greeting" not in key else "hi", ENVIRON)
+        assert edit.diff
+        assert CANARY not in edit.diff
+        assert CANARY not in repr(edit)
+
+
+def test_a_secret_gives_its_value_to_reveal_alone() -> None:
+    secret = Secret(CANARY)
+    assert secret.reveal() == CANARY
+    assert CANARY not in f"{secret} {secret!r} {secret!s} {secret:>20} {[secret]} {vars_of(secret)}"
+    assert secret == Secret(CANARY)
+    assert secret != CANARY
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+
+
+def vars_of(secret: Secret) -> str:
+    return str(getattr(secret, "__dict__", ""))
+
+
+def test_what_is_guarded_cannot_be_changed_through_what_it_gives() -> None:
+    """A snapshot is immutable; a plugin's request is built from a copy."""
+    guarded: Guarded[object] = Guarded({"a": {"b": 1}}, {"a": "shown"})
+    inner = guarded.reveal()["a"]
+    assert isinstance(inner, dict)
+    inner["b"] = 2
+    assert guarded.reveal() == {"a": {"b": 1}}
+    with pytest.raises(TypeError):
+        pickle.dumps(guarded)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password",
+        "PASSWORD",
+        "db_password",
+        "passwd",
+        "secret",
+        "client_secret",
+        "clientSecret",
+        "token",
+        "access_token",
+        "refreshToken",
+        "tokens",
+        "api_key",
+        "apiKey",
+        "API_KEY",
+        "apikey",
+        "private_key",
+        "signing-key",
+        "AWS_SECRET_ACCESS_KEY",
+        "credentials",
+        "key",
+        "cookie",
+        "Authorization",
+        "passphrase",
+        "api_keys",
+        "pin",
+    ],
+)
+def test_keys_that_look_secret(key: str) -> None:
+    assert looks_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "url",
+        "name",
+        "max_tokens",
+        "token_url",
+        "secret_ref",
+        "credentials_file",
+        "sort_key",
+        "keyboard",
+        "monkey",
+        "keys_count",
+        "tokenizer",
+        "password_file",
+        "author",
+        "client_id",
+        "key_path",
+        "primary_key",
+        "spinner",
+        "passive",
+        "min_token_count",
+    ],
+)
+def test_keys_that_do_not(key: str) -> None:
+    """Masking too much makes `config show` useless."""
+    assert not looks_secret(key)
+
+
+def test_redaction_of_a_plain_tree() -> None:
+    """State shown by the command line masks what lies under secret-looking keys, at any depth."""
+    tree: JsonValue = {
+        "token": "x",
+        "a": [{"password": {"deep": "x"}, "n": 1}],
+        "ok": "https://u:x@h",
+        "secret": None,
+    }
+    assert redact(tree) == {
+        "token": MASK,
+        "a": [{"password": MASK, "n": 1}],
+        "ok": f"https://u:{MASK}@h",
+        "secret": None,
+    }

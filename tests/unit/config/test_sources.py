@@ -1,0 +1,165 @@
+"""Includes and the merge of several files (SPEC 2.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, a_config_of, loaded, problems_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_maps_merge_lists_append_scalars_are_replaced(tmp_path: Path) -> None:
+    """SPEC 2.1: the including file first, then its includes in order; maps merge at every depth."""
+    config = a_config(
+        tmp_path,
+        """
+        include: [a.yaml, b.yaml]
+        service: {name: main, log_level: warn}
+        plugins: {echo: {config: {deep: {x: 1, y: 1}, list: [1]}}}
+        artifacts: {roots: [one]}
+        """,
+        a_yaml="""
+        service: {name: a}
+        plugins: {echo: {config: {deep: {y: 2}, list: [2]}}}
+        artifacts: {roots: [two]}
+        """,
+        b_yaml="""
+        service: {name: b}
+        artifacts: {roots: [three]}
+        """,
+    )
+    model = loaded(config).model
+    assert (model.service.name, model.service.log_level) == ("b", "warn")
+    assert model.plugins["echo"].config.reveal() == {"deep": {"x": 1, "y": 2}, "list": [1, 2]}
+    assert model.artifacts.roots == ("one", "two", "three")
+
+
+def test_includes_nest_depth_first_relative_to_the_including_file(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path,
+        "include: [sub/a.yaml, z.yaml]\nartifacts: {roots: [main]}\n",
+        sub__a_yaml="include: [deeper/b.yaml]\nartifacts: {roots: [a]}\n",
+        sub__deeper__b_yaml="artifacts: {roots: [b]}\n",
+        z_yaml="artifacts: {roots: [z]}\n",
+    )
+    assert loaded(config).model.artifacts.roots == ("main", "a", "b", "z")
+
+
+def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Path) -> None:
+    """SPEC 2.1: `*.yaml` and `*.yml`, not recursive."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": "include: [conf.d]\n",
+            "conf.d/20-b.yml": "artifacts: {roots: [b]}\n",
+            "conf.d/10-a.yaml": "artifacts: {roots: [a]}\n",
+            "conf.d/30-c.yaml": "artifacts: {roots: [c]}\n",
+            "conf.d/readme.txt": "not: [yaml",
+            "conf.d/.hidden.yaml": "artifacts: {roots: [hidden]}\n",
+            "conf.d/below/d.yaml": "artifacts: {roots: [d]}\n",
+        },
+    )
+    assert loaded(config).model.artifacts.roots == ("a", "b", "c")
+
+
+def test_a_file_reached_twice_is_loaded_once(tmp_path: Path) -> None:
+    """SPEC 2.1: by whatever name it is reached."""
+    config = a_config(
+        tmp_path,
+        "include: [a.yaml, b.yaml, ./a.yaml, sub/../b.yaml]\n",
+        a_yaml="include: [b.yaml]\nartifacts: {roots: [a]}\n",
+        b_yaml="artifacts: {roots: [b]}\n",
+        sub__x_yaml="",
+    )
+    assert loaded(config).model.artifacts.roots == ("a", "b")
+
+
+def test_a_cycle_is_an_error_that_shows_the_way_round(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "include: [a.yaml]", a_yaml="include: [b.yaml]", b_yaml="include: [a.yaml]")
+    (problem,) = problems_of(config)
+    assert "a.yaml → b.yaml → a.yaml" in problem.message
+    assert (problem.file, problem.line) == (str(tmp_path / "b.yaml"), 1)
+
+
+def test_every_bad_include_is_told_at_once(tmp_path: Path) -> None:
+    """SPEC 2.1: a missing include, an interpolated one and a URL are errors; each with its line."""
+    config = a_config(
+        tmp_path,
+        'include:\n  - gone.yaml\n  - "${WHERE}.yaml"\n  - https://example.org/a.yaml\n  - broken.yaml\n',
+        broken_yaml="a: [",
+    )
+    found = problems_of(config, {"WHERE": "gone"})
+    assert [problem.line for problem in found[:3]] == [2, 3, 4]
+    for problem, words in zip(found, ("does not exist", "variables", "URL", "did not find"), strict=True):
+        assert words in problem.message
+    assert found[3].file == str(tmp_path / "broken.yaml")
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "just text\n"])
+def test_a_file_that_is_not_a_map_is_refused(tmp_path: Path, content: str) -> None:
+    (problem,) = problems_of(a_config(tmp_path, content))
+    assert "map" in problem.message
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "plugins:\n", "~\n"])
+def test_nothing_at_all_is_a_configuration(tmp_path: Path, content: str) -> None:
+    assert loaded(a_config(tmp_path, content)).model.service.name == "ductile"
+
+
+def test_an_empty_heading_in_a_later_file_wipes_nothing_out(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "include: [a.yaml]\nplugins: {echo: {}}\n", a_yaml="plugins:\n")
+    assert list(loaded(config).model.plugins) == ["echo"]
+
+
+def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> None:
+    """SPEC 2.1: a pipeline name, schedule id or webhook path that occurs twice."""
+    pipeline = "pipelines: [{name: p, steps: [{uses: echo}]}]\n"
+    schedule = "plugins: {echo: {schedules: [{every: 1h}]}}\n"
+    webhook = 'webhooks: {endpoints: [{path: /h, plugin: echo, secret: "${S}"}]}\n'
+    config = a_config(
+        tmp_path,
+        "include: [other.yaml]\n" + pipeline + schedule + webhook,
+        other_yaml="# a comment to move the lines\n" + pipeline + schedule + webhook,
+    )
+    found = problems_of(config, {"S": "x"})
+    assert [problem.line for problem in found] == [3, 2, 4]
+    for problem, first in zip(found, (3, 2, 4), strict=True):
+        assert problem.file == str(tmp_path / "other.yaml")
+        assert f"{config}:{first}" in problem.message
+
+
+def test_a_symlink_is_refused_unless_allowed_and_then_warned_about(tmp_path: Path) -> None:
+    """SPEC 2.1: symlinks in config paths are errors unless `allow_symlinks`, then warned about."""
+    config = a_config(tmp_path / "c", "include: [linked.yaml]\n")
+    (tmp_path / "real.yaml").write_text("service: {name: linked}\n")
+    (tmp_path / "c" / "linked.yaml").symlink_to(tmp_path / "real.yaml")
+    (problem,) = problems_of(config)
+    assert "symbolic link" in problem.message
+    assert problem.file == str(tmp_path / "c" / "linked.yaml")
+    config.write_text("include: [linked.yaml]\nservice: {allow_symlinks: true}\n")
+    result = loaded(config)
+    assert result.model.service.name == "linked"
+    assert ["symbolic link" in warning.message for warning in result.warnings] == [True]
+
+
+def test_a_linked_directory_on_the_way_counts_too(tmp_path: Path) -> None:
+    config = a_config(tmp_path / "c", "include: [conf.d/a.yaml]\n")
+    a_config_of(tmp_path / "elsewhere", {"a.yaml": ""})
+    (tmp_path / "c" / "conf.d").symlink_to(tmp_path / "elsewhere")
+    (problem,) = problems_of(config)
+    assert problem.file == str(tmp_path / "c" / "conf.d")
+
+
+def test_paths_are_relative_to_the_config_directory(tmp_path: Path) -> None:
+    """SPEC 2.2: not to the working directory, and not to the included file."""
+    config = a_config(tmp_path, "include: [sub/a.yaml]", sub__a_yaml="plugin_roots: [mine, /opt/plugins]\n")
+    roots = loaded(config).plugin_roots
+    assert [str(root) for root in roots] == [str(tmp_path / "mine"), "/opt/plugins"]
+    (tmp_path / "config.yaml").write_text("plugins_dir: old\n")
+    assert loaded(config).plugin_roots == (tmp_path / "old",)
+    (tmp_path / "config.yaml").write_text("")
+    assert loaded(config).plugin_roots == (tmp_path / "plugins",)

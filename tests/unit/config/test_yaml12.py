@@ -1,0 +1,158 @@
+"""YAML as it is read: meaning, places, and refusals (SPEC 2.1)."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from ductile.errors import ConfigError, Problem
+from ductile.protocol import yaml12
+from ductile.protocol.yaml12 import MapNode, ScalarNode, parse_yaml, to_plain
+
+
+def plain(text: str) -> object:
+    return to_plain(parse_yaml(text, file="f.yaml"))
+
+
+def problems(data: bytes | str) -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as refused:
+        to_plain(parse_yaml(data, file="f.yaml"))
+    return refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("on: yes", {"on": "yes"}),
+        ("off: NO", {"off": "NO"}),
+        ("a: 22:00", {"a": "22:00"}),
+        ("a: 12:30:45", {"a": "12:30:45"}),
+        ("a: 2026-01-02", {"a": "2026-01-02"}),
+        ("a: 0o17", {"a": 15}),
+        ("a: 017", {"a": 17}),
+        ("a: 0x1F", {"a": 31}),
+        ("a: 1_000", {"a": "1_000"}),
+        ("a: 9007199254740993", {"a": 9007199254740993}),
+        ("a: 1e3", {"a": 1000.0}),
+        ("a: .5", {"a": 0.5}),
+        ("a: True", {"a": True}),
+        ("a: '5'", {"a": "5"}),
+        ('a: "null"', {"a": "null"}),
+        ("a: ~\nb:\nc: Null", {"a": None, "b": None, "c": None}),
+        ("a: |\n  5\n", {"a": "5\n"}),
+        ("1: x", {"1": "x"}),
+        ("- 1\n- [a, {b: c}]", [1, ["a", {"b": "c"}]]),
+    ],
+)
+def test_scalars_have_their_yaml_1_2_meaning(text: str, value: object) -> None:
+    """SPEC 2.1: `on` and `22:00` stay text; only the core schema types a scalar, and only a plain one."""
+    assert plain(text) == value
+
+
+def test_an_empty_file_is_nothing() -> None:
+    assert parse_yaml("", file="f") is None
+    assert parse_yaml("# only a comment\n", file="f") is None
+
+
+def test_every_node_knows_where_it_was_written() -> None:
+    """SPEC 2.1: a problem names file and line, so a node has to know them; both count from 1."""
+    root = parse_yaml("a: 1\nb:\n  - x\n  -  y\n", file="f.yaml")
+    assert isinstance(root, MapNode)
+    listed = root.get("b")
+    assert isinstance(listed, yaml12.ListNode)
+    assert (listed.items[1].place.file, listed.items[1].place.line, listed.items[1].place.column) == (
+        "f.yaml",
+        4,
+        6,
+    )
+    assert root.entries[1][0].place.line == 2
+
+
+def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
+    """SPEC 2.1: duplicate keys are an error."""
+    first, second = problems("a: 1\nb: {c: 1, c: 2}\na: 3\n")
+    assert (first.line, first.key) == (2, "c")
+    assert second.line == 3
+    assert "first on line 1" in second.message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("a:\n\tb: 1\n", "tab"),
+        ("a: !!python/object:os.system x", "tag"),
+        ("a: !secret x", "!secret"),
+        ("a: 1\n---\nb: 2\n", "second document"),
+        ("a: &x [*x]", "stands for nothing"),
+        ("a: *nowhere", "stands for nothing"),
+        ("a: .inf", "number"),
+        ("a: -.INF", "number"),
+        ("a: .nan", "number"),
+        ("a: 1e999", "number"),
+        (f"a: {'9' * 5000}", "number"),
+        ("{a: b}: c", "cannot be a key"),
+        ("a: <<\n<<: 5", "merged"),
+        ("[" * 200, "nested deeper"),
+        (b"a: \xff\xfe", "UTF-8"),
+        (b"a: x\x00y", "NUL"),
+        ("a: x\x07y", "U+0007"),
+        ("a: 'open", "unexpected end"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) -> None:
+    """Syntax, tags, several documents, cycles and numbers without a JSON form: told, never a traceback."""
+    (problem, *_) = problems(data)
+    assert words in problem.message
+    assert problem.file == "f.yaml"
+    assert problem.line is not None
+
+
+def test_the_line_of_a_bad_byte_is_told() -> None:
+    (problem,) = problems(b"a: 1\nb: 2\nc: \xff\n")
+    assert problem.line == 3
+
+
+def test_aliases_cannot_expand_without_bound() -> None:
+    """A few lines of aliases to aliases must not become a billion values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 10)]
+    assert "expand" in problems("\n".join(lines))[0].message
+
+
+def test_aliases_cannot_nest_without_bound() -> None:
+    """Depth counts what an alias brings along, or a later recursion would overflow."""
+    deep = "a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60
+    assert "nested deeper" in problems(deep)[0].message
+
+
+def test_merge_keys_bring_in_what_is_not_written() -> None:
+    """`<<` takes one mapping or several: what is written wins, then the first that has the key."""
+    text = "d: &d {a: 1, b: 2}\ne: &e {b: 3, c: 4}\nf: {<<: [*d, *e], a: 9}\n"
+    assert plain(text) == {"d": {"a": 1, "b": 2}, "e": {"b": 3, "c": 4}, "f": {"a": 9, "b": 2, "c": 4}}
+    assert plain('"<<": 5') == {"<<": 5}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+    assert plain_bytes(b"\xef\xbb\xbfa: 1") == {"a": 1}
+
+
+def plain_bytes(data: bytes) -> object:
+    return to_plain(parse_yaml(data, file="f"))
+
+
+def test_it_reads_the_same_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML may have been built without libyaml; the pure Python parser must give the same tree."""
+    text = "on: yes\na: [1, 'x', {b: 22:00}]\nc: |\n  text\nd: &d {e: 1}\nf: *d\n"
+    with_libyaml = parse_yaml(text, file="f")
+    monkeypatch.delattr(yaml, "CSafeLoader")
+    assert parse_yaml(text, file="f") == with_libyaml
+    assert isinstance(with_libyaml, MapNode)
+
+
+def test_quotes_are_remembered() -> None:
+    root = parse_yaml("a: 5\nb: '5'\n", file="f")
+    assert isinstance(root, MapNode)
+    first, second = root.get("a"), root.get("b")
+    assert isinstance(first, ScalarNode)
+    assert isinstance(second, ScalarNode)
+    assert (first.plain, second.plain) == (True, False)

@@ -1,0 +1,263 @@
+"""What is found under the plugin roots, and what is refused (SPEC 3.1)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.plugins import a_manifest, a_plugin
+from ductile.plugins.discovery import discover
+from ductile.plugins.trust import Refusal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.config.installed import RefusedPlugin
+
+
+def the_refusal(root: Path, name: str = "echo", *, allow_symlinks: bool = False) -> RefusedPlugin:
+    found = discover([root], allow_symlinks=allow_symlinks)
+    assert name not in found.installed
+    return found.refused[name]
+
+
+def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
+    """SPEC 3.1: the plugin is known by the name in its manifest, whatever its directory is called."""
+    directory = a_plugin(tmp_path, "echo", directory="some-folder")
+    found = discover([tmp_path])
+    plugin = found.installed["echo"]
+    assert plugin.directory == directory
+    assert plugin.entrypoint == directory / "run.sh"
+    assert plugin.root == tmp_path
+    assert plugin.version == "1.0.0"
+    assert not found.refused
+    assert not found.warnings
+
+
+def test_the_first_root_wins_a_name_and_later_ones_are_warned_about(tmp_path: Path) -> None:
+    """SPEC 3.1: roots are scanned in order."""
+    own = a_plugin(tmp_path / "own", "echo")
+    shipped = a_plugin(tmp_path / "shipped", "echo")
+    found = discover([tmp_path / "own", tmp_path / "shipped"])
+    assert found.installed["echo"].directory == own
+    [warning] = found.warnings
+    assert warning.file == str(shipped)
+    assert str(own) in warning.message
+
+
+def test_a_root_that_is_named_twice_is_scanned_once(tmp_path: Path) -> None:
+    """SPEC 3.1: a plugin is not a rival of itself."""
+    a_plugin(tmp_path)
+    assert discover([tmp_path, tmp_path]).warnings == ()
+
+
+def test_one_bad_plugin_does_not_stop_the_others(tmp_path: Path) -> None:
+    """SPEC 3.1: each directory is judged by itself."""
+    a_plugin(tmp_path, "bad", manifest="]")
+    a_plugin(tmp_path, "good")
+    found = discover([tmp_path])
+    assert set(found.installed) == {"good"}
+    assert set(found.refused) == {"bad"}
+
+
+def test_a_refused_copy_does_not_keep_a_good_one_of_its_name_from_loading(tmp_path: Path) -> None:
+    """SPEC 3.1: one bad plugin never stops another, and it is said which one is used."""
+    a_plugin(tmp_path / "own", "echo", mode=0o644)
+    shipped = a_plugin(tmp_path / "shipped", "echo")
+    found = discover([tmp_path / "own", tmp_path / "shipped"])
+    assert found.installed["echo"].directory == shipped
+    assert not found.refused
+    [warning] = found.warnings
+    assert "not executable" in warning.message
+
+
+def test_two_refused_copies_are_told_apart(tmp_path: Path) -> None:
+    """SPEC 3.1: the first keeps the name among the refused ones too."""
+    first = a_plugin(tmp_path / "a", "echo", mode=0o644)
+    a_plugin(tmp_path / "b", "echo", script=None)
+    found = discover([tmp_path / "a", tmp_path / "b"])
+    assert found.refused["echo"].directory == first
+    assert len(found.warnings) == 1
+
+
+@pytest.mark.parametrize("telltale", ["run.py", "run.sh", "main.go", "manifest.yml"])
+def test_what_looks_like_a_plugin_without_manifest_is_warned_about(tmp_path: Path, telltale: str) -> None:
+    """SPEC 3.1: otherwise its author edits a file that nothing ever runs."""
+    (tmp_path / "forgotten").mkdir()
+    (tmp_path / "forgotten" / telltale).write_text("")
+    [warning] = discover([tmp_path]).warnings
+    assert warning.file == str(tmp_path / "forgotten")
+    assert ("rename manifest.yml" in (warning.hint or "")) == (telltale == "manifest.yml")
+
+
+@pytest.mark.parametrize("folder", ["lib", ".git", "__pycache__", "notes"])
+def test_other_folders_are_passed_over_in_silence(tmp_path: Path, folder: str) -> None:
+    """SPEC 3.1: `lib/` holds what plugins share."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / ("readme.md" if folder == "notes" else "run.py")).write_text("")
+    assert discover([tmp_path]).warnings == ()
+
+
+def test_a_missing_root_is_a_warning_and_the_others_are_scanned(tmp_path: Path) -> None:
+    """SPEC 3.1: one bad root never stops the others either."""
+    a_plugin(tmp_path / "there")
+    found = discover([tmp_path / "gone", tmp_path / "there"])
+    assert set(found.installed) == {"echo"}
+    [warning] = found.warnings
+    assert warning.key == "plugin_roots"
+    assert warning.file == str(tmp_path / "gone")
+
+
+class TestRefusals:
+    """Each reason of SPEC 3.1 has its own code, a message that names the file, and a hint."""
+
+    def test_missing_entrypoint(self, tmp_path: Path) -> None:
+        a_plugin(tmp_path, script=None)
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.ENTRYPOINT_MISSING
+        assert "run.sh" in refused.reason
+
+    def test_entrypoint_below_a_file(self, tmp_path: Path) -> None:
+        a_plugin(tmp_path, manifest=a_manifest(entrypoint="run.sh/inner"))
+        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_MISSING
+
+    def test_entrypoint_that_is_a_directory(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path, script=None)
+        (directory / "run.sh").mkdir()
+        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_MISSING
+
+    def test_entrypoint_that_is_not_executable(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path, mode=0o644)
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.ENTRYPOINT_NOT_EXECUTABLE
+        assert refused.hint == f"chmod +x {directory / 'run.sh'}"
+
+    @pytest.mark.parametrize("entrypoint", ["../run.sh", "bin/../../x", "/bin/sh", "..", "."])
+    def test_entrypoint_outside_the_directory(self, tmp_path: Path, entrypoint: str) -> None:
+        a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
+        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_OUTSIDE
+
+    def test_dots_in_a_file_name_lead_nowhere(self, tmp_path: Path) -> None:
+        """SPEC 3.1 refuses `..` as a step of the path; `run..sh` is a name like any other."""
+        directory = a_plugin(tmp_path, manifest=a_manifest(entrypoint="run..sh"))
+        (directory / "run.sh").rename(directory / "run..sh")
+        assert "echo" in discover([tmp_path]).installed
+
+    @pytest.mark.parametrize("what", ["", "run.sh", "bin", "bin/run.sh"])
+    def test_world_writable(self, tmp_path: Path, what: str) -> None:
+        entrypoint = "bin/run.sh" if what.startswith("bin") else "run.sh"
+        directory = a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
+        (directory / "bin").mkdir()
+        (directory / "bin" / "run.sh").write_bytes((directory / "run.sh").read_bytes())
+        (directory / "bin" / "run.sh").chmod(0o755)
+        (directory / what).chmod(0o757)
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.WORLD_WRITABLE
+        assert refused.hint == f"chmod o-w {directory / what}"
+
+    @pytest.mark.parametrize("protocol", ["1", "3"])
+    def test_unsupported_protocol(self, tmp_path: Path, protocol: str) -> None:
+        """The rest of such a manifest is not judged: it follows other rules."""
+        a_plugin(tmp_path, manifest=f"name: echo\nprotocol: {protocol}\n")
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.PROTOCOL_UNSUPPORTED
+        assert f"protocol {protocol}" in refused.reason
+
+    def test_invalid_manifest_names_every_problem(self, tmp_path: Path) -> None:
+        a_plugin(tmp_path, manifest=a_manifest(extra="timeout: soon\nconcurrency_safe: 3\n"))
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.MANIFEST_INVALID
+        assert "line 8: timeout has to be a duration" in refused.reason
+        assert 'line 9: concurrency_safe has to be true or false, not "3"' in refused.reason
+
+    def test_manifest_that_is_a_directory(self, tmp_path: Path) -> None:
+        (tmp_path / "echo" / "manifest.yaml").mkdir(parents=True)
+        assert the_refusal(tmp_path).code == Refusal.UNREADABLE
+
+    def test_manifest_that_is_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path)
+        (directory / "manifest.yaml").unlink()
+        os.mkfifo(directory / "manifest.yaml")
+        assert the_refusal(tmp_path).code == Refusal.UNREADABLE
+
+
+class TestSymlinks:
+    """SPEC 3.1: any symlink is refused, unless they are allowed and end under a root."""
+
+    def linked_plugin(self, tmp_path: Path, target_root: Path) -> Path:
+        target = a_plugin(target_root)
+        root = tmp_path / "root"
+        root.mkdir(exist_ok=True)
+        (root / "echo").symlink_to(target)
+        return root
+
+    def test_linked_directory(self, tmp_path: Path) -> None:
+        root = self.linked_plugin(tmp_path, tmp_path / "elsewhere")
+        assert the_refusal(root).code == Refusal.SYMLINK
+
+    def test_linked_manifest_is_not_read(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path / "root")
+        (tmp_path / "secret").write_text("password: hunter2")
+        (directory / "manifest.yaml").unlink()
+        (directory / "manifest.yaml").symlink_to(tmp_path / "secret")
+        refused = the_refusal(tmp_path / "root")
+        assert refused.code == Refusal.SYMLINK
+        assert "hunter2" not in refused.reason
+
+    def test_linked_entrypoint(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path / "root")
+        (directory / "run.sh").rename(directory / "real.sh")
+        (directory / "run.sh").symlink_to("real.sh")
+        assert the_refusal(tmp_path / "root").code == Refusal.SYMLINK
+
+    def test_linked_root(self, tmp_path: Path) -> None:
+        a_plugin(tmp_path / "real")
+        (tmp_path / "root").symlink_to(tmp_path / "real")
+        assert the_refusal(tmp_path / "root").code == Refusal.SYMLINK
+
+    def test_allowed_inside_the_root_with_a_warning(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path)
+        (directory / "run.sh").rename(directory / "real.sh")
+        (directory / "run.sh").symlink_to("real.sh")
+        found = discover([tmp_path], allow_symlinks=True)
+        assert "echo" in found.installed
+        [warning] = found.warnings
+        assert warning.file == str(directory / "run.sh")
+
+    def test_allowed_into_another_root(self, tmp_path: Path) -> None:
+        root = self.linked_plugin(tmp_path, tmp_path / "other")
+        found = discover([root, tmp_path / "other"], allow_symlinks=True)
+        assert found.installed["echo"].directory == root / "echo"
+
+    @pytest.mark.parametrize("what", ["manifest.yaml", "run.sh", "."])
+    def test_escaping_is_refused_even_when_symlinks_are_allowed(self, tmp_path: Path, what: str) -> None:
+        outside = a_plugin(tmp_path / "outside")
+        if what == ".":
+            (tmp_path / "root").mkdir()
+            (tmp_path / "root" / "echo").symlink_to(outside)
+        else:
+            inside = a_plugin(tmp_path / "root")
+            (inside / what).unlink()
+            (inside / what).symlink_to(outside / what)
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.SYMLINK_ESCAPES
+
+    def test_the_directory_behind_a_link_may_not_be_open_either(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path)
+        (tmp_path / "lib").mkdir()
+        (directory / "run.sh").rename(tmp_path / "lib" / "run.sh")
+        (directory / "run.sh").symlink_to("../lib/run.sh")
+        assert "echo" in discover([tmp_path], allow_symlinks=True).installed
+        (tmp_path / "lib").chmod(0o777)
+        assert the_refusal(tmp_path, allow_symlinks=True).code == Refusal.WORLD_WRITABLE
+
+    def test_a_link_to_nothing(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path / "root", script=None)
+        (directory / "run.sh").symlink_to("nowhere")
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.ENTRYPOINT_MISSING
+
+    def test_a_link_to_itself(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path / "root", script=None)
+        (directory / "run.sh").symlink_to("run.sh")
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.UNREADABLE

@@ -1,0 +1,279 @@
+"""Reading manifests (SPEC 3.2, 3.6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.plugins import a_manifest
+from ductile.errors import ConfigError
+from ductile.protocol.manifest import (
+    CommandType,
+    CompatibilityView,
+    EmittedEvent,
+    ExecutionMode,
+    FactOutput,
+    Manifest,
+    parse_manifest,
+)
+from ductile.protocol.payload_schema import to_json_schema
+from ductile.protocol.yaml12 import parse_yaml
+
+if TYPE_CHECKING:
+    from ductile.core.json_values import JsonValue
+    from ductile.errors import Problem
+
+HEAD = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: echo
+version: 1.10
+protocol: 2
+entrypoint: run.sh
+"""
+
+
+def read(text: str) -> Manifest:
+    return parse_manifest(parse_yaml(text, file="manifest.yaml"), file="manifest.yaml")
+
+
+def problems_of(text: str) -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert caught.value.problems
+    return caught.value.problems
+
+
+def test_everything_a_manifest_can_say() -> None:
+    """SPEC 3.2: every key of the manifest reaches the value; version 1.10 is not the number 1.1."""
+    manifest = read(
+        HEAD
+        + """\
+description: Says what it hears
+concurrency_safe: false
+execution_mode: synchronous
+timeout: 1m30s
+preload: [json, httpx]
+commands:
+  poll:
+    type: read
+    description: Look
+    input_schema: {url: string}
+    output_schema: {type: object}
+    idempotent: true
+    retry_safe: false
+    values:
+      consume: [payload.url]
+      emit: [{event: echo.said, values: [payload.text]}, echo.silent]
+config_keys: {required: [token], optional: [url]}
+fact_outputs:
+  - {when: {command: poll}, from: state_updates, fact_type: echo.seen, compatibility_view: none}
+"""
+    )
+    assert (manifest.name, manifest.version, manifest.entrypoint) == ("echo", "1.10", "run.sh")
+    assert manifest.description == "Says what it hears"
+    assert manifest.concurrency_safe is False
+    assert manifest.execution_mode is ExecutionMode.SYNCHRONOUS
+    assert manifest.timeout == timedelta(seconds=90)
+    assert manifest.preload == ("json", "httpx")
+    assert (manifest.required_config, manifest.optional_config) == (("token",), ("url",))
+    assert manifest.fact_outputs == (
+        FactOutput(command="poll", fact_type="echo.seen", compatibility_view=CompatibilityView.NONE),
+    )
+    poll = manifest.commands["poll"]
+    assert poll.type is CommandType.READ
+    assert poll.description == "Look"
+    assert poll.input_schema == {"type": "object", "properties": {"url": {"type": "string"}}}
+    assert poll.output_schema == {"type": "object"}
+    assert (poll.idempotent, poll.retry_safe) == (True, False)
+    assert poll.consumes == ("payload.url",)
+    assert poll.emits == (
+        EmittedEvent(type="echo.said", values=("payload.text",)),
+        EmittedEvent(type="echo.silent"),
+    )
+
+
+def test_defaults() -> None:
+    """SPEC 3.2: concurrency is safe, commands write; 3.6: facts are mirrored."""
+    manifest = read(
+        HEAD
+        + "commands: [poll]\nfact_outputs: [{when: {command: poll}, from: state_updates, fact_type: a.b}]\n"
+    )
+    assert manifest.concurrency_safe is True
+    assert manifest.execution_mode is None
+    assert manifest.timeout is None
+    assert manifest.commands["poll"].type is CommandType.WRITE
+    assert manifest.fact_outputs[0].compatibility_view is CompatibilityView.MIRROR_OBJECT
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        "commands:\n  poll: {type: write}\n  health: {type: write}\n",
+        "commands:\n  poll:\n  health: {}\n",
+        "commands:\n  - name: poll\n    type: write\n  - name: health\n",
+        "commands: [poll, health]\n",
+        "commands: [poll, {name: health}]\n",
+    ],
+)
+def test_the_shapes_of_commands_mean_the_same(commands: str) -> None:
+    """SPEC 3.2: a map, a list of objects and a list of names are accepted."""
+    assert read(HEAD + commands).commands == read(HEAD + "commands: [poll, health]\n").commands
+
+
+def test_unknown_keys_are_kept_and_ignored() -> None:
+    """SPEC 3.2: at the top and in a command."""
+    manifest = read(
+        HEAD + "stopwatch: {max_subs: 3}\nsecrets: [key]\ncommands:\n  poll: {cost: 1, type: read}\n"
+    )
+    assert manifest.others == {"stopwatch": {"max_subs": 3}, "secrets": ["key"]}
+    assert manifest.commands["poll"].others == {"cost": 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "required", "optional"),
+    [
+        ("[a, b]", (), ("a", "b")),
+        ("{required: [a], optional: [b]}", ("a",), ("b",)),
+        ("{required: [], optional: }", (), ()),
+        ("", (), ()),
+        ("{optional: {a: what it is for}}", (), ("a",)),
+    ],
+)
+def test_config_keys(written: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    """SPEC 3.2: `{required, optional}`; the plain list of the first manifests asks for nothing."""
+    manifest = read(HEAD + f"commands: [poll]\nconfig_keys: {written}\n")
+    assert (manifest.required_config, manifest.optional_config) == (required, optional)
+
+
+@pytest.mark.parametrize("key", ["manifest_spec", "manifest_version", "name", "protocol", "entrypoint"])
+@pytest.mark.parametrize("value", [None, "''", "[1]", "~"])
+def test_what_must_be_there(key: str, value: str | None) -> None:
+    """SPEC 3.2: without these keys it is not a manifest, and the problem names the key."""
+    lines = [line for line in a_manifest().splitlines() if not line.startswith(f"{key}:")]
+    [problem] = problems_of("\n".join([*lines, f"{key}: {value}"] if value is not None else lines))
+    assert problem.key == key
+    assert problem.expected
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("manifest_spec: other.plugin", "manifest_spec"),
+        ("manifest_version: 2", "manifest_version"),
+        ("name: 9lives", "name"),
+        ("name: a b", "name"),
+        ("name: a.b", "name"),
+        ("protocol: two", "protocol"),
+    ],
+)
+def test_values_that_are_refused(line: str, key: str) -> None:
+    """SPEC 3.2, ENGINE 10."""
+    lines = [each for each in a_manifest().splitlines() if not each.startswith(f"{key}:")]
+    [problem] = problems_of("\n".join([*lines, line]))
+    assert (problem.key, problem.line, problem.file) == (key, len(lines) + 1, "manifest.yaml")
+
+
+@pytest.mark.parametrize(
+    ("commands", "key"),
+    [
+        ("commands: []", "commands"),
+        ("commands: {}", "commands"),
+        ("commands: poll", "commands"),
+        ("commands: {poll: {type: readonly}}", "commands.poll.type"),
+        ("commands: {poll: {type: [read]}}", "commands.poll.type"),
+        ("commands: {poll: read}", "commands.poll"),
+        ("commands: [{type: read}, poll]", "commands[0]"),
+        ("commands: [poll, poll]", "commands[1]"),
+        ("commands: [bad name]", "commands[0]"),
+        ("commands: {poll: {idempotent: maybe}}", "commands.poll.idempotent"),
+        ("commands: {poll: {input_schema: text}}", "commands.poll.input_schema"),
+    ],
+)
+def test_commands_that_are_refused(commands: str, key: str) -> None:
+    """SPEC 3.2: any type but read and write refuses the plugin."""
+    assert problems_of(HEAD + commands + "\n")[0].key == key
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        ("{fact_type: a.b}", "fact_outputs[0].when"),
+        ("{when: {command: pol}, fact_type: a.b}", "fact_outputs[0].when.command"),
+        ("{when: {command: poll}}", "fact_outputs[0].fact_type"),
+        ("{when: {command: poll}, fact_type: a.b, from: events}", "fact_outputs[0].from"),
+        (
+            "{when: {command: poll}, fact_type: a.b, compatibility_view: x}",
+            "fact_outputs[0].compatibility_view",
+        ),
+        ("poll", "fact_outputs[0]"),
+    ],
+)
+def test_fact_rules_that_are_refused(rule: str, key: str) -> None:
+    """SPEC 3.6: a rule that could never match is a mistake, not a choice."""
+    assert problems_of(HEAD + f"commands: [poll]\nfact_outputs: [{rule}]\n")[0].key == key
+
+
+def test_a_near_miss_is_suggested() -> None:
+    """SPEC 2.1: did-you-mean."""
+    [problem] = problems_of(
+        HEAD + "commands: [poll]\nfact_outputs: [{when: {command: pol}, fact_type: a.b}]\n"
+    )
+    assert problem.hint == "did you mean poll?"
+
+
+def test_every_problem_is_reported_together() -> None:
+    """SPEC 2.1: not only the first."""
+    problems = problems_of("name: a b\ncommands: [poll, poll]\ntimeout: soon\nprotocol: 2\n")
+    assert {problem.key for problem in problems} == {
+        "manifest_spec",
+        "manifest_version",
+        "name",
+        "entrypoint",
+        "commands[1]",
+        "timeout",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[1]", "text"])
+def test_what_is_no_mapping_is_no_manifest(text: str) -> None:
+    """SPEC 3.2."""
+    problems_of(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "schema"),
+    [
+        ({}, {}),
+        (True, True),
+        ({"type": "object"}, {"type": "object"}),
+        ({"type": "string"}, {"type": "string"}),
+        ({"type": "object", "description": "x"}, {"type": "object", "description": "x"}),
+        ({"properties": {"a": {}}}, {"properties": {"a": {}}}),
+        ({"$ref": "#/x"}, {"$ref": "#/x"}),
+        ({"a": "int"}, {"type": "object", "properties": {"a": {"type": "integer"}}}),
+        (
+            {"type": "string", "a": "bool"},
+            {"type": "object", "properties": {"type": {"type": "string"}, "a": {"type": "boolean"}}},
+        ),
+        ({"required": "boolean"}, {"type": "object", "properties": {"required": {"type": "boolean"}}}),
+        ({"when": "a date"}, {"type": "object", "properties": {"when": {"description": "a date"}}}),
+        ({"a": "any"}, {"type": "object", "properties": {"a": {}}}),
+        (
+            {"a": {"type": "array", "items": {}}},
+            {"type": "object", "properties": {"a": {"type": "array", "items": {}}}},
+        ),
+        (
+            {"a": {"b": "string"}},
+            {
+                "type": "object",
+                "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}},
+            },
+        ),
+    ],
+)
+def test_schemas_become_json_schema(written: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
+    """SPEC 3.2: JSON Schema as it is, the compact form normalised; nothing that is unclear rejects."""
+    assert to_json_schema(written) == schema
