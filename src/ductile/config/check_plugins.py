@@ -54,7 +54,8 @@ def _check_schedules(name: str, plugin: PluginSettings, report: Report) -> None:
 
 
 def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Report) -> None:
-    given = [trigger for trigger in _TRIGGERS if getattr(schedule, trigger) is not None]
+    # By what is written: a trigger that could not be read was told already and is not missing besides.
+    given = [trigger for trigger in _TRIGGERS if report.is_written((*path, trigger))]
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         expected = "exactly one of every, cron, at and after"

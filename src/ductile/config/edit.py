@@ -27,6 +27,7 @@ from ductile.config.model import Config
 from ductile.config.redaction import shown_config
 from ductile.config.secrets import mask_userinfo
 from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
+from ductile.config.sources import load_sources
 from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, parse_yaml, to_plain
 
@@ -90,9 +91,10 @@ def get_setting(loaded: LoadedConfig, key: str) -> Setting:
 def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str]) -> Edit:
     """The change that sets a key to a value written in YAML; ConfigError if it would not be good."""
     path = parse_key(key)
-    loaded = load_config(config_file, environ, seal=Seal.IGNORE)
+    # The files as written are enough to find the place: a value that cannot be read can be set right.
+    sources = load_sources(config_file)
     wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
-    file, local = _where(loaded, path)
+    file, local = _where(sources.root, path, otherwise=config_file)
     before = file.read_bytes()
     after = _rewrite(before, local, wanted, file)
     changed = load_config(config_file, environ, seal=Seal.IGNORE, overlay={file: after})
@@ -117,14 +119,14 @@ def apply_edit(edit: Edit, *, renew: bool = False) -> None:
         write_atomically(edit.path, edit.after)
 
 
-def _where(loaded: LoadedConfig, path: KeyPath) -> tuple[Path, KeyPath]:
+def _where(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[Path, KeyPath]:
     """The file a key is defined in, else the one its list entry is in, else `config.yaml`.
 
     Lists of several files are appended to each other, so the position in the file may be another one.
     """
     needed = max((index for index, part in enumerate(path) if isinstance(part, int)), default=-1) + 1
     for length in range(len(path), max(needed, 1) - 1, -1):
-        node = node_at(loaded.tree, path[:length])
+        node = node_at(root, path[:length])
         if node is None:
             continue
         if length < len(path) and not needed:
@@ -135,7 +137,7 @@ def _where(loaded: LoadedConfig, path: KeyPath) -> tuple[Path, KeyPath]:
             return file, (*local, *path[length:])
     if needed:
         raise NotFoundError(f"there is nothing at {format_path(path[:needed])}")
-    return loaded.path, path
+    return otherwise, path
 
 
 def _path_to(root: Node | None, place: Place) -> KeyPath | None:

@@ -47,7 +47,9 @@ def _file_at(named: str | Path) -> Path:
     file = path / CONFIG_FILE if path.is_dir() else path
     if file.is_file():
         return file
-    missing = f"there is no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no file {path}"
+    missing = (
+        f"there is no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no configuration at {path}"
+    )
     raise ConfigError(missing, hint="write one with `ductile init DIR`")
 
 

@@ -14,11 +14,7 @@ import msgspec
 
 from ductile.config.kinds import Anything, Duration, Object, Section, about
 from ductile.config.plugin_settings import RetrySettings
-
-
-class ExecutionMode(StrEnum):
-    ASYNC = "async"
-    SYNCHRONOUS = "synchronous"
+from ductile.protocol.manifest import ExecutionMode
 
 
 class HookEvent(StrEnum):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ductile.config.keypath import KeyPath, format_path, node_at, place_of, problem_at
+from ductile.config.merge import is_empty
 from ductile.config.readers import describe
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Report:
 
     def warn(self, path: KeyPath, message: str, *, hint: str | None = None) -> None:
         self.warnings.append(problem_at(place_of(self.root, path), path, message, hint=hint))
+
+    def is_written(self, path: KeyPath) -> bool:
+        """Whether something stands at a path, readable or not; an empty value does not count."""
+        node = node_at(self.root, path)
+        return node is not None and not is_empty(node)
 
     def quote(self, path: KeyPath) -> str:
         """What is written at a path, fit for a message: the reference where a variable supplied it."""

@@ -176,3 +176,14 @@ def test_what_several_keys_share_by_an_anchor_is_not_changed_behind_ones_back(tm
     config = a_config(tmp_path, yaml)
     with pytest.raises(ConfigError, match="without changing something else"):
         plan_edit(config, "plugins.b.timeouts.poll", "2m", {})
+
+
+def test_a_value_that_cannot_be_read_can_be_set_right(tmp_path: Path) -> None:
+    """`config set` is how a broken setting is mended; it must not need the configuration to be good first."""
+    path = tmp_path / "config.yaml"
+    path.write_text("service:\n  tick_interval: often  # hm\n", encoding="utf-8")
+    edit = plan_edit(path, "service.tick_interval", "30s", {})
+    apply_edit(edit)
+    assert path.read_text(encoding="utf-8") == "service:\n  tick_interval: 30s    # hm\n", (
+        "the comment keeps its column"
+    )
