@@ -42,7 +42,7 @@ class Reader:
                 told = None
             elif step["language"] == "sh":
                 printed += [self._run(line) for line in step["body"].splitlines() if line]
-        assert told is None, f"nothing follows the comment {told and told[0]}"
+        assert told is None, "nothing follows the last comment"
         return printed
 
     def _run(self, line: str) -> str:

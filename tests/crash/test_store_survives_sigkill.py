@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from builders.invariants import violations
 
+from builders.invariants import violations
 from ductile.core.jobs import TERMINAL, JobStatus
 from ductile.store.sqlite.store import open_sqlite_store
 

@@ -7,11 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ductile.config.check_plugins import schedules_of
-from ductile.config.cron import parse_cron
+from ductile.config.cron import CronTable, parse_cron
 from ductile.config.integrity import hash_bytes
 from ductile.config.kinds import Hours
 from ductile.config.snapshot import After, At, Cron, Every, PluginInstance, Refusal, Schedule, Trigger
+from ductile.core import schedule as core_schedule
 from ductile.core.breaker import BreakerPolicy
+from ductile.core.hours import DayHours
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import FactRule, PluginRules
 from ductile.protocol.manifest import CompatibilityView
@@ -177,5 +179,36 @@ def plugin_rules(plugin: PluginInstance) -> PluginRules:
             for fact in declared
         ),
         parallelism=plugin.parallelism,
+        schedules={schedule.id: schedule_rule(schedule) for schedule in plugin.schedules},
         model=model if isinstance(model, str) else None,
     )
+
+
+def schedule_rule(schedule: Schedule) -> core_schedule.ScheduleRule:
+    """What the core decides by, for one schedule."""
+    return core_schedule.ScheduleRule(
+        trigger=_core_trigger(schedule),
+        timezone=schedule.timezone,
+        jitter=schedule.jitter,
+        only_between=_day_hours(schedule.only_between),
+        preferred_window=_day_hours(schedule.preferred_window),
+        not_on=frozenset(int(day) for day in schedule.not_on),
+        catch_up=core_schedule.CatchUp(schedule.catch_up),
+        if_running=core_schedule.IfRunning(schedule.if_running),
+    )
+
+
+def _core_trigger(schedule: Schedule) -> core_schedule.Trigger:
+    match schedule.trigger:
+        case Every(interval=interval):
+            return core_schedule.Every(interval=interval)
+        case Cron(expression=expression):
+            return core_schedule.Cron(times=CronTable(expression=expression, timezone=schedule.timezone))
+        case At(instant=instant):
+            return core_schedule.At(instant=instant)
+        case After(delay=delay):
+            return core_schedule.After(delay=delay)
+
+
+def _day_hours(hours: Hours | None) -> DayHours | None:
+    return None if hours is None else DayHours(start=hours.start, end=hours.end)

@@ -1,8 +1,11 @@
-"""Cron expressions as they are accepted: five fields, or one of the usual aliases (SPEC 5.1)."""
+"""Cron expressions: what is accepted (SPEC 5.1), and when they are due across clock changes (SPEC 5.3)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from zoneinfo import ZoneInfo
 
 CRON_ALIASES = {
     "@hourly": "0 * * * *",
@@ -15,6 +18,7 @@ CRON_ALIASES = {
 }
 CRON_EXPECTED = "five fields such as `*/15 8-18 * * mon-fri`, or @hourly, @daily, @weekly, @monthly, @yearly"
 _FIELDS = 5
+_HOURS_OF_A_DAY = 24
 
 
 def parse_cron(text: str) -> str:
@@ -32,3 +36,40 @@ def parse_cron(text: str) -> str:
     except CronSimError as error:
         raise ValueError(str(error)) from None
     return " ".join(expression.split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronTable:
+    """A parsed expression in its time zone: what the core asks for the next time (SPEC 5.3).
+
+    An expression that names hours goes by the clock on the wall: a time that does not exist runs once,
+    right after the gap, and one that comes twice runs the first time. One that takes every hour goes by
+    the time that passes, so that `*/5` neither stops nor hurries while the clocks change.
+    """
+
+    expression: str
+    timezone: str
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first time later than the instant, in UTC; None if there is none within fifty years."""
+        from cronsim import CronSim  # noqa: PLC0415 - as above
+
+        # The library looks at local time alone, where the second pass of an hour looks like the first.
+        for found in CronSim(_normalised(self.expression), instant.astimezone(ZoneInfo(self.timezone))):
+            if (following := found.astimezone(UTC)) > instant:
+                return following
+        return None
+
+
+@cache
+def _normalised(expression: str) -> str:
+    """Written so that the library sees what is meant: whatever begins with a star is a wildcard to it."""
+    from cronsim import CronSim  # noqa: PLC0415 - as above
+
+    table = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
+    fields = expression.split()
+    if len(table.hours) == _HOURS_OF_A_DAY:
+        fields[1] = "*"
+    else:
+        fields[:2] = (",".join(map(str, sorted(values))) for values in (table.minutes, table.hours))
+    return " ".join(fields)

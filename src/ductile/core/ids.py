@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
+
+from ductile.core.instants import EPOCH
 
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0b10 << 62
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def make_id(now: datetime, dice: Random) -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 bits of chance (RFC 9562)."""
-    milliseconds = int(now.timestamp() * 1000)
+    milliseconds = (now - EPOCH) // _MILLISECOND
     chance = dice.getrandbits(74)
     high, low = chance >> 62, chance & ((1 << 62) - 1)
     text = f"{(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT | low:032x}"

@@ -9,6 +9,27 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 JsonObject: TypeAlias = dict[str, JsonValue]
 
 
+#: As deep as JSON may nest where we keep it: what a decoder reads on one stack it may not read on another.
+MAX_DEPTH = 256
+
+
+def nests_too_deep(value: JsonValue) -> bool:
+    """Whether a value nests deeper than is kept. Level by level, so that no depth can exhaust a stack."""
+    level: list[JsonValue] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def encoded_size(value: JsonValue) -> int:
     """Bytes of the value as compact UTF-8 JSON: what every size limit on JSON is counted in."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass"))

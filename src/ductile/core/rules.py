@@ -9,6 +9,7 @@ from datetime import timedelta
 from ductile.core.breaker import BreakerPolicy
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import RouteTable
+from ductile.core.schedule import ScheduleRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class PluginRules:
     breaker: BreakerPolicy = BreakerPolicy()
     facts: tuple[FactRule, ...] = ()
     parallelism: int = 1
+    #: By schedule id: the end of a scheduled run decides when the next one is.
+    schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: The `model` of its configuration, told in state webhooks.
     model: str | None = None
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 
-from ductile.core.breaker import Breaker, Verdict, after_job
+from ductile.core.breaker import Breaker, BreakerReason, Verdict, after_job, reason_for
 from ductile.core.dedupe import KeyDoor, namespaced_key
 from ductile.core.ids import make_id
 from ductile.core.jobs import (
@@ -24,7 +24,7 @@ from ductile.core.jobs import (
     SubmittedBy,
     Transition,
 )
-from ductile.core.json_values import JsonObject, JsonValue, encoded_size
+from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.outcomes import (
     Completed,
@@ -40,6 +40,7 @@ from ductile.core.outcomes import (
 )
 from ductile.core.retry import plan_delay
 from ductile.core.rules import Rules
+from ductile.core.schedule import Slot, redrawn_slot
 
 MAX_STATE_BYTES = 1024 * 1024
 MAX_EVENTS = 1000
@@ -70,6 +71,8 @@ class SettleView:
     #: Claim number of the job that last wrote the state.
     state_claim_seq: int = 0
     breaker: Breaker | None = None
+    #: The schedule whose latest run this job is, if it is one.
+    latest_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,10 @@ class Settlement:
     events: tuple[EventRecord, ...] = ()
     children: tuple[NewJob, ...] = ()
     breaker: Breaker | None = None
+    #: Why the breaker changed its state; None where only its counts did.
+    breaker_reason: BreakerReason | None = None
+    #: Where the job's schedule goes on, if its end decides that.
+    next_slot: Slot | None = None
     callback: CallbackEvent | None = None
     ledger: tuple[LedgerEntry, ...] = ()
 
@@ -151,10 +158,12 @@ def settle(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice
     """Decide what follows from `outcome` for the job in `view`."""
     settlement = _decide(view, outcome, rules, now, dice)
     breaker = _breaker_after(view, settlement, rules, now)
+    next_slot = _slot_after(view, settlement, rules, now, dice)
     callback = _callback_for(view.job, outcome, settlement)
-    if breaker is None and callback is None:
+    if breaker is None and next_slot is None and callback is None:
         return settlement
-    return replace(settlement, breaker=breaker, callback=callback)
+    reason = None if breaker is None else reason_for(view.breaker or Breaker(), breaker)
+    return replace(settlement, breaker=breaker, breaker_reason=reason, next_slot=next_slot, callback=callback)
 
 
 def _decide(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice: Random) -> Settlement:
@@ -194,6 +203,9 @@ def _succeed(view: SettleView, outcome: Completed, rules: Rules, now: datetime, 
     if len(response.events) > MAX_EVENTS:
         error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"
         return _fail(job, _refusal(Reason.TOO_MANY_EVENTS, error, outcome), rules, now, dice)
+    if nests_too_deep(_kept_parts(response)):
+        error = f"the answer is nested more than {MAX_DEPTH} levels deep"
+        return _fail(job, _refusal(Reason.PROTOCOL_ERROR, error, outcome), rules, now, dice)
     kept = _keep_state(view, response, rules)
     if kept.too_large is not None:
         error = f"the state would be {kept.too_large} bytes; at most {MAX_STATE_BYTES} are kept"
@@ -214,6 +226,16 @@ def _succeed(view: SettleView, outcome: Completed, rules: Rules, now: datetime, 
         children=children,
         ledger=dropped + kept.ledger,
     )
+
+
+def _kept_parts(response: Response) -> JsonValue:
+    """Everything of an answer that is stored as JSON of our own, each as deep as it will stand there."""
+    return [
+        {"result": response.result},
+        response.state_updates,
+        list(response.artifacts),
+        *(event.payload for event in response.events),
+    ]
 
 
 def _refusal(reason: Reason, error: str, outcome: Completed) -> Failed:
@@ -397,6 +419,16 @@ def _breaker_after(view: SettleView, settlement: Settlement, rules: Rules, now: 
     policy = rules.plugin(job.plugin).breaker
     after = after_job(before, _verdict(settlement), job_id=job.id, policy=policy, now=now)
     return None if after == before else after
+
+
+def _slot_after(
+    view: SettleView, settlement: Settlement, rules: Rules, now: datetime, dice: Random
+) -> Slot | None:
+    """The next run of an `every`: counted from the end of its latest one, good or bad (SPEC 5.2)."""
+    if view.latest_of is None or not settlement.is_terminal:
+        return None
+    rule = rules.plugin(view.job.plugin).schedules.get(view.latest_of)
+    return None if rule is None else redrawn_slot(rule, ended_at=now, dice=dice)
 
 
 def _verdict(settlement: Settlement) -> Verdict:

@@ -1,7 +1,8 @@
 """The store's port: every verb is one transaction, and is durable when it returns.
 
 What each verb means is written down as tests in `tests/contract/store`. Verbs take and give values;
-they raise only `ductile.errors.StoreError`s. A write that raised has changed nothing.
+they raise only `ductile.errors.StoreError`s, and `RefusedError` for what no store can hold. A write that
+raised has changed nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from ductile.core.admission import Caps
-from ductile.core.jobs import Job, Reason
+from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
@@ -29,6 +30,8 @@ from ductile.store.values import (
     FactRow,
     Firing,
     FiringAnswer,
+    InitAnswer,
+    InitKey,
     JobFilter,
     LedgerRow,
     LogFilter,
@@ -73,6 +76,10 @@ class Store(Protocol):
         """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice (SPEC 4.4)."""
         ...
 
+    async def claim_these(self, job_ids: Sequence[str], *, owner: str, lease: timedelta) -> tuple[Claim, ...]:
+        """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
+        ...
+
     async def note_working(self, job_id: str, execution: int) -> None:
         """Record that the plugin has its request, for jobs whose state is pushed to a caller."""
         ...
@@ -105,6 +112,10 @@ class Store(Protocol):
         self, reason: Reason, rules: Rules, *, plugins: Sequence[str] | None = None, keep: bool = False
     ) -> Moved:
         """End queued jobs of these plugins (or, with `keep`, of all but these); one sweep's worth."""
+        ...
+
+    async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
+        """Enqueue `job` if this version of the plugin was never initialised; else what came of it."""
         ...
 
     # -- reading jobs

@@ -28,9 +28,10 @@ def parse_queries(text: str) -> dict[str, str]:
     queries: dict[str, str] = {}
     fragments: dict[str, str] = {}
     heads = list(_HEAD.finditer(text))
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=False):
         kind, name = head.groups()
-        body = text[head.end() : following.start() if following else len(text)]
+        body = text[head.end() : end]
         sql = "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--")).strip()
         if kind == "fragment":
             fragments[name] = sql

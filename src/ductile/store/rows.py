@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ import msgspec
 from ductile.core.breaker import Breaker, BreakerState
 from ductile.core.instants import format_instant, parse_instant
 from ductile.core.jobs import Callback, Hold, Job, JobStatus, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
 from ductile.core.settlement import LogStatus
+from ductile.errors import RefusedError
 from ductile.store.values import (
     Delivery,
     DeliveryStatus,
@@ -22,13 +24,35 @@ from ductile.store.values import (
     StoredEvent,
 )
 
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON text. Integers of any size survive exactly."""
-    return _encoder.encode(value).decode()
+    """Compact JSON text. Integers of any size survive exactly.
+
+    What nests too deep is refused here: it could be written, and then no claim could read it.
+    """
+    text = _encoder.encode(value).decode()
+    # Counting brackets is cheap and nearly always settles it.
+    if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise RefusedError(f"the JSON is nested more than {MAX_DEPTH} levels deep")
+    return text
+
+
+def _depth(text: str) -> int:
+    deepest = depth = 0
+    for token in _BRACKETS.finditer(text):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def storable(text: str | None) -> str | None:
+    """Text that every database takes: lone surrogates become question marks, the rest stays as it is."""
+    return text if text is None or text.isascii() else text.encode(errors="replace").decode()
 
 
 def from_json(text: str) -> JsonValue:

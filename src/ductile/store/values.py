@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
 from ductile.core.breaker import Breaker
+from ductile.core.firing import RunConditions
 from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy, Transition
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.ledger import LedgerKind
@@ -168,6 +169,28 @@ class MovedJob:
     status: JobStatus
     reason: Reason
     attempt: int
+
+
+class InitStatus(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitKey:
+    """What an init is for: it runs again when the plugin or its configuration changes."""
+
+    plugin: str
+    fingerprint: str
+    config_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitAnswer:
+    status: InitStatus
+    job_id: str | None = None
+    error: str | None = None
 
 
 # ------------------------------------------------------------------------------------------- reading
@@ -361,14 +384,26 @@ class Firing:
     entry: ScheduleEntry
     occurrences: tuple[Occurrence, ...]
     job: NewJob | None = None
+    #: Further runs that are made up for; each waits for the one before it.
+    followers: tuple[NewJob, ...] = ()
     #: The job is the one probe of a half-open breaker.
     probe: bool = False
+    #: What must hold for the job to start; checked in the transaction, where nothing can change any more.
+    #: A run that may not start becomes a skipped occurrence.
+    conditions: RunConditions | None = None
+    #: The entry that this was planned from. If it is another one by now, nothing is done.
+    planned_from: ScheduleEntry | None = None
+    #: Somebody asked for this run: if it may not start, nothing is recorded and they are told why.
+    on_demand: bool = False
 
 
 class FiringAnswer(StrEnum):
     FIRED = "fired"
     SKIPPED = "skipped"
     ALREADY_FIRED = "already_fired"
+    STALE = "stale"  # the schedule has moved on, was paused or is gone: plan again
+    REFUSED_RUNNING = "refused_running"  # on demand only: the previous run has not ended
+    REFUSED_POLLS = "refused_polls"  # on demand only: too many polls are outstanding
 
 
 # ---------------------------------------------------------------------------------------- deliveries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +132,9 @@ def must_stop(error: BaseException) -> bool:
 
 # --------------------------------------------------------------------------------------- filesystems
 
+#: Space, tab, newline and backslash are written as octal numbers; everything else as it is.
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
 
 def _mounts() -> str:
     try:
@@ -140,7 +144,8 @@ def _mounts() -> str:
 
 
 def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
-    kind = filesystem_of(path, mountinfo)
+    # Resolved: a link to a network filesystem is on that filesystem.
+    kind = filesystem_of(path.resolve(), mountinfo)
     if kind in NETWORK_FILESYSTEMS:
         raise StoreError(
             f"{path} is on a network filesystem ({kind}), where SQLite cannot keep its promises",
@@ -157,7 +162,7 @@ def filesystem_of(path: Path, mountinfo: str) -> str | None:
         fields, kinds = before.split(), after.split()
         if len(fields) < 5 or not kinds:  # noqa: PLR2004 - the mount point is the fifth field
             continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
         # A later mount on the same point hides the earlier one.
         if target.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), kinds[0])

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import apsw
 
+from ductile.errors import RefusedError, StoreBusyError
 from ductile.store.sqlite.connection import open_reader, translated
 from ductile.store.sqlite.session import SqliteSession
 
@@ -29,18 +30,23 @@ class Readers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
         self._own = threading.local()
         self._opened: list[apsw.Connection] = []
+        self._closed = False
 
     async def read(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
         """Run a reading verb on one consistent snapshot of the store."""
+        if self._closed:
+            raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
 
     def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
         with translated(self._path):
             connection = self._connection()
-            session = SqliteSession(connection, self._queries, Random(0), self._clock())  # noqa: S311 - unused
+            session = SqliteSession(connection, self._queries, Random(0), self._clock())
             connection.execute("BEGIN").fetchall()
             try:
                 return verb(session)
+            except UnicodeEncodeError as error:
+                raise RefusedError("this text cannot be in any store: it is not valid Unicode") from error
             finally:
                 connection.execute("END").fetchall()
 
@@ -52,6 +58,7 @@ class Readers:
         return connection
 
     def close(self) -> None:
+        self._closed = True
         self._pool.shutdown()
         for connection in self._opened:
             connection.close()

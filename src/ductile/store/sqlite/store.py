@@ -11,7 +11,7 @@ import apsw
 
 from ductile.core.admission import Caps
 from ductile.core.ids import make_id
-from ductile.core.jobs import Job, Reason
+from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
@@ -35,6 +35,8 @@ from ductile.store.values import (
     FactRow,
     Firing,
     FiringAnswer,
+    InitAnswer,
+    InitKey,
     JobFilter,
     LedgerRow,
     LogFilter,
@@ -55,7 +57,18 @@ from ductile.store.values import (
     Submission,
     TransitionRow,
 )
-from ductile.store.verbs import breakers, claim, deliveries, holds, reading, schedules, settle, submit, upkeep
+from ductile.store.verbs import (
+    breakers,
+    claim,
+    deliveries,
+    holds,
+    inits,
+    reading,
+    schedules,
+    settle,
+    submit,
+    upkeep,
+)
 
 
 class SqliteStore:
@@ -87,6 +100,11 @@ class SqliteStore:
         return await self._write(
             Lane.CLAIM,
             lambda session: claim.claim(session, owner=owner, caps=caps, limit=limit, lease=lease),
+        )
+
+    async def claim_these(self, job_ids: Sequence[str], *, owner: str, lease: timedelta) -> tuple[Claim, ...]:
+        return await self._write(
+            Lane.CLAIM, lambda session: claim.claim_these(session, job_ids, owner=owner, lease=lease)
         )
 
     async def note_working(self, job_id: str, execution: int) -> None:
@@ -122,6 +140,9 @@ class SqliteStore:
             Lane.MAINTENANCE,
             lambda session: settle.end_queued(session, reason, rules, plugins=plugins, keep=keep),
         )
+
+    async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
+        return await self._write(Lane.ENQUEUE, lambda session: inits.begin_init(session, key, job))
 
     # -- reading jobs
 
@@ -265,10 +286,7 @@ def open_sqlite_store(path: Path, *, clock: Callable[[], datetime], dice: Random
 
 
 def _store_id(session: SqliteSession) -> str:
-    """Made once, when the store is; kept for good."""
+    """Made once, when the store is, and kept for good; two who open it first agree on one."""
+    session.run("keep_meta", key="store_id", value=make_id(session.now, session.dice))
     found = session.one("get_meta", key="store_id")
-    if found is not None:
-        return str(found[0])
-    store_id = make_id(session.now, session.dice)
-    session.run("put_meta", key="store_id", value=store_id)
-    return store_id
+    return str(found[0]) if found else ""

@@ -176,9 +176,13 @@ class Writer:
             self._begin()
             for unit in units:
                 unit.error = self._try_unit(unit)
+                if unit.error is not None and must_stop(unit.error):
+                    # Nothing of this batch is on disk, and nothing more will be.
+                    self._roll_back()
+                    self._fail(units, unit.error)
+                    return []
                 if not self._connection.in_transaction:
-                    self._stop_if_untrusted(unit.error)
-                    return [other for other in units if other is not unit and self._failure is None]
+                    return [other for other in units if other is not unit]
             self._execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - the commit failed: every unit failed with it
             self._roll_back()

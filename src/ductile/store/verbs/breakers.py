@@ -76,9 +76,14 @@ def reset_breakers(session: Session, plugin: str, command: str | None) -> int:
 
 
 def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> None:
-    """The cooldown is over: half open, and this job is the one that may try (ENGINE 8)."""
+    """The cooldown is over: half open, and this job is the one that may try (ENGINE 8).
+
+    Half open follows open and nothing else: a breaker that was reset, or has its probe, stays as it is.
+    """
     row = session.one("breaker", plugin=plugin, command=command)
     before = Breaker() if row is None else read_breaker(row)
+    if before.state is not BreakerState.OPEN:
+        return
     after = Breaker(
         state=BreakerState.HALF_OPEN,
         failures=before.failures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ductile.core.admission import Caps, next_start
@@ -34,19 +35,25 @@ def claim(session: Session, *, owner: str, caps: Caps, limit: int, lease: timede
     return tuple(claims)
 
 
+def claim_these(
+    session: Session, job_ids: Sequence[str], *, owner: str, lease: timedelta
+) -> tuple[Claim, ...]:
+    """Claim those of these jobs that are ready now, in the order given."""
+    until = format_instant(session.now + lease)
+    ready = [
+        row[0]
+        for job_id in dict.fromkeys(job_ids)
+        if (row := session.one("ready_job", id=job_id)) is not None
+    ]
+    return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in ready)
+
+
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     session.change("claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until)
     row = session.one("claimed_job", seq=seq)
     assert row is not None  # noqa: S101 - it was changed just now
     job = read_job(row[:-1], object_or_none(row[-1]))
-    write_transition(
-        session,
-        _CLAIMED,
-        job_id=job.id,
-        run_id=job.run_id,
-        execution=job.execution,
-        about=f"{job.plugin}.{job.command}",
-    )
+    write_transition(session, _CLAIMED, job, execution=job.execution)
     if job.callback is not None:
         write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
     return _with_surroundings(session, job)

@@ -18,7 +18,12 @@ def take(session: Session, *, limit: int, retry_at: datetime) -> tuple[Delivery,
     rows = session.all("due_deliveries", now=format_instant(session.now), limit=limit)
     taken = [read_delivery(row) for row in rows]
     for delivery in taken:
-        session.run("count_attempt", seq=delivery.seq, retry_at=format_instant(retry_at))
+        session.run(
+            "count_attempt",
+            seq=delivery.seq,
+            retry_at=format_instant(retry_at),
+            retry_wait=_seconds_until(session, retry_at),
+        )
     return tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken)
 
 
@@ -32,11 +37,13 @@ def report(session: Session, outcome: DeliveryReport) -> None:
         status = DeliveryStatus.DELIVERED
     elif outcome.retry_at is None:
         status = DeliveryStatus.DROPPED
+    retry_at = outcome.retry_at if status is DeliveryStatus.PENDING else None
     session.run(
         "report_delivery",
         seq=delivery.seq,
         status=status,
-        next_attempt_at=text_or_none(outcome.retry_at) if status is DeliveryStatus.PENDING else None,
+        next_attempt_at=text_or_none(retry_at),
+        retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
         completed_at=None if status is DeliveryStatus.PENDING else session.stamp,
         last_status=outcome.http_status,
         last_error=outcome.error,
@@ -54,6 +61,10 @@ def report(session: Session, outcome: DeliveryReport) -> None:
             data={"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts},
         )
         write_ledger(session, (entry,))
+
+
+def _seconds_until(session: Session, instant: datetime) -> float:
+    return max(0.0, (instant - session.now).total_seconds())
 
 
 def resend(session: Session, delivery_id: str) -> bool:

@@ -36,8 +36,11 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     )
 
 
-def release_after(session: Session, job: Job) -> None:
-    """The job has stopped running, or ended without: let those move on who waited for it."""
+def release_after(session: Session, job: Job, *, ended: bool) -> None:
+    """The job has stopped running, or ended without: let those move on who waited for it.
+
+    `job` is as it was before; `ended` says that it will not run again.
+    """
     if job.dedupe_key is not None and _held_its_key(job):
         _release_one(
             session,
@@ -46,8 +49,9 @@ def release_after(session: Session, job: Job) -> None:
             plugin=job.plugin,
             command=job.command,
         )
-    for row in session.all("successors", id=job.id):
-        _rehold(session, read_job(row))
+    while ended and (successors := session.all("successors", id=job.id, limit=SWEEP)):
+        for row in successors:
+            _rehold(session, read_job(row))
     if job.suspect:
         _release_one(session, "first_held_suspect")
 
@@ -80,5 +84,7 @@ def release_due(session: Session, *, limit: int = SWEEP) -> Released:
 
 
 def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
-    """After the clock went back, no job waits longer than the span its wait was drawn from."""
-    return len(session.all("clamp_waits", now=format_instant(session.now), limit=limit))
+    """After the clock went back, nothing waits longer than the span its wait was drawn from."""
+    now = format_instant(session.now)
+    jobs = session.all("clamp_waits", now=now, limit=limit)
+    return len(jobs) + len(session.all("clamp_delivery_waits", now=now, limit=limit))

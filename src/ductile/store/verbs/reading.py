@@ -76,10 +76,11 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
 
 
 def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) -> Page[Job]:
-    if where.job_id is not None:
-        found = session.one("job_for_settle", id=where.job_id)
-        return Page(rows=(read_job(found),) if found else (), next_cursor=None)
     values: dict[str, Cell] = {
+        "id": where.job_id,
+        "run_id": where.run_id,
+        "parent_job_id": where.parent_job_id,
+        "plugin": where.plugin,
         "status": where.status,
         "command": where.command,
         "submitted_by": where.submitted_by,
@@ -87,38 +88,41 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) 
         "created_before": text_or_none(where.created_before),
     }
     # Each list is driven by the index of its most selective filter; the others are checked on the rows.
-    if where.run_id is not None:
-        query, values = "jobs_of_run", {**values, "run_id": where.run_id, "plugin": where.plugin}
+    if where.job_id is not None:
+        query = "job_of_id"
+    elif where.run_id is not None:
+        query = "jobs_of_run"
     elif where.parent_job_id is not None:
         query = "jobs_of_parent"
-        values |= {"parent_job_id": where.parent_job_id, "plugin": where.plugin}
     elif where.status is not None and where.status is not JobStatus.SUCCEEDED:
-        query, values = "jobs_of_status", {**values, "plugin": where.plugin}
+        query = "jobs_of_status"
     elif where.plugin is not None:
-        query, values = "jobs_of_plugin", {**values, "plugin": where.plugin}
+        query = "jobs_of_plugin"
     else:
         query = "jobs_newest"
     return _page(session, query, values, read_job, seq_at=1, limit=limit, cursor=cursor)
 
 
 def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None) -> Page[LogRow]:
+    words = _as_words(where.query)
     values: dict[str, Cell] = {
+        "job_id": where.job_id,
+        "plugin": where.plugin,
+        "words": words,
         "status": where.status,
         "command": where.command,
         "submitted_by": where.submitted_by,
         "completed_from": text_or_none(where.completed_from),
         "completed_before": text_or_none(where.completed_before),
     }
-    words = _as_words(where.query)
     if words is not None:
         query = "log_with_words"
-        values |= {"words": words, "job_id": where.job_id, "plugin": where.plugin}
     elif where.job_id is not None:
-        query, values = "log_of_job", {**values, "job_id": where.job_id, "plugin": where.plugin}
+        query = "log_of_job"
     elif where.status is not None and where.status is not LogStatus.SUCCEEDED:
-        query, values = "log_of_status", {**values, "plugin": where.plugin}
+        query = "log_of_status"
     elif where.plugin is not None:
-        query, values = "log_of_plugin", {**values, "plugin": where.plugin}
+        query = "log_of_plugin"
     else:
         query = "log_newest"
     return _page(session, query, values, read_log, seq_at=0, limit=limit, cursor=cursor)
@@ -126,7 +130,7 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None) -
 
 def _as_words(query: str | None) -> str | None:
     """A search as the words that must all occur. Quoting each keeps the engine's operators out of it."""
-    words = (query or "").split()
+    words = (query or "").replace("\0", " ").split()
     return " ".join('"' + word.replace('"', '""') + '"' for word in words) or None
 
 
@@ -150,9 +154,10 @@ def _page(
 
 
 def tree(session: Session, job_id: str) -> tuple[Job, ...]:
+    # Level by level, so that at one instant parents still come before their children.
     ids = [row[0] for row in session.all("job_tree", id=job_id, limit=LARGEST_TREE)]
     members = [member for member in (job(session, one) for one in ids) if member is not None]
-    return tuple(sorted(members, key=lambda member: (member.created_at, member.id)))
+    return tuple(sorted(members, key=lambda member: member.created_at))
 
 
 def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:

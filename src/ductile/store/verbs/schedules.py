@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
+from ductile.core.firing import FireView, Start, decide_start
 from ductile.core.instants import format_instant
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob
 from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.store.rows import text_or_none, to_json
-from ductile.store.session import Session
+from ductile.core.occurrences import SkipReason
+from ductile.core.rules import Rules
+from ductile.core.schedule import IfRunning
+from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
+from ductile.store.session import Cell, Session
 from ductile.store.values import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.verbs.breakers import begin_probe
+from ductile.store.verbs.settle import cancel
 from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import write_ledger
+
+_REFUSALS = {
+    SkipReason.RUNNING: FiringAnswer.REFUSED_RUNNING,
+    SkipReason.OUTSTANDING_POLLS: FiringAnswer.REFUSED_POLLS,
+}
 
 
 def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
@@ -34,29 +46,132 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
 
 
 def fire(session: Session, firing: Firing) -> FiringAnswer:
-    """Occurrences, job and next instant together; nothing of it if an occurrence is accounted for already."""
-    if any(_is_accounted(session, occurrence) for occurrence in firing.occurrences):
-        return FiringAnswer.ALREADY_FIRED
+    """Occurrences, jobs and next instant together, or nothing where it is not what it was planned from."""
+    if (refusal := _outdated(session, firing)) is not None:
+        return refusal
+    firing = _without_repeats(session, firing)
+    chain = _live_chain(session, firing.entry) if firing.job is not None else ()
+    start = _decide(session, firing, chain)
+    if firing.on_demand and isinstance(start, SkipReason):
+        return _REFUSALS[start]
+    jobs = _started_jobs(firing, start)
+    ids = {job.id for job in jobs}
     for occurrence in firing.occurrences:
-        _record(session, occurrence)
-    entry = firing.entry
+        kept = occurrence.job_id is None or occurrence.job_id in ids
+        _record(session, occurrence if kept else _not_started(occurrence, start))
+    previous = _make_way(session, firing, chain) if jobs else None
+    for job in jobs:
+        # The occurrence is the identity; a schedule's job needs no dedupe key.
+        submit_job(session, replace(job, after_job_id=job.after_job_id or previous), timedelta(0))
+        previous = job.id
+    if jobs and isinstance(start, Start) and start.probe:
+        begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
+    _advance(session, firing.entry, jobs)
+    return FiringAnswer.FIRED if jobs else FiringAnswer.SKIPPED
+
+
+def _outdated(session: Session, firing: Firing) -> FiringAnswer | None:
+    """Why a firing comes too late: the schedule is no longer where it was, or this was done before."""
+    if firing.planned_from is None:
+        done = any(_is_accounted(session, occurrence) for occurrence in firing.occurrences)
+        return FiringAnswer.ALREADY_FIRED if done else None
+    entry = firing.planned_from
+    row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
+    return FiringAnswer.STALE if row is None or read_schedule(row) != entry else None
+
+
+def _without_repeats(session: Session, firing: Firing) -> Firing:
+    """Leave out what has a row of its own: after the clock was set back, an instant comes again."""
+    if firing.on_demand:
+        return replace(
+            firing, occurrences=tuple(_at_free_instant(session, each) for each in firing.occurrences)
+        )
+    fresh = tuple(each for each in firing.occurrences if not _has_row(session, each))
+    if len(fresh) == len(firing.occurrences):
+        return firing
+    ids = {each.job_id for each in fresh}
+    jobs = [job for job in (firing.job, *firing.followers) if job is not None and job.id in ids]
+    return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, followers=tuple(jobs[1:]))
+
+
+def _at_free_instant(session: Session, occurrence: Occurrence) -> Occurrence:
+    """A run that was asked for is named after its instant, which another occurrence may have taken."""
+    while _has_row(session, occurrence):
+        occurrence = replace(occurrence, nominal_at=occurrence.nominal_at + timedelta(microseconds=1))
+    return occurrence
+
+
+def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
+    """The schedule's latest run and those it waits for, as far as they have not ended."""
+    row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
+    job_id = None if row is None else read_schedule(row).last_job_id
+    chain: list[Job] = []
+    while job_id is not None and (found := session.one("job_for_settle", id=job_id)) is not None:
+        job = read_job(found)
+        if job.status in TERMINAL:
+            break
+        chain.append(job)
+        after = session.one("after_job_of", seq=job.seq)
+        job_id = after[0] if after else None
+    return tuple(chain)
+
+
+def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Start | SkipReason:
+    job, conditions = firing.job, firing.conditions
+    if job is None or conditions is None:
+        return Start(probe=firing.probe)
+    outstanding = 0
+    if conditions.max_polls is not None:
+        row = session.one("outstanding", plugin=job.plugin, command=job.command)
+        outstanding = row[0] if row else 0
+        if conditions.if_running is IfRunning.CANCEL:
+            outstanding -= sum(each.command == job.command for each in chain)
+    breaker = session.one("breaker", plugin=job.plugin, command=job.command)
+    view = FireView(
+        previous_live=bool(chain),
+        outstanding=outstanding,
+        breaker=None if breaker is None else read_breaker(breaker),
+    )
+    return decide_start(conditions, view, session.now)
+
+
+def _started_jobs(firing: Firing, start: Start | SkipReason) -> tuple[NewJob, ...]:
+    """What really goes on the queue. A probe goes alone: the others would not wait for its verdict."""
+    if firing.job is None or isinstance(start, SkipReason):
+        return ()
+    return (firing.job,) if start.probe else (firing.job, *firing.followers)
+
+
+def _not_started(occurrence: Occurrence, start: Start | SkipReason) -> Occurrence:
+    reason = start if isinstance(start, SkipReason) else SkipReason.BREAKER_HALF_OPEN
+    return replace(
+        occurrence, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None, until_at=None
+    )
+
+
+def _make_way(session: Session, firing: Firing, chain: Sequence[Job]) -> str | None:
+    """The job that the new one waits for; with `cancel`, that one is asked to end and queued ones do."""
+    if firing.conditions is None or not chain:
+        return None
+    if firing.conditions.if_running is not IfRunning.CANCEL:
+        return chain[0].id
+    for job in chain:
+        # Without rules: that a replaced run has ended says nothing about when the next one is.
+        cancel(session, job.id, Rules())
+    return next((job.id for job in chain if job.status is JobStatus.RUNNING), None)
+
+
+def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> None:
     session.run(
         "advance_schedule",
         plugin=entry.plugin,
         schedule_id=entry.schedule_id,
         next_at=text_or_none(entry.next_at),
         nominal_at=text_or_none(entry.nominal_at),
-        last_job_id=firing.job.id if firing.job else None,
-        last_fired_at=session.stamp if firing.job else None,
+        last_job_id=jobs[-1].id if jobs else None,
+        last_fired_at=session.stamp if jobs else None,
         at=session.stamp,
     )
-    if firing.job is None:
-        return FiringAnswer.SKIPPED
-    # The occurrence is the identity; a schedule's job needs no dedupe key.
-    submit_job(session, firing.job, timedelta(0))
-    if firing.probe:
-        begin_probe(session, firing.job.plugin, firing.job.command, firing.job.id)
-    return FiringAnswer.FIRED
 
 
 def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
@@ -66,17 +181,26 @@ def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
         "nominal_at": format_instant(occurrence.nominal_at),
     }
     covered = session.one("last_covered", **place)
-    return session.one("occurrence_exists", **place) is not None or (
-        covered is not None and covered[0] >= place["nominal_at"]
+    return _has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])
+
+
+def _has_row(session: Session, occurrence: Occurrence) -> bool:
+    found = session.one(
+        "occurrence_exists",
+        plugin=occurrence.plugin,
+        schedule_id=occurrence.schedule_id,
+        nominal_at=format_instant(occurrence.nominal_at),
     )
+    return found is not None
 
 
 def _record(session: Session, occurrence: Occurrence) -> None:
     until = format_instant(occurrence.until_at or occurrence.nominal_at)
     skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
+    late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
     place = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
     last = session.one("last_occurrence", **place) if skipped else None
-    if last is not None and last[1] == OccurrenceOutcome.SKIPPED and last[2] == occurrence.reason:
+    if last is not None and _continues(last, occurrence):
         # Adjacent skips for one reason are one row: a schedule that is off for a week stays readable.
         session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
     else:
@@ -89,7 +213,7 @@ def _record(session: Session, occurrence: Occurrence) -> None:
             outcome=occurrence.outcome,
             reason=occurrence.reason,
             job_id=occurrence.job_id,
-            late_ms=None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000),
+            late_ms=late,
             at=session.stamp,
         )
     entry = LedgerEntry(
@@ -98,11 +222,20 @@ def _record(session: Session, occurrence: Occurrence) -> None:
         data={
             **place,
             "nominal_at": format_instant(occurrence.nominal_at),
+            "until_at": until,
             "count": occurrence.count,
             "reason": occurrence.reason,
+            "late_ms": late,
         },
     )
     write_ledger(session, (entry,))
+
+
+def _continues(last: tuple[Cell, ...], occurrence: Occurrence) -> bool:
+    """Whether a skip goes on with the row before it, and lies after it: the clock may have been set back."""
+    _, outcome, reason, until = last
+    later: bool = until < format_instant(occurrence.nominal_at)
+    return later and outcome == OccurrenceOutcome.SKIPPED and bool(reason == occurrence.reason)
 
 
 def pause(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ductile.core.breaker import Breaker, reason_for
+from ductile.core.breaker import Breaker
 from ductile.core.instants import format_instant
 from ductile.core.jobs import REASONS, TERMINAL, Hold, Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.json_values import JsonValue
@@ -23,7 +23,7 @@ from ductile.core.settlement import (
     SettleView,
     settle,
 )
-from ductile.store.rows import object_or_none, read_breaker, read_job, text_or_none, to_json
+from ductile.store.rows import object_or_none, read_breaker, read_job, storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.values import (
     CancelAnswer,
@@ -37,6 +37,7 @@ from ductile.store.values import (
 )
 from ductile.store.verbs.breakers import write_breaker
 from ductile.store.verbs.holds import SWEEP, hold_for, is_live, release_after
+from ductile.store.verbs.inits import note_init
 from ductile.store.verbs.submit import insert_event, submit_job
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
 
@@ -52,16 +53,16 @@ def settle_execution(
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return settle_job(session, job, outcome, rules)
     logged = session.one("log_status", job_id=job_id, execution=execution)
-    given_up = logged is None or logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
+    given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not given_up or isinstance(outcome, Orphaned | Interrupted):
         return Unsettled.ALREADY_SETTLED
-    _log_late_result(session, job, execution, outcome)
-    return Unsettled.SUPERSEDED
+    first = _log_late_result(session, job, execution, outcome)
+    return Unsettled.SUPERSEDED if first else Unsettled.ALREADY_SETTLED
 
 
 def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled:
     """Decide and apply. The caller has read `job` in this transaction."""
-    view = _read_view(session, job, outcome)
+    view = _read_view(session, job, outcome, rules)
     settlement = settle(view, outcome, rules, session.now, session.dice)
     _write_job(session, job, settlement)
     if settlement.log is not None:
@@ -74,15 +75,9 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
             artifacts=settlement.artifacts,
         )
     for transition in settlement.transitions:
-        write_transition(
-            session,
-            transition,
-            job_id=job.id,
-            run_id=job.run_id,
-            execution=job.execution,
-            about=f"{job.plugin}.{job.command}",
-        )
+        write_transition(session, transition, job, execution=job.execution)
     _write_plugin_effects(session, job, view, settlement)
+    note_init(session, job, settlement)
     for event in settlement.events:
         new = NewEvent(
             id=event.id,
@@ -102,22 +97,30 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
             attempt=settlement.attempt,
             callback=job.callback,
         )
-    release_after(session, job)
+    release_after(session, job, ended=settlement.is_terminal)
     return Settled(job_id=job.id, settlement=settlement, started=started)
 
 
-def _read_view(session: Session, job: Job, outcome: Outcome) -> SettleView:
+def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> SettleView:
     """Only what this outcome can need is read: most jobs keep no state and have no breaker."""
-    state, breaker = None, None
+    state, breaker, latest = None, None, None
     if isinstance(outcome, Completed) and outcome.response.state_updates:
         state = session.one("plugin_state", plugin=job.plugin)
     if job.submitted_by is SubmittedBy.SCHEDULER:
         breaker = session.one("breaker", plugin=job.plugin, command=job.command)
+        if job.submitted_detail in rules.plugin(job.plugin).schedules:
+            latest = session.one(
+                "schedule_of_latest_job",
+                plugin=job.plugin,
+                schedule_id=job.submitted_detail,
+                job_id=job.id,
+            )
     return SettleView(
         job=job,
         state={} if state is None else object_or_none(state[0]) or {},
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
+        latest_of=None if latest is None else latest[0],
     )
 
 
@@ -135,7 +138,7 @@ def _write_job(session: Session, job: Job, settlement: Settlement) -> None:
         completed_at=session.stamp if settlement.is_terminal else None,
         next_retry_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
-        last_error=settlement.last_error,
+        last_error=storable(settlement.last_error),
         suspect=int(settlement.suspect),
         artifacts=to_json(settlement.artifacts) if settlement.artifacts else None,
     )
@@ -149,9 +152,10 @@ def _write_log(
     execution: int,
     became: tuple[JobStatus, Reason],
     artifacts: Sequence[JsonValue] = (),
-) -> None:
+) -> bool:
+    """Write the row of an execution; False if it has one."""
     evidence = log.evidence
-    session.run(
+    written = session.insert(
         "insert_log",
         job_id=job.id,
         execution=execution,
@@ -163,11 +167,11 @@ def _write_log(
         reason=log.reason,
         job_status=became[0],
         job_reason=became[1],
-        result=evidence.stdout,
-        stderr=evidence.stderr,
+        result=storable(evidence.stdout),
+        stderr=storable(evidence.stderr),
         exit_code=evidence.exit_code,
         signal=evidence.signal,
-        error=log.error,
+        error=storable(log.error),
         duration_ms=evidence.duration.total_seconds() * 1000,
         submitted_by=job.submitted_by,
         submitted_detail=job.submitted_detail,
@@ -183,16 +187,19 @@ def _write_log(
         trace_id=job.trace_id,
         artifacts=to_json(artifacts) if artifacts else None,
     )
+    return written is not None
 
 
-def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> None:
+def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
+    """Keep what came too late; whether it was news."""
     log = LogEntry(
         status=LogStatus.SUPERSEDED,
         reason=job.reason,
         error="the result came after the job had been given up; it was not applied",
         evidence=outcome.evidence,
     )
-    _write_log(session, job, log, execution=execution, became=(job.status, job.reason))
+    if not _write_log(session, job, log, execution=execution, became=(job.status, job.reason)):
+        return False
     entry = LedgerEntry(
         kind=LedgerKind.JOB_RESULT_SUPERSEDED,
         job_id=job.id,
@@ -200,6 +207,7 @@ def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcom
         data={"execution": execution},
     )
     write_ledger(session, (entry,))
+    return True
 
 
 def _write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
@@ -222,6 +230,15 @@ def _write_plugin_effects(session: Session, job: Job, view: SettleView, settleme
             claim_seq=job.claim_seq,
             at=session.stamp,
         )
+    if settlement.next_slot is not None:
+        session.run(
+            "redraw_schedule",
+            plugin=job.plugin,
+            schedule_id=view.latest_of,
+            next_at=format_instant(settlement.next_slot.start_at),
+            nominal_at=format_instant(settlement.next_slot.nominal_at),
+            at=session.stamp,
+        )
     if settlement.breaker is not None:
         before = view.breaker or Breaker()
         write_breaker(
@@ -230,7 +247,7 @@ def _write_plugin_effects(session: Session, job: Job, view: SettleView, settleme
             job.command,
             before,
             settlement.breaker,
-            reason=reason_for(before, settlement.breaker),
+            reason=settlement.breaker_reason,
             job_id=job.id,
         )
 
@@ -272,14 +289,7 @@ def retry(session: Session, job_id: str) -> RetryAnswer:
     hold = hold_for(session, job, suspect=False)
     session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
-    write_transition(
-        session,
-        back,
-        job_id=job.id,
-        run_id=job.run_id,
-        execution=job.execution,
-        about=f"{job.plugin}.{job.command}",
-    )
+    write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
         told = CallbackEvent(state=CallbackState.QUEUED)
         write_callback(session, told, job_id=job.id, attempt=1, callback=job.callback)

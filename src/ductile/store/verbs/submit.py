@@ -34,9 +34,24 @@ _TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
 def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
     if submission.event is not None:
         insert_event(session, submission.event)
-    for context in submission.contexts:
+    answers = tuple(submit_job(session, job, submission.dedupe_window) for job in submission.jobs)
+    # Only for what was accepted: a duplicate leaves no context behind (ENGINE 2).
+    accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
+    for context in _contexts_of(submission, accepted):
         insert_context(session, context)
-    return tuple(submit_job(session, job, submission.dedupe_window) for job in submission.jobs)
+    return answers
+
+
+def _contexts_of(submission: Submission, accepted: set[str]) -> list[NewContext]:
+    """The contexts of these jobs and, among those submitted with them, the ones they descend from."""
+    by_id = {context.id: context for context in submission.contexts}
+    wanted: dict[str, NewContext] = {}
+    for job in submission.jobs:
+        context = by_id.get(job.event_context_id or "") if job.id in accepted else None
+        while context is not None and context.id not in wanted:
+            wanted[context.id] = context
+            context = by_id.get(context.parent_id or "")
+    return list(wanted.values())
 
 
 def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
@@ -49,14 +64,7 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
     seq = _insert(session, job, hold)
     if seq is None:
         return _conflict(session, job)
-    write_transition(
-        session,
-        _SUBMITTED,
-        job_id=job.id,
-        run_id=job.run_id,
-        execution=0,
-        about=f"{job.plugin}.{job.command}",
-    )
+    write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
         write_callback(session, _TOLD_QUEUED, job_id=job.id, attempt=1, callback=job.callback)
     return Accepted(job_id=job.id, seq=seq, ready=hold is None)

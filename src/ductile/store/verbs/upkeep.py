@@ -66,8 +66,6 @@ def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) ->
     for seq, job_id, plugin, payload in session.all(
         "prunable_jobs", status=status, before=before, limit=limit
     ):
-        if session.one("live_descendant", id=job_id) is not None:
-            continue
         if payload is not None:
             session.run("keep_payload", job_id=job_id, payload=payload)
         if plugin == RUN_PLUGIN:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from ductile.core.ids import make_id
+from ductile.core.instants import format_instant
 from ductile.core.jobs import Callback, Transition
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.settlement import CallbackEvent
@@ -13,15 +15,24 @@ from ductile.store.rows import to_json
 from ductile.store.session import Session
 
 
-def write_transition(
-    session: Session, transition: Transition, *, job_id: str, run_id: str | None, execution: int, about: str
-) -> None:
-    """Append the edge to the ledger and, with its number there, to the job's own history.
+class Subject(Protocol):
+    """The job that a transition is of, new or stored."""
 
-    `about` is the job's plugin.command.
-    """
+    @property
+    def id(self) -> str: ...
+    @property
+    def run_id(self) -> str | None: ...
+    @property
+    def plugin(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+
+
+def write_transition(session: Session, transition: Transition, job: Subject, *, execution: int) -> None:
+    """Append the edge to the ledger and, with its number there, to the job's own history."""
     told = {
-        "job": about,
+        "plugin": job.plugin,
+        "command": job.command,
         "from": transition.from_status,
         "to": transition.to_status,
         "reason": transition.reason,
@@ -31,13 +42,13 @@ def write_transition(
         "insert_ledger",
         at=session.stamp,
         kind=LedgerKind.JOB_TRANSITION,
-        job_id=job_id,
-        run_id=run_id,
+        job_id=job.id,
+        run_id=job.run_id,
         data=to_json(told),
     )
     session.run(
         "insert_transition",
-        job_id=job_id,
+        job_id=job.id,
         seq=seq,
         execution=execution,
         from_status=transition.from_status,
@@ -86,5 +97,7 @@ def write_callback(
         state=event.state,
         url=callback.url,
         body=body,
+        # Due by the clock: a stamp may lie ahead of it after the clock was set back.
+        due_at=format_instant(session.now),
         at=session.stamp,
     )

@@ -373,6 +373,7 @@ CREATE TABLE state_deliveries (
   status          TEXT NOT NULL CHECK (status IN ('pending', 'delivered', 'dropped')),
   attempts        INTEGER NOT NULL DEFAULT 0,      -- counted before sending
   next_attempt_at TEXT,
+  retry_wait      REAL,                            -- seconds; what next_attempt_at was drawn from
   last_status     INTEGER,
   last_error      TEXT,
   created_at      TEXT NOT NULL,

@@ -14,7 +14,7 @@ SELECT callback_state FROM job_queue WHERE id = :job_id
 
 -- name: insert_delivery
 INSERT INTO state_deliveries (id, job_id, sequence, state, url, body, status, next_attempt_at, created_at)
-VALUES (:id, :job_id, :sequence, :state, :url, :body, 'pending', :at, :at)
+VALUES (:id, :job_id, :sequence, :state, :url, :body, 'pending', :due_at, :at)
 
 -- name: due_deliveries
 -- First attempts go out in order for each job: one with an untried predecessor is not due yet.
@@ -28,19 +28,32 @@ WHERE status = 'pending' AND next_attempt_at <= :now
 ORDER BY next_attempt_at, seq LIMIT :limit
 
 -- name: count_attempt
-UPDATE state_deliveries SET attempts = attempts + 1, next_attempt_at = :retry_at WHERE seq = :seq
+UPDATE state_deliveries SET attempts = attempts + 1, next_attempt_at = :retry_at, retry_wait = :retry_wait
+WHERE seq = :seq
+
+-- name: clamp_delivery_waits
+-- As `clamp_waits`, for the outbox.
+UPDATE state_deliveries SET next_attempt_at =
+  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(retry_wait, 0) || ' seconds') || '000Z'
+WHERE seq IN (
+  SELECT seq FROM state_deliveries
+  WHERE status = 'pending' AND next_attempt_at >
+    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(retry_wait, 0) + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING seq
 
 -- name: delivery_by_id
 SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
 
 -- name: report_delivery
 UPDATE state_deliveries SET
-  status = :status, next_attempt_at = :next_attempt_at, completed_at = :completed_at,
+  status = :status, next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
   last_status = :last_status, last_error = :last_error
 WHERE seq = :seq
 
 -- name: resend_delivery
-UPDATE state_deliveries SET status = 'pending', next_attempt_at = :at, completed_at = NULL
+UPDATE state_deliveries SET status = 'pending', next_attempt_at = :at, retry_wait = NULL, completed_at = NULL
 WHERE id = :id AND status <> 'pending' RETURNING seq
 
 -- name: deliveries

@@ -6,6 +6,14 @@ submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_a
 source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
 claim_seq, suspect, callback_url, callback_model, artifacts
 
+-- fragment: job_filters
+-- Every list checks all of them; which index drives it is the one thing the lists differ in.
+(:id IS NULL OR id = :id) AND (:run_id IS NULL OR run_id = :run_id)
+AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
+AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
+AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
+
 -- name: insert_job
 -- No row comes back if a child with the same origin exists.
 INSERT INTO job_queue (
@@ -66,7 +74,7 @@ ORDER BY seq LIMIT 1
 SELECT status FROM job_queue WHERE id = :id AND status IN ('queued', 'running')
 
 -- name: successors
-SELECT {job_columns} FROM job_queue WHERE after_job_id = :id AND hold = 'predecessor' ORDER BY seq LIMIT 500
+SELECT {job_columns} FROM job_queue WHERE after_job_id = :id AND hold = 'predecessor' ORDER BY seq LIMIT :limit
 
 -- name: active_suspect
 SELECT seq FROM job_queue
@@ -102,6 +110,9 @@ FROM plugins WHERE name IS NOT NULL
 -- name: next_head
 SELECT min(seq) FROM job_queue INDEXED BY job_queue_ready
 WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
+
+-- name: ready_job
+SELECT seq FROM job_queue WHERE id = :id AND status = 'queued' AND hold IS NULL
 
 -- name: claimed_job
 SELECT {job_columns}, payload FROM job_queue WHERE seq = :seq
@@ -199,48 +210,33 @@ SELECT id FROM tree LIMIT :limit
 
 -- name: jobs_newest
 SELECT {job_columns} FROM job_queue
-WHERE seq < :before
-  AND (:status IS NULL OR status = :status)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:created_from IS NULL OR created_at >= :created_from)
-  AND (:created_before IS NULL OR created_at < :created_before)
+WHERE seq < :before AND {job_filters}
+ORDER BY seq DESC LIMIT :limit
+
+-- name: job_of_id
+SELECT {job_columns} FROM job_queue
+WHERE id = :id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_status
 -- For every status but succeeded: most rows have that, and reading from the newest finds them soonest.
 SELECT {job_columns} FROM job_queue
-WHERE status <> 'succeeded' AND status = :status AND seq < :before
-  AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:created_from IS NULL OR created_at >= :created_from)
-  AND (:created_before IS NULL OR created_at < :created_before)
+WHERE status <> 'succeeded' AND status = :status AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_plugin
 SELECT {job_columns} FROM job_queue
-WHERE plugin = :plugin AND seq < :before
-  AND (:status IS NULL OR status = :status)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:created_from IS NULL OR created_at >= :created_from)
-  AND (:created_before IS NULL OR created_at < :created_before)
+WHERE plugin = :plugin AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_parent
 SELECT {job_columns} FROM job_queue
-WHERE parent_job_id = :parent_job_id AND seq < :before
-  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:created_from IS NULL OR created_at >= :created_from)
-  AND (:created_before IS NULL OR created_at < :created_before)
+WHERE parent_job_id = :parent_job_id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_run
 SELECT {job_columns} FROM job_queue
-WHERE run_id = :run_id AND seq < :before
-  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:created_from IS NULL OR created_at >= :created_from)
-  AND (:created_before IS NULL OR created_at < :created_before)
+WHERE run_id = :run_id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: transitions_of_job

@@ -5,6 +5,13 @@ seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reas
 exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
 completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts
 
+-- fragment: log_filters
+(:job_id IS NULL OR job_id = :job_id) AND (:plugin IS NULL OR plugin = :plugin)
+AND (:status IS NULL OR status = :status)
+AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+AND (:completed_from IS NULL OR completed_at >= :completed_from)
+AND (:completed_before IS NULL OR completed_at < :completed_before)
+
 -- name: executions_of_job
 SELECT {log_columns}, result, stderr, payload FROM job_log WHERE job_id = :job_id ORDER BY execution, seq
 
@@ -14,49 +21,28 @@ WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 
 
 -- name: log_newest
 SELECT {log_columns} FROM job_log
-WHERE seq < :before
-  AND (:status IS NULL OR status = :status)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:completed_from IS NULL OR completed_at >= :completed_from)
-  AND (:completed_before IS NULL OR completed_at < :completed_before)
+WHERE seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_of_status
 SELECT {log_columns} FROM job_log
-WHERE status <> 'succeeded' AND status = :status AND seq < :before
-  AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:completed_from IS NULL OR completed_at >= :completed_from)
-  AND (:completed_before IS NULL OR completed_at < :completed_before)
+WHERE status <> 'succeeded' AND status = :status AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_of_plugin
 SELECT {log_columns} FROM job_log
-WHERE plugin = :plugin AND seq < :before
-  AND (:status IS NULL OR status = :status)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:completed_from IS NULL OR completed_at >= :completed_from)
-  AND (:completed_before IS NULL OR completed_at < :completed_before)
+WHERE plugin = :plugin AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_of_job
 SELECT {log_columns} FROM job_log INDEXED BY job_log_execution
-WHERE job_id = :job_id AND seq < :before
-  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:completed_from IS NULL OR completed_at >= :completed_from)
-  AND (:completed_before IS NULL OR completed_at < :completed_before)
+WHERE job_id = :job_id AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_with_words
 -- CROSS JOIN keeps the order: the words find the rows, newest first, and the rest is checked on them.
 SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
-WHERE job_log_text MATCH :words AND job_log_text.rowid < :before
-  AND (:job_id IS NULL OR job_id = :job_id)
-  AND (:status IS NULL OR status = :status) AND (:plugin IS NULL OR plugin = :plugin)
-  AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-  AND (:completed_from IS NULL OR completed_at >= :completed_from)
-  AND (:completed_before IS NULL OR completed_at < :completed_before)
+WHERE job_log_text MATCH :words AND job_log_text.rowid < :before AND {log_filters}
 ORDER BY job_log_text.rowid DESC LIMIT :limit
 
 -- name: unsearchable

@@ -31,6 +31,15 @@ UPDATE schedule_entries SET
   last_fired_at = coalesce(:last_fired_at, last_fired_at), updated_at = :at
 WHERE plugin = :plugin AND schedule_id = :schedule_id
 
+-- name: schedule_of_latest_job
+-- The end of an older run does not decide when the next one is.
+SELECT schedule_id FROM schedule_entries
+WHERE plugin = :plugin AND schedule_id = :schedule_id AND last_job_id = :job_id
+
+-- name: redraw_schedule
+UPDATE schedule_entries SET next_at = :next_at, nominal_at = :nominal_at, updated_at = :at
+WHERE plugin = :plugin AND schedule_id = :schedule_id
+
 -- name: pause_schedule
 UPDATE schedule_entries SET paused_at = :paused_at, updated_at = :at
 WHERE plugin = :plugin AND schedule_id = :schedule_id
@@ -41,7 +50,7 @@ SELECT 1 FROM occurrences
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at = :nominal_at
 
 -- name: last_occurrence
-SELECT seq, outcome, reason FROM occurrences
+SELECT seq, outcome, reason, until_at FROM occurrences
 WHERE plugin = :plugin AND schedule_id = :schedule_id ORDER BY nominal_at DESC LIMIT 1
 
 -- name: insert_occurrence

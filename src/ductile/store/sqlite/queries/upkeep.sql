@@ -18,24 +18,26 @@ SELECT seq, hash, origin, content, loaded_at FROM config_snapshots ORDER BY seq 
 -- name: get_meta
 SELECT value FROM store_meta WHERE key = :key
 
+-- name: keep_meta
+INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING
+
 -- name: put_meta
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: prunable_jobs
--- Ended long enough ago, and not a step of a run that is still kept.
+-- Ended long enough ago, not a step of a run that is still kept, and nothing below it alive.
 SELECT seq, id, plugin, payload FROM job_queue AS candidate
 WHERE status = :status AND completed_at < :before AND seq < (SELECT max(seq) FROM job_queue)
   AND NOT EXISTS (SELECT 1 FROM job_queue AS run WHERE run.id = candidate.run_id AND run.id <> candidate.id)
+  AND NOT EXISTS (
+    WITH RECURSIVE below (id, status) AS (
+      SELECT child.id, child.status FROM job_queue AS child WHERE child.parent_job_id = candidate.id
+      UNION
+      SELECT child.id, child.status FROM below CROSS JOIN job_queue AS child ON child.parent_job_id = below.id
+    )
+    SELECT 1 FROM below WHERE status IN ('queued', 'running')
+  )
 ORDER BY completed_at LIMIT :limit
-
--- name: live_descendant
-WITH RECURSIVE below (id) AS (
-  SELECT id FROM job_queue WHERE parent_job_id = :id
-  UNION
-  SELECT job_queue.id FROM job_queue JOIN below ON job_queue.parent_job_id = below.id
-)
-SELECT 1 FROM below CROSS JOIN job_queue ON job_queue.id = below.id
-WHERE job_queue.status IN ('queued', 'running') LIMIT 1
 
 -- name: keep_payload
 -- The log takes over what only the queue row knew.

@@ -1,0 +1,184 @@
+"""The composition root: the one place where adapters meet ports, and the only one with a real clock.
+
+`serve` is the daemon. The others give a command the store while no daemon runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+
+from ductile.config.snapshot import Snapshot, SqliteLocation
+from ductile.control.place import socket_path
+from ductile.control.server import ControlServer
+from ductile.core.json_values import JsonObject
+from ductile.engine.alone import TreeRunner
+from ductile.engine.clock import SystemClock
+from ductile.engine.engine import Engine, Equipment
+from ductile.engine.execution import Executor, Surroundings
+from ductile.engine.lock import StoreLock
+from ductile.engine.reporting import Followers, Reporter
+from ductile.engine.waiters import Waiters
+from ductile.errors import ConfigError, DuctileError
+from ductile.operations import registry
+from ductile.operations.configuration import open_configuration
+from ductile.operations.desk import Desk
+from ductile.runner.warm.pool import WarmRunner
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.telemetry.logs import LogWriter
+from ductile.telemetry.signals import Signal, Signals, Subscriber
+
+
+def state_file(snapshot: Snapshot) -> Path:
+    if not isinstance(snapshot.state, SqliteLocation):
+        raise ConfigError("state.url is not supported by this version", hint="Use state.path.")
+    return snapshot.state.path
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def serve(
+    named: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
+) -> None:
+    """Run the daemon until it is told to stop. Whatever it could not deal with is raised at the end."""
+    snapshot = open_configuration(named, environ).snapshot
+    path = state_file(snapshot)
+    lock = StoreLock(path.parent)
+    log = LogWriter(sys.stdout.buffer, _now)
+    signals = Signals()
+    signals.subscribe(log)
+    for subscriber in subscribers:
+        signals.subscribe(subscriber)
+    _follow(log, snapshot)
+    signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
+
+    def load() -> Snapshot:
+        fresh = open_configuration(named, environ).snapshot
+        _follow(log, fresh)
+        return fresh
+
+    store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
+    runner = WarmRunner()
+    equipment = Equipment(
+        store=store,
+        runner=runner,
+        clock=SystemClock(),
+        dice=SystemRandom(),
+        signals=signals,
+        environ=environ,
+        load=load,
+    )
+    try:
+        await _serve_with(Engine(equipment, snapshot), equipment, socket_path(path.parent, environ))
+    finally:
+        await runner.close()
+        await store.close()
+        lock.release()
+        signals.emit(Signal.SERVICE_STOPPED)
+        log.close()
+
+
+async def _serve_with(engine: Engine, equipment: Equipment, socket: Path) -> None:
+    desk = Desk(
+        store=equipment.store,
+        snapshot=engine.snapshot,
+        now=equipment.clock.now,
+        dice=equipment.dice,
+        engine=engine,
+    )
+    control = ControlServer(socket, registry.at(desk))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, engine.stop)
+    reloads: set[asyncio.Task[object]] = set()
+    loop.add_signal_handler(signal.SIGHUP, _reload_in_background(engine, reloads))
+    await control.start()
+    try:
+        await engine.run(lambda: equipment.signals.emit(Signal.SERVICE_READY))
+    finally:
+        await control.stop()
+
+
+def _reload_in_background(engine: Engine, kept: set[asyncio.Task[object]]) -> Callable[[], None]:
+    """What SIGHUP does. A reload that is refused was told of by its signal."""
+
+    async def reload() -> None:
+        # What was wrong is told as config.refused; a signal has nobody to answer to.
+        with suppress(DuctileError):
+            await engine.reload()
+
+    def start() -> None:
+        task: asyncio.Task[object] = asyncio.create_task(reload())
+        kept.add(task)
+        task.add_done_callback(kept.discard)
+
+    return start
+
+
+def _follow(log: LogWriter, snapshot: Snapshot) -> None:
+    service = snapshot.service
+    log.configure(level=str(service.log_level), text=str(service.log_format) == "text")
+
+
+@asynccontextmanager
+async def without_daemon(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[Desk]:
+    """The store while no daemon runs: under its lock, without scheduler and listeners.
+
+    Raises `ConflictError` if a daemon holds the store.
+    """
+    snapshot = open_configuration(named, environ).snapshot
+    path = state_file(snapshot)
+    lock = StoreLock(path.parent)
+    try:
+        store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
+        try:
+            yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=SystemRandom())
+        finally:
+            await store.close()
+    finally:
+        lock.release()
+
+
+async def ask_without_daemon(
+    named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
+) -> JsonObject:
+    """An operation on the store of a daemon that does not run."""
+    async with without_daemon(named, environ) as desk:
+        return await registry.OPERATIONS[operation](desk, given)
+
+
+async def run_without_daemon(named: str | None, environ: Mapping[str, str], given: JsonObject) -> JsonObject:
+    """Submit one job and run it here, with everything it leads to; what `job.show` says of it then."""
+    async with without_daemon(named, environ) as desk:
+        tree = TreeRunner(desk.store, owner=f"cli:{os.getpid()}")
+        followers = Followers(
+            retry_expected=lambda _due: None,
+            schedule_moved=lambda: None,
+            job_ended=lambda: None,
+            settled=tree.follow,
+        )
+        signals = Signals()
+        runner = WarmRunner()
+        executor = Executor(
+            desk.store,
+            runner,
+            desk.snapshot,
+            SystemClock(),
+            Reporter(signals, Waiters(), followers),
+            Surroundings(environ=environ, directory=str(Path.cwd())),
+        )
+        try:
+            submitted = await registry.OPERATIONS["plugin.run"](desk, given)
+            await tree.run(executor, str(submitted["job_id"]))
+        finally:
+            await runner.close()
+        return await registry.OPERATIONS["job.show"](desk, {"job_id": submitted["job_id"]})

@@ -1,0 +1,109 @@
+"""Answering on the socket: check who asks, find the operation, give its answer or its error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ductile.core.json_values import JsonObject
+from ductile.errors import DeniedError, DuctileError, UsageError
+
+Operation = Callable[[JsonObject], Awaitable[JsonObject]]
+
+_LONGEST_REQUEST = 16 * 1024 * 1024
+
+
+class ControlServer:
+    def __init__(self, path: Path, operations: Mapping[str, Operation]) -> None:
+        self._path = path
+        self._operations = operations
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. The caller holds the store's lock, so a socket that is in the way is a dead daemon's."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._accept, str(self._path), limit=_LONGEST_REQUEST
+            )
+        finally:
+            os.umask(mask)
+
+    async def stop(self) -> None:
+        """Answer who is connected, then close."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._open:
+            await asyncio.wait(self._open, timeout=5)
+        self._path.unlink(missing_ok=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a connection is served by a task
+        self._open.add(task)
+        try:
+            said = await self._answer(reader, writer)
+            writer.write(msgspec.json.encode(said) + b"\n")
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the other side has gone; what it asked for is done or was refused
+        finally:
+            self._open.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        try:
+            _refuse_strangers(writer)
+            operation, given = _decode(await reader.readuntil(b"\n"))
+            handler = self._operations.get(operation)
+            if handler is None:
+                raise UsageError(f"the daemon knows no operation {operation}", hint="Is it an older version?")
+            return {"answer": await handler(given)}
+        except asyncio.LimitOverrunError:
+            return _error(UsageError("the request is too large"))
+        except DuctileError as error:
+            return _error(error)
+
+
+def _decode(line: bytes) -> tuple[str, JsonObject]:
+    try:
+        said = msgspec.json.decode(line)
+        return str(said["operation"]), dict(said["given"])
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
+        raise UsageError("the request is not one of ours") from None
+
+
+def _error(error: DuctileError) -> dict[str, Any]:
+    return {
+        "error": {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "details": error.details,
+        }
+    }
+
+
+def _refuse_strangers(writer: asyncio.StreamWriter) -> None:
+    """Only our own user and root: the socket's mode says so already, and the kernel tells who it is."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    connection = writer.get_extra_info("socket")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _pid, uid, _gid = struct.unpack("3i", raw)
+    if uid not in (0, os.getuid()):
+        raise DeniedError("this daemon belongs to another user")

@@ -1,0 +1,151 @@
+"""Looking at a schedule from outside: what is to come, and a proof that nothing was left out (SPEC 5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Protocol
+
+from ductile.core.occurrences import SkipReason, forbidden
+from ductile.core.schedule import CLOCK_SLACK, Every, ScheduleRule, Slot, place, slots_from, step
+
+#: The reason under which a run that a person asked for stands in the history.
+RUN_NOW = "run_now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """An occurrence to come. Only the first one's jitter is drawn; `skip` is known from its hours alone."""
+
+    nominal_at: datetime
+    start_at: datetime
+    skip: SkipReason | None
+
+
+def preview(rule: ScheduleRule, slot: Slot | None, count: int) -> tuple[Upcoming, ...]:
+    """The next occurrences from where a schedule stands, an `every` as if each run ended at once."""
+    if slot is None:
+        return ()
+    nominals = islice(slots_from(rule, slot.nominal_at), count)
+    return tuple(
+        Upcoming(
+            nominal_at=nominal,
+            start_at=slot.start_at if nominal == slot.nominal_at else place(rule, nominal),
+            skip=forbidden(rule, place(rule, nominal)),
+        )
+        for nominal in nominals
+    )
+
+
+class Accounted(Protocol):
+    """A row of the history: an instant, or a range of `count` adjacent ones."""
+
+    @property
+    def nominal_at(self) -> datetime: ...
+
+    @property
+    def until_at(self) -> datetime | None: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def reason(self) -> str | None: ...
+
+    @property
+    def job_id(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A stretch in which at least one occurrence is unaccounted for, or accounted for more than once."""
+
+    from_at: datetime
+    to_at: datetime
+    expected: int
+    found: int
+
+
+def prove_no_gap(
+    rows: Sequence[Accounted],
+    rule: ScheduleRule,
+    *,
+    since: datetime,
+    until: datetime,
+    ended: Mapping[str, datetime] | None = None,
+) -> tuple[Gap, ...]:
+    """Every violation between two instants; none proves that each occurrence is accounted for once.
+
+    `since` is an occurrence that is in the rows. An `every` counts from the end of its runs, so their
+    ends are needed; a run that is not in `ended` has not ended.
+    """
+    ordered = sorted(rows, key=lambda row: row.nominal_at)
+    if isinstance(rule.trigger, Every):
+        return tuple(_gaps_of_every(ordered, rule, since, until, ended or {}))
+    return tuple(_gaps_of_calendar(ordered, rule, since, until))
+
+
+def _end_of(row: Accounted) -> datetime:
+    return row.until_at or row.nominal_at
+
+
+def _gaps_of_calendar(
+    rows: Sequence[Accounted], rule: ScheduleRule, since: datetime, until: datetime
+) -> Iterator[Gap]:
+    """Each nominal instant lies in exactly one row, and a range counts as many as lie in it."""
+    planned = [row for row in rows if row.reason != RUN_NOW]
+    held = [0] * len(planned)
+    position = 0
+    for nominal in slots_from(rule, since):
+        if nominal > until:
+            break
+        while position < len(planned) and _end_of(planned[position]) < nominal:
+            position += 1
+        covering = 0
+        for index in range(position, len(planned)):
+            if planned[index].nominal_at > nominal:
+                break
+            if _end_of(planned[index]) >= nominal:
+                covering += 1
+                held[index] += 1
+        if covering != 1:
+            yield Gap(from_at=nominal, to_at=nominal, expected=1, found=covering)
+    for row, inside in zip(planned, held, strict=True):
+        if since <= row.nominal_at and _end_of(row) <= until and inside != row.count:
+            yield Gap(from_at=row.nominal_at, to_at=_end_of(row), expected=inside, found=row.count)
+
+
+def _gaps_of_every(
+    rows: Sequence[Accounted],
+    rule: ScheduleRule,
+    since: datetime,
+    until: datetime,
+    ended: Mapping[str, datetime],
+) -> Iterator[Gap]:
+    """Nothing follows later than one interval after what came before it, or after the run's own end."""
+    anchor, run_end = since, None
+    for row in rows:
+        if row.nominal_at > until:
+            break
+        if row.nominal_at > since and row.nominal_at > (limit := _limit(rule, anchor, run_end)):
+            yield Gap(from_at=anchor, to_at=limit, expected=1, found=0)
+        anchor = max(anchor, _end_of(row))
+        if row.job_id is not None:
+            run_end = ended.get(row.job_id)
+    if until > (limit := _limit(rule, anchor, run_end)):
+        yield Gap(from_at=anchor, to_at=limit, expected=1, found=0)
+
+
+def _limit(rule: ScheduleRule, anchor: datetime, run_end: datetime | None) -> datetime:
+    """The latest instant of what follows: a run that ended before the provisional one re-drew it."""
+    provisional = _latest_after(rule, anchor)
+    if run_end is not None and anchor <= run_end <= provisional:
+        return _latest_after(rule, run_end)
+    return provisional
+
+
+def _latest_after(rule: ScheduleRule, anchor: datetime) -> datetime:
+    """One interval later, with its jitter spent and the clock a little off."""
+    return place(rule, step(rule, anchor)) + rule.jitter / 2 + CLOCK_SLACK

@@ -1,0 +1,68 @@
+"""Whether a planned run may start, asked by the store inside the transaction that would start it.
+
+What this depends on (the previous run, outstanding polls, the breaker) changes under the planner, so
+it is read and decided under the lock that the answer is written with, as `settlement` is (ENGINE 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.occurrences import SkipReason
+from ductile.core.schedule import IfRunning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConditions:
+    """What a run of a schedule has to respect."""
+
+    if_running: IfRunning
+    #: No more polls than this may be outstanding; None for other commands and for runs made up for.
+    max_polls: int | None
+    #: None for a run that a person has asked for: the breaker only stops the scheduler.
+    breaker: BreakerPolicy | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireView:
+    """What surrounds a schedule at this instant."""
+
+    #: The latest run of the schedule is queued or running.
+    previous_live: bool
+    #: Queued and running polls of the plugin, without those that this run replaces.
+    outstanding: int
+    breaker: Breaker | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    #: It is the one job that a breaker lets through to try.
+    probe: bool
+
+
+def decide_start(conditions: RunConditions, view: FireView, now: datetime) -> Start | SkipReason:
+    """Let the run start, or say why not."""
+    probe = False
+    if conditions.breaker is not None and view.breaker is not None:
+        match view.breaker.state:
+            case BreakerState.HALF_OPEN:
+                return SkipReason.BREAKER_HALF_OPEN
+            case BreakerState.OPEN if not cooldown_is_over(view.breaker, conditions.breaker, now):
+                return SkipReason.BREAKER_OPEN
+            case BreakerState.OPEN:
+                probe = True
+            case BreakerState.CLOSED:
+                pass
+    if view.previous_live and conditions.if_running is IfRunning.SKIP:
+        return SkipReason.RUNNING
+    if conditions.max_polls is not None and view.outstanding >= conditions.max_polls:
+        return SkipReason.OUTSTANDING_POLLS
+    return Start(probe=probe)
+
+
+def cooldown_is_over(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> bool:
+    """Whether an open breaker may try again. One that opens in the future has seen the clock set back."""
+    opened = breaker.opened_at
+    return opened is None or not opened <= now < opened + policy.reset_after

@@ -1,0 +1,262 @@
+"""Accounted time: what becomes of every due instant of a schedule, decided before anything is done.
+
+`plan_due` turns a schedule that is due into runs, skips with their reasons, and its next slot. Whether
+a planned run may really start depends on rows that change; the store asks `firing` about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import groupby, islice, pairwise
+from random import Random
+from typing import TypeAlias
+
+from ductile.core.hours import is_within, next_opening, weekday_of
+from ductile.core.schedule import After, CatchUp, Every, ScheduleRule, Slot, place, slot_at, slots_from
+
+#: The most runs that are made up for at once (SPEC 5.5).
+MOST_CAUGHT_UP = 100
+#: Occurrences looked at in one plan: a year of minutes is accounted for in pieces that delay nobody.
+CHUNK = 1000
+#: A start later than this is recorded as late.
+LATE_AFTER = timedelta(seconds=1)
+
+
+class SkipReason(StrEnum):
+    """Why an occurrence did not run. Each is explained in `SKIP_REASONS`."""
+
+    MISSED = "missed"
+    CATCH_UP_LIMIT = "catch_up_limit"
+    JOINED = "joined"
+    PAUSED = "paused"
+    OUTSIDE_HOURS = "outside_hours"
+    EXCLUDED_DAY = "excluded_day"
+    RUNNING = "running"
+    OUTSTANDING_POLLS = "outstanding_polls"
+    BREAKER_OPEN = "breaker_open"
+    BREAKER_HALF_OPEN = "breaker_half_open"
+
+
+SKIP_REASONS: dict[SkipReason, str] = {
+    SkipReason.MISSED: "Nobody was there at its time, and `catch_up` does not make up for it.",
+    SkipReason.CATCH_UP_LIMIT: f"More were missed than the {MOST_CAUGHT_UP} that `run_all` makes up for.",
+    SkipReason.JOINED: "It was moved to the start of the preferred window, where a later one runs too.",
+    SkipReason.PAUSED: "The schedule was paused.",
+    SkipReason.OUTSIDE_HOURS: "It lay outside `only_between`.",
+    SkipReason.EXCLUDED_DAY: "It lay on a day that `not_on` excludes.",
+    SkipReason.RUNNING: "The previous run had not ended (`if_running: skip`).",
+    SkipReason.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` were queued or running.",
+    SkipReason.BREAKER_OPEN: "The circuit breaker was open.",
+    SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the verdict of its probe.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """One or several adjacent occurrences that do not run, for one reason."""
+
+    nominal_at: datetime
+    until_at: datetime
+    count: int
+    reason: SkipReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An occurrence that is to run now; `due_at` was its start."""
+
+    nominal_at: datetime
+    due_at: datetime
+
+
+Item: TypeAlias = Skip | Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a due schedule comes to: an item for every due occurrence, in order, and where it stands then."""
+
+    items: tuple[Item, ...]
+    following: Slot | None
+    #: The runs make up for missed ones: they follow one another, outside the poll guard (ENGINE 8).
+    in_a_row: bool = False
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(item for item in self.items if isinstance(item, Run))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    nominal_at: datetime
+    start_at: datetime
+
+
+def lateness(run: Run, now: datetime) -> timedelta | None:
+    """By how much a run starts late, or None if it is on time."""
+    late = now - run.due_at
+    return late if late > LATE_AFTER else None
+
+
+def plan_due(
+    rule: ScheduleRule, slot: Slot, *, now: datetime, armed_since: datetime, paused: bool, dice: Random
+) -> Plan | None:
+    """Account for everything that is due by now; None if nothing is.
+
+    What should have started before `armed_since` (the start of the service, the end of a suspend) was
+    missed, and so is what a later due occurrence has overtaken; `catch_up` decides about those.
+    """
+    if slot.start_at > now:
+        return None
+    if (bulk := _plan_in_bulk(rule, slot, now=now, paused=paused)) is not None:
+        return bulk
+    due, following = _collect(rule, slot, now)
+    if len(due) > CHUNK:
+        # Too many to look at once. What may still be made up for is left for the next plan.
+        kept = len(due) - MOST_CAUGHT_UP - 1
+        reasons = [_fixed_reason(rule, each, paused=paused) or _swallowed(rule) for each in due[:kept]]
+        rest = due[kept]
+        left = Slot(nominal_at=rest.nominal_at, start_at=rest.start_at)
+        return Plan(items=_items(due[:kept], reasons), following=left)
+    reasons_or_runs = _judge(rule, due, now=now, armed_since=armed_since, paused=paused)
+    if (deferred := _defer(rule, due, reasons_or_runs, now=now, armed_since=armed_since)) is not None:
+        return deferred
+    return _complete(rule, due, reasons_or_runs, following, now=now, armed_since=armed_since, dice=dice)
+
+
+def _plan_in_bulk(rule: ScheduleRule, slot: Slot, *, now: datetime, paused: bool) -> Plan | None:
+    """A plain interval that was missed very often: counted, not walked."""
+    trigger = rule.trigger
+    if not isinstance(trigger, Every) or not isinstance(trigger.interval, timedelta):
+        return None
+    missed = 1 + (now - slot.nominal_at) // trigger.interval
+    if rule.preferred_window is not None or missed <= CHUNK:
+        return None
+    count = missed - MOST_CAUGHT_UP - 1
+    skip = Skip(
+        nominal_at=slot.nominal_at,
+        until_at=slot.nominal_at + (count - 1) * trigger.interval,
+        count=count,
+        reason=SkipReason.PAUSED if paused else _swallowed(rule),
+    )
+    rest = slot.nominal_at + count * trigger.interval
+    return Plan(items=(skip,), following=Slot(nominal_at=rest, start_at=rest))
+
+
+def _collect(rule: ScheduleRule, slot: Slot, now: datetime) -> tuple[list[_Due], datetime | None]:
+    """What is due, and the nominal instant of the first that is not."""
+    due = [_Due(nominal_at=slot.nominal_at, start_at=slot.start_at)]
+    for nominal in islice(slots_from(rule, slot.nominal_at), 1, None):
+        placed = place(rule, nominal)
+        if placed > now:
+            return due, nominal
+        due.append(_Due(nominal_at=nominal, start_at=placed))
+        if len(due) > CHUNK:
+            return due, None
+    return due, None
+
+
+def _judge(
+    rule: ScheduleRule, due: Sequence[_Due], *, now: datetime, armed_since: datetime, paused: bool
+) -> list[SkipReason | None]:
+    """For each due occurrence why it is skipped, or None if it runs."""
+    reasons = [_fixed_reason(rule, each, paused=paused) for each in due]
+    open_ones = [index for index, reason in enumerate(reasons) if reason is None]
+    if rule.preferred_window is not None:
+        for index, later in pairwise(open_ones):
+            if place(rule, due[index].nominal_at) == place(rule, due[later].nominal_at):
+                reasons[index] = SkipReason.JOINED
+        open_ones = [index for index in open_ones if reasons[index] is None]
+    if not open_ones:
+        return reasons
+    on_time = due[open_ones[-1]].start_at >= armed_since or isinstance(rule.trigger, After)
+    missed = open_ones[:-1] if on_time else open_ones
+    made_up = missed[len(missed) - _made_up(rule, len(missed), on_time=on_time) :]
+    for index in missed:
+        reasons[index] = forbidden(rule, now) if index in made_up else _swallowed(rule)
+    return reasons
+
+
+def _made_up(rule: ScheduleRule, missed: int, *, on_time: bool) -> int:
+    """How many of the missed occurrences run now."""
+    match rule.catch_up:
+        case CatchUp.SKIP:
+            return 0
+        case CatchUp.RUN_ONCE:
+            return 0 if on_time else min(missed, 1)
+        case CatchUp.RUN_ALL:
+            return min(missed, MOST_CAUGHT_UP)
+
+
+def _swallowed(rule: ScheduleRule) -> SkipReason:
+    return SkipReason.CATCH_UP_LIMIT if rule.catch_up is CatchUp.RUN_ALL else SkipReason.MISSED
+
+
+def _fixed_reason(rule: ScheduleRule, due: _Due, *, paused: bool) -> SkipReason | None:
+    return SkipReason.PAUSED if paused else forbidden(rule, place(rule, due.nominal_at))
+
+
+def forbidden(rule: ScheduleRule, instant: datetime) -> SkipReason | None:
+    """Why nothing may run at this instant, or None (SPEC 5.4)."""
+    if rule.only_between is not None and not is_within(rule.only_between, instant, rule.zone):
+        return SkipReason.OUTSIDE_HOURS
+    if rule.not_on and weekday_of(instant, rule.zone) in rule.not_on:
+        return SkipReason.EXCLUDED_DAY
+    return None
+
+
+def _defer(
+    rule: ScheduleRule,
+    due: Sequence[_Due],
+    reasons: Sequence[SkipReason | None],
+    *,
+    now: datetime,
+    armed_since: datetime,
+) -> Plan | None:
+    """Missed runs that are made up for wait for the preferred window, as every run does."""
+    window = rule.preferred_window
+    if window is None or None not in reasons or is_within(window, now, rule.zone):
+        return None
+    first = reasons.index(None)
+    if due[first].start_at >= armed_since:
+        return None
+    opening = next_opening(window, now, rule.zone)
+    waiting = Slot(nominal_at=due[first].nominal_at, start_at=opening)
+    return Plan(items=_items(due[:first], reasons[:first]), following=waiting)
+
+
+def _complete(
+    rule: ScheduleRule,
+    due: Sequence[_Due],
+    reasons: Sequence[SkipReason | None],
+    following: datetime | None,
+    *,
+    now: datetime,
+    armed_since: datetime,
+    dice: Random,
+) -> Plan:
+    items = _items(due, reasons)
+    runs = [item for item in items if isinstance(item, Run)]
+    made_up = any(run.due_at < armed_since for run in runs) or len(runs) > 1
+    if following is not None and runs and isinstance(rule.trigger, Every):
+        # Provisional: the end of the run draws it anew, with its jitter.
+        slot: Slot | None = Slot(nominal_at=following, start_at=place(rule, following))
+    else:
+        slot = slot_at(rule, following, earliest=now, dice=dice)
+    return Plan(items=items, following=slot, in_a_row=made_up and rule.catch_up is CatchUp.RUN_ALL)
+
+
+def _items(due: Sequence[_Due], reasons: Sequence[SkipReason | None]) -> tuple[Item, ...]:
+    """In order; adjacent skips for one reason are one."""
+    items: list[Item] = []
+    for reason, group in groupby(zip(due, reasons, strict=True), key=lambda pair: pair[1]):
+        members = [each for each, _ in group]
+        if reason is None:
+            items += [Run(nominal_at=each.nominal_at, due_at=each.start_at) for each in members]
+        else:
+            first, last = members[0].nominal_at, members[-1].nominal_at
+            items.append(Skip(nominal_at=first, until_at=last, count=len(members), reason=reason))
+    return tuple(items)

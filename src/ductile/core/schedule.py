@@ -1,0 +1,279 @@
+"""When a schedule is due: its rule, the instants it names, and the start that is drawn for each (SPEC 5).
+
+A *nominal* instant is what an occurrence is called by and never changes. Its *start* is when it is
+meant to run: moved into the preferred window, and jittered. Nothing here knows what was missed or what
+runs; that is `occurrences` and `firing`.
+"""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from random import Random
+from typing import Protocol, TypeAlias
+from zoneinfo import ZoneInfo
+
+from ductile.core.durations import CalendarStep, Interval
+from ductile.core.hours import (
+    DayHours,
+    day_around,
+    instant_of,
+    is_within,
+    next_opening,
+    span_around,
+    weekday_of,
+)
+
+#: Clocks that differ by less than this have not been set.
+CLOCK_SLACK = timedelta(seconds=1)
+_MONTHS = 12
+_TICK = timedelta(microseconds=1)
+
+
+class CatchUp(StrEnum):
+    """What becomes of occurrences that nobody was there for (SPEC 5.5)."""
+
+    SKIP = "skip"
+    RUN_ONCE = "run_once"
+    RUN_ALL = "run_all"
+
+
+class IfRunning(StrEnum):
+    """What to do when the previous run has not ended (SPEC 5.6)."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    CANCEL = "cancel"
+
+
+class CronTimes(Protocol):
+    """A cron expression in its zone. Evaluating one takes a library, which the core does not have."""
+
+    @property
+    def expression(self) -> str: ...
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first time later than the instant, in UTC; None if there is none in our lifetime."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron:
+    times: CronTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    instant: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    delay: timedelta
+
+
+Trigger: TypeAlias = Every | Cron | At | After
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRule:
+    """Everything that decides when one schedule runs."""
+
+    trigger: Trigger
+    timezone: str = "UTC"
+    jitter: timedelta = timedelta()
+    only_between: DayHours | None = None
+    preferred_window: DayHours | None = None
+    #: Weekdays without runs; Sunday is 0.
+    not_on: frozenset[int] = frozenset()
+    catch_up: CatchUp = CatchUp.SKIP
+    if_running: IfRunning = IfRunning.SKIP
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.timezone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """An occurrence to come: what it is called, and when it starts."""
+
+    nominal_at: datetime
+    start_at: datetime
+
+
+def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
+    """Changes exactly when a schedule has to give up its place: its instants are others now.
+
+    The start of the service is part of `after`, which thereby begins anew with each one (ENGINE 8).
+    """
+    window = rule.preferred_window
+    moved = f" within {window.start}-{window.end}" if window else ""
+    return f"{_describe(rule.trigger, started_at)} in {rule.timezone}{moved}"
+
+
+def _describe(trigger: Trigger, started_at: datetime) -> str:
+    match trigger:
+        case Every(interval=interval):
+            return f"every {interval if isinstance(interval, CalendarStep) else interval.total_seconds()}"
+        case Cron(times=times):
+            return f"cron {times.expression}"
+        case At(instant=instant):
+            return f"at {instant.astimezone(UTC).isoformat()}"
+        case After(delay=delay):
+            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
+
+
+def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, dice: Random) -> Slot | None:
+    """Where a schedule begins that was not known before, or that has been redefined."""
+    match rule.trigger:
+        case Every():
+            begin = place(rule, now)
+            return Slot(nominal_at=begin, start_at=begin)
+        case Cron(times=times):
+            return slot_at(rule, times.next_after(now), earliest=now, dice=dice)
+        case At(instant=instant):
+            # Not pulled up to now: an instant that is long past was missed, and that must show.
+            return slot_at(rule, instant, earliest=None, dice=dice)
+        case After(delay=delay):
+            # Added by a reload after its time: it has to wait for the next start of the service.
+            nominal = started_at + delay
+            return slot_at(rule, nominal if nominal >= now else None, earliest=now, dice=dice)
+
+
+def redefined_slot(
+    rule: ScheduleRule, last_fired_at: datetime | None, *, now: datetime, started_at: datetime, dice: Random
+) -> Slot | None:
+    """Where a schedule goes on whose definition was edited: an `every` counts from its last run."""
+    if last_fired_at is None or not isinstance(rule.trigger, Every):
+        return first_slot(rule, now=now, started_at=started_at, dice=dice)
+    begin = place(rule, max(now, step(rule, last_fired_at)))
+    return Slot(nominal_at=begin, start_at=begin)
+
+
+def redrawn_slot(rule: ScheduleRule, *, ended_at: datetime, dice: Random) -> Slot | None:
+    """The next run of an `every`, counted from the end of the latest one (SPEC 5.2); None for the others."""
+    if not isinstance(rule.trigger, Every):
+        return None
+    return slot_at(rule, place(rule, step(rule, ended_at)), earliest=ended_at, dice=dice)
+
+
+def reanchored_slot(rule: ScheduleRule, slot: Slot, *, now: datetime, dice: Random) -> Slot | None:
+    """A nearer place for a slot that lies further off than its rule can mean: the clock was set back.
+
+    None if the place is right. An `at` means its instant, whatever the clock says meanwhile.
+    """
+    # A start may be drawn ahead of its nominal instant, which then is accounted for already.
+    limit = _nominal_after(rule, now + rule.jitter / 2 + CLOCK_SLACK)
+    if limit is None or slot.nominal_at <= limit:
+        return None
+    return slot_at(rule, _nominal_after(rule, now), earliest=now, dice=dice)
+
+
+def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
+    """The furthest that the next occurrence can be named for, seen from this instant."""
+    match rule.trigger:
+        case Every():
+            return place(rule, step(rule, now))
+        case Cron(times=times):
+            return times.next_after(now)
+        case After(delay=delay):
+            return now + delay
+        case At():
+            return None
+
+
+def slot_at(
+    rule: ScheduleRule, nominal: datetime | None, *, earliest: datetime | None, dice: Random
+) -> Slot | None:
+    """The slot of a nominal instant, its start drawn once: not before `earliest` unless that has passed."""
+    if nominal is None:
+        return None
+    return Slot(nominal_at=nominal, start_at=_draw_start(rule, place(rule, nominal), earliest, dice))
+
+
+def slots_from(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
+    """The nominal instant and all that follow it, as they come if nothing re-draws them."""
+    yield first
+    match rule.trigger:
+        case Every():
+            yield from _steps_from(rule, first)
+        case Cron(times=times):
+            following = times.next_after(first)
+            while following is not None:
+                yield following
+                following = times.next_after(following)
+        case At() | After():
+            return
+
+
+def _steps_from(rule: ScheduleRule, anchor: datetime) -> Iterator[datetime]:
+    """Counted from one anchor: the 31st comes back after a short month."""
+    count = 0
+    while True:
+        count += 1
+        stepped = step(rule, anchor, count)
+        placed = place(rule, stepped)
+        if placed != stepped:
+            anchor, count = placed, 0
+        yield placed
+
+
+def step(rule: ScheduleRule, instant: datetime, count: int = 1) -> datetime:
+    """So many intervals of an `every` later. Calendar steps keep the time of day of the zone."""
+    assert isinstance(rule.trigger, Every)  # noqa: S101 - the others have no interval
+    interval = rule.trigger.interval
+    if isinstance(interval, timedelta):
+        return instant + count * interval
+    wall = instant.astimezone(rule.zone).replace(tzinfo=None, fold=0)
+    match interval:
+        case CalendarStep.DAILY:
+            wall += timedelta(days=count)
+        case CalendarStep.WEEKLY:
+            wall += timedelta(weeks=count)
+        case CalendarStep.MONTHLY:
+            wall = _add_months(wall, count)
+    return instant_of(wall, rule.zone)
+
+
+def _add_months(wall: datetime, count: int) -> datetime:
+    """The same day of a later month, or its last day if it is too short."""
+    years, month = divmod(wall.month - 1 + count, _MONTHS)
+    year, month = wall.year + years, month + 1
+    return wall.replace(year=year, month=month, day=min(wall.day, monthrange(year, month)[1]))
+
+
+def place(rule: ScheduleRule, nominal: datetime) -> datetime:
+    """Where a nominal instant comes to lie, before jitter: inside the preferred window (SPEC 5.4)."""
+    window = rule.preferred_window
+    if window is None or is_within(window, nominal, rule.zone):
+        return nominal
+    return next_opening(window, nominal, rule.zone)
+
+
+def _draw_start(rule: ScheduleRule, placed: datetime, earliest: datetime | None, dice: Random) -> datetime:
+    """Evenly from the span of the jitter, as far as that stays within the hours and days that are allowed."""
+    if not rule.jitter:
+        return placed
+    low, high = placed - rule.jitter / 2, placed + rule.jitter / 2
+    for opened, closed in _bounds(rule, placed):
+        low, high = max(low, min(opened, placed)), min(high, max(closed - _TICK, placed))
+    if earliest is not None:
+        low = max(low, min(earliest, placed))
+    return low + (high - low) * dice.random()
+
+
+def _bounds(rule: ScheduleRule, placed: datetime) -> Iterator[tuple[datetime, datetime]]:
+    for hours in (rule.preferred_window, rule.only_between):
+        if hours is not None and is_within(hours, placed, rule.zone):
+            yield span_around(hours, placed, rule.zone)
+    if rule.not_on and weekday_of(placed, rule.zone) not in rule.not_on:
+        yield day_around(placed, rule.zone)

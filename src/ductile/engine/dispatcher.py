@@ -1,0 +1,114 @@
+"""The dispatcher: whenever something may be able to start, claim it and hand it to an execution.
+
+It never polls: enqueueing, settling, releasing and reloading wake it. How many run is asked of the
+store with each claim; the tasks held here only tell how many workers of this daemon are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.admission import Caps
+from ductile.errors import StoreBusyError, StoreFullError
+from ductile.store.port import Store
+from ductile.store.values import Claim
+
+#: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
+LEASE = timedelta(minutes=5)
+#: How long to leave a store alone that is full or locked before asking it again.
+PAUSE = timedelta(seconds=1)
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        store: Store,
+        execute: Callable[[Claim], Awaitable[None]],
+        snapshot: Callable[[], Snapshot],
+        *,
+        owner: str,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`failed` is told of what an execution cannot deal with: the store is gone, or we have a defect."""
+        self._store = store
+        self._execute = execute
+        self._snapshot = snapshot
+        self._owner = owner
+        self._failed = failed
+        self._woken = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._initialising: dict[str, str] = {}
+        self._accepting = True
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def wake(self) -> None:
+        """Something may be able to start."""
+        self._woken.set()
+
+    def initialise(self, plugin: str, job_id: str) -> None:
+        """Hold the plugin's jobs back until this init has ended, and start that."""
+        self._initialising[plugin] = job_id
+        self.wake()
+
+    async def run(self) -> None:
+        """Start what may start, until told to stop."""
+        while self._accepting:
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self._start_all()
+            except (StoreFullError, StoreBusyError):
+                # Nothing is claimed that could not be written. The queue is on disk and can wait.
+                asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
+
+    async def _start_all(self) -> None:
+        for job_id in tuple(self._initialising.values()):
+            self._launch(await self._store.claim_these([job_id], owner=self._owner, lease=LEASE))
+        while self._accepting:
+            caps = self._caps()
+            free = caps.workers - len(self._tasks)
+            if free <= 0:
+                return
+            claims = await self._store.claim(owner=self._owner, caps=caps, limit=free, lease=LEASE)
+            if not claims:
+                return
+            self._launch(claims)
+
+    def _caps(self) -> Caps:
+        snapshot = self._snapshot()
+        each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
+        return Caps(workers=snapshot.max_workers, plugins=each | dict.fromkeys(self._initialising, 0))
+
+    def _launch(self, claims: tuple[Claim, ...]) -> None:
+        for claim in claims:
+            task = asyncio.create_task(self._work(claim), name=f"job {claim.job.id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, claim: Claim) -> None:
+        try:
+            await self._execute(claim)
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
+            self._failed(error)
+        finally:
+            if self._initialising.get(claim.job.plugin) == claim.job.id:
+                del self._initialising[claim.job.plugin]
+            self.wake()
+
+    def stop(self) -> None:
+        """Claim nothing more; what runs goes on."""
+        self._accepting = False
+        self.wake()
+
+    async def drain(self, grace: float | None) -> bool:
+        """Wait for what runs, for ever if there is no grace; whether all of it ended in time."""
+        if not self._tasks:
+            return True
+        _, late = await asyncio.wait(self._tasks, timeout=grace)
+        return not late

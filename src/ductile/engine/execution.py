@@ -1,0 +1,253 @@
+"""One job from its claim to its settlement: prepare, run, judge, settle, tell.
+
+What a plugin does wrong ends up as an outcome; what is wrong with us is raised and stops the daemon.
+Whatever happens in between, a claimed job is settled, or found running by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.jobs import Job, Reason
+from ductile.core.json_values import JsonObject
+from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
+from ductile.engine.clock import Clock
+from ductile.engine.reporting import Reporter
+from ductile.errors import DuctileError, StoreBusyError, StoreFailedError, StoreFullError
+from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.runner.environment import describe_job, plugin_environment
+from ductile.runner.judgement import Judgement, judge
+from ductile.runner.port import CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
+from ductile.store.port import Store
+from ductile.store.values import Claim, SettleAnswer
+
+#: How long a result waits before it is offered again to a store that is full or locked.
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a plugin's process is made of besides its job."""
+
+    environ: Mapping[str, str]
+    directory: str
+
+
+class Executor:
+    def __init__(
+        self,
+        store: Store,
+        runner: Runner,
+        snapshot: Callable[[], Snapshot],
+        clock: Clock,
+        reporter: Reporter,
+        surroundings: Surroundings,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._snapshot = snapshot
+        self._clock = clock
+        self._report = reporter
+        self._surroundings = surroundings
+        self._processes: dict[str, Process] = {}
+        self._stop_wanted: set[str] = set()
+        self._stopping = False
+
+    async def execute(self, claim: Claim) -> None:
+        """Run a claimed job and settle it. The configuration of this instant holds to its end."""
+        snapshot = self._snapshot()
+        self._report.claimed(claim.job)
+        prepared = self._prepare(claim, snapshot)
+        if isinstance(prepared, Run):
+            judgement = await self._run(claim.job, prepared)
+        else:
+            judgement = Judgement(outcome=prepared)
+        self._report.exited(claim.job, judgement)
+        # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
+        answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot))
+        self._report.settled(claim.job, answer)
+
+    def stop(self, job_id: str) -> None:
+        """End the processes of a job, if they run here; the job ends when they have."""
+        self._stop_wanted.add(job_id)
+        if (process := self._processes.get(job_id)) is not None:
+            process.stop()
+
+    def stop_all(self, *, at_once: bool) -> None:
+        """The daemon stops and has no more patience: end everything; nothing new is started."""
+        self._stopping = True
+        for process in self._processes.values():
+            process.stop(at_once=at_once)
+
+    # -- prepare
+
+    def _prepare(self, claim: Claim, snapshot: Snapshot) -> Run | Outcome:
+        """The process to start, or how the job ends without one."""
+        job = claim.job
+        plugin = snapshot.plugins.get(job.plugin)
+        if plugin is None or not plugin.enabled:
+            return Ended(reason=Reason.PLUGIN_REMOVED, error=f"the plugin {job.plugin} is not active")
+        if plugin.installed is None:
+            why = plugin.refused.reason if plugin.refused else "it was not found"
+            return _unavailable(f"the plugin {job.plugin} cannot run: {why}")
+        if job.command not in plugin.installed.manifest.commands:
+            return _unavailable(f"{job.plugin} has no command {job.command}")
+        timeout = plugin.timeout_for(job.command)
+        return Run(
+            entrypoint=str(plugin.installed.entrypoint),
+            request=encode_request(self._request(claim, plugin, timeout)),
+            environment=self._environment(job, plugin, snapshot),
+            directory=self._surroundings.directory,
+            timeout=timeout,
+            limits=Limits(
+                memory=plugin.limits.memory,
+                cpu_seconds=plugin.limits.cpu_seconds,
+                open_files=plugin.limits.open_files,
+                processes=plugin.limits.processes,
+            ),
+            warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
+        )
+
+    def _request(self, claim: Claim, plugin: PluginInstance, timeout: timedelta) -> PluginRequest:
+        job, payload = claim.job, claim.job.payload
+        if payload is None and claim.event is not None:
+            payload = claim.event.payload
+        return PluginRequest(
+            job_id=job.id,
+            command=job.command,
+            instance=job.plugin,
+            config=plugin.config.reveal(),
+            state=claim.state,
+            context=_context(claim),
+            deadline_at=self._clock.now() + timeout,
+            payload=payload,
+            event=self._event(claim, payload),
+        )
+
+    def _event(self, claim: Claim, payload: JsonObject | None) -> RequestEvent | None:
+        """The event that led here; for a job that was submitted directly, one that says so (SPEC 8)."""
+        job, event = claim.job, claim.event
+        if not carries_event(job.command, has_payload=payload is not None):
+            return None
+        if event is None:
+            return RequestEvent(
+                type=f"{job.submitted_by}.trigger",
+                payload=payload or {},
+                source=job.submitted_by,
+                timestamp=job.created_at,
+                event_id=job.id,
+                dedupe_key=job.dedupe_key,
+            )
+        headers = None if event.headers is None else {key: str(text) for key, text in event.headers.items()}
+        return RequestEvent(
+            type=event.type,
+            # A step's own payload, where `with` has rewritten what the event carried.
+            payload=payload or {},
+            source=event.source,
+            timestamp=event.created_at,
+            event_id=event.id,
+            dedupe_key=event.dedupe_key,
+            headers=headers,
+        )
+
+    def _environment(self, job: Job, plugin: PluginInstance, snapshot: Snapshot) -> dict[str, str]:
+        described = describe_job(
+            store_id=self._store.store_id,
+            job_id=job.id,
+            plugin=job.plugin,
+            command=job.command,
+            attempt=job.attempt,
+            trace_id=job.trace_id,
+        )
+        return plugin_environment(
+            self._surroundings.environ,
+            passthrough=snapshot.service.plugin_env_passthrough,
+            own=plugin.env.reveal(),
+            job=described,
+        )
+
+    # -- run
+
+    async def _run(self, job: Job, run: Run) -> Judgement:
+        if self._is_unwanted(job):
+            self._stop_wanted.discard(job.id)
+            return judge_unstarted()
+        process = await self._runner.start(run)
+        if isinstance(process, CouldNotStart | RunnerLost):
+            return judge(process)
+        self._processes[job.id] = process
+        try:
+            await self._tell_working(job)
+            if self._is_unwanted(job):  # it became so while the process was being started
+                process.stop()
+            return judge(await process.wait())
+        finally:
+            self._processes.pop(job.id, None)
+            self._stop_wanted.discard(job.id)
+
+    def _is_unwanted(self, job: Job) -> bool:
+        return self._stopping or job.id in self._stop_wanted
+
+    async def _tell_working(self, job: Job) -> None:
+        self._report.started(job)
+        if job.callback is not None:
+            # Queued to the writer without waiting: a plugin's work does not wait for a receiver's news.
+            task = asyncio.create_task(self._note_working(job))
+            self._report.keep(task)
+
+    async def _note_working(self, job: Job) -> None:
+        try:
+            await self._store.note_working(job.id, job.execution)
+        except (StoreFullError, StoreBusyError):
+            return  # news, not work: the next state is told with its own transaction
+
+    # -- settle
+
+    async def _settle(self, job: Job, outcome: Outcome, snapshot: Snapshot) -> SettleAnswer:
+        """Write the outcome. A full or locked store is asked again; the result is held meanwhile."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._store.settle(job.id, job.execution, outcome, snapshot.rules)
+            except (StoreFullError, StoreBusyError) as error:
+                self._report.held(job, error)
+                await self._clock.wait(self._clock.now() + pause, asyncio.Event())
+                pause = min(pause * 2, LONGEST_PAUSE)
+            except StoreFailedError:
+                raise
+            except DuctileError as error:
+                # What the plugin answered cannot be stored. That is the plugin's failure, and must be one:
+                # a job that cannot be settled would run for ever.
+                outcome = Failed(
+                    reason=Reason.PROTOCOL_ERROR,
+                    error=f"the answer cannot be stored: {error.message}",
+                    permanent=True,
+                    evidence=outcome.evidence,
+                )
+                return await self._store.settle(job.id, job.execution, outcome, snapshot.rules)
+
+
+def judge_unstarted() -> Judgement:
+    """The daemon stopped, or somebody cancelled the job, before there was a process."""
+    return Judgement(outcome=Interrupted())
+
+
+def _unavailable(error: str) -> Failed:
+    return Failed(reason=Reason.PLUGIN_UNAVAILABLE, error=error, permanent=True)
+
+
+def _context(claim: Claim) -> JsonObject:
+    job, event = claim.job, claim.event
+    described = {
+        "ductile_plugin": job.plugin,
+        "ductile_pipeline": None,
+        "ductile_step_id": job.step_path,
+        "ductile_upstream_plugin": event.source if event is not None and job.parent_job_id else None,
+        "ductile_trace_id": job.trace_id,
+    }
+    return {**claim.baggage, **{name: value for name, value in described.items() if value is not None}}

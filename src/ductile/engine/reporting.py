@@ -1,0 +1,147 @@
+"""Telling what happened to a job, after it is on disk: signals, waiting callers, whoever may go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.json_values import JsonValue
+from ductile.core.ledger import LedgerKind
+from ductile.core.settlement import Settlement
+from ductile.engine.waiters import Waiters
+from ductile.errors import DuctileError
+from ductile.runner.judgement import Judgement, Remark
+from ductile.store.values import ChildConflict, Deduplicated, SettleAnswer, Settled, Unsettled
+from ductile.telemetry.signals import Level, Signal, Signals
+
+_REMARKS = {
+    Remark.EXIT_IGNORED: "the plugin answered ok and exited with a failure status; the answer counts",
+    Remark.STDERR_CUT: "the plugin wrote more to stderr than is kept",
+    Remark.LEFTOVERS: "the plugin left processes behind that held its output open; they were ended",
+}
+_LEVELS = {
+    "debug": Level.DEBUG,
+    "info": Level.INFO,
+    "warn": Level.WARN,
+    "warning": Level.WARN,
+    "error": Level.ERROR,
+}
+_LEDGER_SIGNALS = {
+    LedgerKind.EVENT_DROPPED: Signal.EVENT_DROPPED,
+    LedgerKind.STATE_STALE: Signal.STATE_STALE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followers:
+    """Who goes on when a job was settled. None of them may block."""
+
+    retry_expected: Callable[[datetime], None]
+    schedule_moved: Callable[[], None]
+    job_ended: Callable[[], None]
+    settled: Callable[[SettleAnswer], None] = lambda _answer: None
+
+
+class Reporter:
+    def __init__(self, signals: Signals, waiters: Waiters, followers: Followers) -> None:
+        self._signals = signals
+        self._waiters = waiters
+        self._followers = followers
+        self._kept: set[asyncio.Task[None]] = set()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Hold on to a task that nobody waits for: the event loop itself would not."""
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
+    def claimed(self, job: Job) -> None:
+        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution)
+
+    def started(self, job: Job) -> None:
+        self._emit(Signal.JOB_STARTED, job, execution=job.execution)
+
+    def exited(self, job: Job, judgement: Judgement) -> None:
+        evidence = judgement.outcome.evidence
+        self._emit(Signal.JOB_EXITED, job, exit_code=evidence.exit_code, signal_number=evidence.signal)
+        if evidence.stderr:
+            self._signals.emit(Signal.JOB_STDERR, evidence.stderr, plugin=job.plugin, job_id=job.id)
+        for remark in judgement.remarks:
+            self._signals.emit(Signal.JOB_STDERR, _REMARKS[remark], plugin=job.plugin, job_id=job.id)
+        for line in judgement.logs:
+            level = _LEVELS.get(str(line.level), Level.INFO)
+            self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
+
+    def held(self, job: Job, error: DuctileError) -> None:
+        self._signals.emit(Signal.STORE_FULL, error.message, plugin=job.plugin, job_id=job.id)
+
+    def settled(self, job: Job, answer: SettleAnswer) -> None:
+        self._followers.settled(answer)
+        if isinstance(answer, Unsettled):
+            self._emit(Signal.JOB_SUPERSEDED, job, answer=answer)
+            return
+        self._tell_end(job, answer.settlement)
+        self._tell_events(job, answer)
+        if (due := answer.settlement.next_retry_at) is not None:
+            self._followers.retry_expected(due)
+        if answer.settlement.is_terminal:
+            self._followers.job_ended()
+            self._followers.schedule_moved()
+            self._waiters.ended(job.id)
+
+    def _tell_end(self, job: Job, settlement: Settlement) -> None:
+        signal = _signal_for(settlement)
+        self._emit(
+            signal,
+            job,
+            reason=settlement.reason,
+            attempt=job.attempt,
+            execution=job.execution,
+            error=settlement.last_error,
+        )
+        if job.command == "init" and settlement.is_terminal and settlement.status is not JobStatus.SUCCEEDED:
+            self._emit(Signal.PLUGIN_INIT_FAILED, job, error=settlement.last_error)
+        if settlement.breaker is not None and settlement.breaker_reason is not None:
+            changed = settlement.breaker
+            self._emit(Signal.BREAKER_CHANGED, job, state=changed.state, reason=settlement.breaker_reason)
+
+    def _tell_events(self, job: Job, settled: Settled) -> None:
+        settlement = settled.settlement
+        for entry in settlement.ledger:
+            self._signals.emit(_LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, data=entry.data)
+        routed = {child.source_event_id for child in settlement.children}
+        for event in settlement.events:
+            if event.id not in routed:
+                self._emit(Signal.EVENT_UNROUTED, job, event_type=event.type)
+        for child in settled.started:
+            if isinstance(child, Deduplicated):
+                self._signals.emit(
+                    Signal.JOB_DEDUPLICATED, job_id=child.job_id, data={"dedupe_key": child.dedupe_key}
+                )
+            elif isinstance(child, ChildConflict):
+                self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=child.job_id, data={"parent": job.id})
+            else:
+                self._signals.emit(Signal.JOB_ACCEPTED, job_id=child.job_id, data={"parent": job.id})
+
+    def _emit(self, signal: Signal, job: Job, **data: str | int | None) -> None:
+        told: dict[str, JsonValue] = {
+            "command": job.command,
+            **{name: value for name, value in data.items() if value is not None},
+        }
+        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data=told)
+
+
+def _signal_for(settlement: Settlement) -> Signal:
+    match settlement.status, settlement.reason:
+        case JobStatus.SUCCEEDED, _:
+            return Signal.JOB_SUCCEEDED
+        case JobStatus.QUEUED, Reason.INTERRUPTED:
+            return Signal.JOB_INTERRUPTED
+        case JobStatus.QUEUED, _:
+            return Signal.JOB_RETRYING
+        case JobStatus.FAILED, _:
+            return Signal.JOB_FAILED
+        case _:
+            return Signal.JOB_DEAD

@@ -1,0 +1,207 @@
+"""From configured schedules to what the store is told: their entries, and the firing of a plan. Pure.
+
+Owns no loop and no clock; `scheduler` calls it with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import TypeAlias
+
+from ductile.config.snapshot import PluginInstance, Schedule, Snapshot
+from ductile.core.accounting import RUN_NOW
+from ductile.core.firing import RunConditions
+from ductile.core.ids import make_id
+from ductile.core.jobs import NewJob, SubmittedBy
+from ductile.core.occurrences import Item, Plan, Run, Skip, lateness
+from ductile.core.schedule import (
+    Every,
+    IfRunning,
+    ScheduleRule,
+    Slot,
+    fingerprint_of,
+    first_slot,
+    place,
+    redefined_slot,
+    step,
+)
+from ductile.store.values import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+
+#: The plugin's name and the schedule's id.
+Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A schedule that is looked after, with what its runs are made of."""
+
+    plugin: PluginInstance
+    schedule: Schedule
+    rule: ScheduleRule
+
+    @property
+    def key(self) -> Key:
+        return self.plugin.name, self.schedule.id
+
+
+def watched_schedules(snapshot: Snapshot) -> dict[Key, Watched]:
+    """The schedules of every plugin that can run. The others are not scheduled (SPEC 3.1)."""
+    found = (
+        Watched(plugin=plugin, schedule=schedule, rule=snapshot.rules.plugin(name).schedules[schedule.id])
+        for name, plugin in snapshot.plugins.items()
+        if plugin.runnable
+        for schedule in plugin.schedules
+    )
+    return {watched.key: watched for watched in found}
+
+
+def entries_for(
+    snapshot: Snapshot,
+    known: Sequence[ScheduleEntry],
+    *,
+    now: datetime,
+    started_at: datetime,
+    dice: Random,
+) -> tuple[ScheduleEntry, ...]:
+    """What the store is to hold. A plugin that cannot run at present keeps the places it has."""
+    stored = {(entry.plugin, entry.schedule_id): entry for entry in known}
+    configured = {
+        (name, schedule.id) for name, plugin in snapshot.plugins.items() for schedule in plugin.schedules
+    }
+    watched = watched_schedules(snapshot)
+    resting = tuple(stored[key] for key in sorted((configured - watched.keys()) & stored.keys()))
+    return resting + tuple(
+        _entry(each, stored, now=now, started_at=started_at, dice=dice) for each in watched.values()
+    )
+
+
+def _entry(
+    watched: Watched,
+    stored: Mapping[Key, ScheduleEntry],
+    *,
+    now: datetime,
+    started_at: datetime,
+    dice: Random,
+) -> ScheduleEntry:
+    """The stored entry if the definition is the same, else where the schedule begins."""
+    fingerprint = fingerprint_of(watched.rule, started_at)
+    before = stored.get(watched.key)
+    if before is not None and before.fingerprint == fingerprint:
+        return before
+    if before is None:
+        slot = first_slot(watched.rule, now=now, started_at=started_at, dice=dice)
+    else:
+        fired = before.last_fired_at
+        slot = redefined_slot(watched.rule, fired, now=now, started_at=started_at, dice=dice)
+    name, schedule_id = watched.key
+    blank = ScheduleEntry(
+        plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
+    )
+    return moved(blank, slot)
+
+
+def slot_of(entry: ScheduleEntry) -> Slot | None:
+    if entry.next_at is None or entry.nominal_at is None:
+        return None
+    return Slot(nominal_at=entry.nominal_at, start_at=entry.next_at)
+
+
+def moved(entry: ScheduleEntry, slot: Slot | None) -> ScheduleEntry:
+    if slot is None:
+        return replace(entry, next_at=None, nominal_at=None)
+    return replace(entry, next_at=slot.start_at, nominal_at=slot.nominal_at)
+
+
+def firing_of(watched: Watched, entry: ScheduleEntry, plan: Plan, *, now: datetime, dice: Random) -> Firing:
+    """A plan as the store takes it: an occurrence for each item, a job for each run."""
+    jobs = {run.nominal_at: _job(watched, now, dice) for run in plan.runs}
+    in_order = tuple(jobs.values())
+    return Firing(
+        entry=moved(entry, plan.following),
+        occurrences=tuple(_occurrence(watched, item, jobs, now) for item in plan.items),
+        job=in_order[0] if in_order else None,
+        followers=in_order[1:],
+        conditions=_conditions(watched, in_a_row=plan.in_a_row),
+        planned_from=entry,
+    )
+
+
+def firing_on_demand(watched: Watched, entry: ScheduleEntry, *, now: datetime, dice: Random) -> Firing:
+    """A run that somebody asked for: whatever the hour, the breaker or a pause; `every` counts from it."""
+    job = _job(watched, now, dice)
+    slot = slot_of(entry)
+    if isinstance(watched.rule.trigger, Every):
+        again = place(watched.rule, step(watched.rule, now))
+        slot = Slot(nominal_at=again, start_at=again)
+    name, schedule_id = watched.key
+    occurrence = Occurrence(
+        plugin=name,
+        schedule_id=schedule_id,
+        nominal_at=now,
+        outcome=OccurrenceOutcome.RAN,
+        reason=RUN_NOW,
+        job_id=job.id,
+    )
+    return Firing(
+        entry=moved(entry, slot),
+        occurrences=(occurrence,),
+        job=job,
+        conditions=replace(_conditions(watched), breaker=None),
+        planned_from=entry,
+        on_demand=True,
+    )
+
+
+def _conditions(watched: Watched, *, in_a_row: bool = False) -> RunConditions:
+    guarded = watched.schedule.command == "poll" and not in_a_row
+    return RunConditions(
+        if_running=IfRunning.QUEUE if in_a_row else watched.rule.if_running,
+        max_polls=watched.plugin.max_outstanding_polls if guarded else None,
+        breaker=watched.plugin.breaker,
+    )
+
+
+def _job(watched: Watched, now: datetime, dice: Random) -> NewJob:
+    payload = watched.schedule.payload
+    return NewJob(
+        id=make_id(now, dice),
+        plugin=watched.plugin.name,
+        command=watched.schedule.command,
+        submitted_by=SubmittedBy.SCHEDULER,
+        submitted_detail=watched.schedule.id,
+        max_attempts=watched.plugin.retry.max_attempts,
+        payload=None if payload is None else payload.reveal(),
+    )
+
+
+def _occurrence(watched: Watched, item: Item, jobs: Mapping[datetime, NewJob], now: datetime) -> Occurrence:
+    name, schedule_id = watched.key
+    match item:
+        case Skip():
+            return Occurrence(
+                plugin=name,
+                schedule_id=schedule_id,
+                nominal_at=item.nominal_at,
+                until_at=item.until_at,
+                count=item.count,
+                outcome=OccurrenceOutcome.SKIPPED,
+                reason=item.reason,
+            )
+        case Run():
+            late = lateness(item, now)
+            return Occurrence(
+                plugin=name,
+                schedule_id=schedule_id,
+                nominal_at=item.nominal_at,
+                outcome=OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE,
+                job_id=jobs[item.nominal_at].id,
+                late=late,
+            )
+
+
+def paused_long_enough(entry: ScheduleEntry, now: datetime, tick: timedelta) -> bool:
+    """Skips of a paused schedule are written down once a tick, not one by one."""
+    return entry.next_at is not None and entry.next_at + tick <= now

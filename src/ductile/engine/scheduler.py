@@ -1,0 +1,247 @@
+"""The scheduler: sleeps until something is due, plans all of it, and has the store account for it.
+
+It decides nothing itself. What is due comes from `core.occurrences`; whether a run may start, and its
+place in the ledger, is one transaction of the store (ENGINE 8). Several wake it: a reload, a pause, a
+settled run that moved its schedule. The tick is only a heartbeat, by which a clock that was set is
+noticed (SPEC 5.8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from random import Random
+from typing import TypeAlias
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import JobStatus, SubmittedBy
+from ductile.core.occurrences import Plan, plan_due
+from ductile.core.schedule import CLOCK_SLACK, IfRunning, reanchored_slot
+from ductile.engine.clock import Clock
+from ductile.engine.schedule_table import (
+    Key,
+    Watched,
+    entries_for,
+    firing_of,
+    firing_on_demand,
+    moved,
+    paused_long_enough,
+    slot_of,
+    watched_schedules,
+)
+from ductile.errors import StoreBusyError, StoreFullError
+from ductile.store.port import Store
+from ductile.store.values import LARGEST_PAGE, Firing, FiringAnswer, JobFilter, ScheduleEntry
+
+#: After the clock was set forward, what is late by less than this still runs; the rest was missed.
+GRACE = timedelta(seconds=60)
+#: How long to leave a store alone that is full or locked.
+PAUSE = timedelta(seconds=1)
+
+
+class Refused(StrEnum):
+    """Why a run that somebody asked for was not started."""
+
+    UNKNOWN_SCHEDULE = "unknown_schedule"
+    RUNNING = "running"
+    OUTSTANDING_POLLS = "outstanding_polls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    job_id: str
+
+
+RunNowAnswer: TypeAlias = Started | Refused
+
+
+class Scheduler:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        snapshot: Callable[[], Snapshot],
+        *,
+        dice: Random,
+        enqueued: Callable[[], None],
+        stop_job: Callable[[str], None],
+        clock_was_set: Callable[[], None],
+    ) -> None:
+        """`enqueued` wakes the dispatcher, `stop_job` ends a running job's processes; both must not block."""
+        self._store = store
+        self._clock = clock
+        self._snapshot = snapshot
+        self._dice = dice
+        self._enqueued = enqueued
+        self._stop_job = stop_job
+        self._clock_was_set = clock_was_set
+        self._woken = asyncio.Event()
+        self._started_at = clock.now()
+        self._read = (self._started_at, clock.monotonic())
+        self._armed_for: Snapshot | None = None
+        self._watched: dict[Key, Watched] = {}
+        #: Since when each schedule is looked after; what was due before was missed.
+        self._armed_since: dict[Key, datetime] = {}
+
+    def poke(self) -> None:
+        """Something has changed that may make a schedule due earlier: look again."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                until = await self._turn()
+            except (StoreFullError, StoreBusyError):
+                # What could not be accounted for is still due, and will be found so.
+                until = self._clock.now() + PAUSE
+            await self._clock.wait(until, self._woken)
+
+    async def _turn(self) -> datetime:
+        """Do all that is due; the instant to look again."""
+        was_set = self._clock_drift()
+        if self._armed_for is not self._snapshot():
+            await self._arm()
+            was_set = was_set or timedelta()
+        if was_set is not None:
+            await self._follow_clock(was_set)
+        while True:
+            entries = await self._entries()
+            now = self._clock.now()
+            firings = [firing for entry in entries if (firing := self._plan(entry, now)) is not None]
+            if not firings:
+                return self._next_look(entries, now)
+            await asyncio.gather(*map(self._fire, firings))
+
+    # -- what is looked after
+
+    async def _arm(self) -> None:
+        """Take over the current configuration: at the start, and after every reload."""
+        snapshot, now = self._snapshot(), self._clock.now()
+        first = self._armed_for is None
+        begun = self._started_at if first else now
+        known = await self._store.schedules()
+        entries = entries_for(snapshot, known, now=begun, started_at=self._started_at, dice=self._dice)
+        await self._store.put_schedules(entries)
+        self._watched = watched_schedules(snapshot)
+        self._armed_since = {key: self._armed_since.get(key, begun) for key in self._watched}
+        self._armed_for = snapshot
+
+    async def _entries(self) -> tuple[ScheduleEntry, ...]:
+        stored = await self._store.schedules()
+        return tuple(entry for entry in stored if (entry.plugin, entry.schedule_id) in self._watched)
+
+    def _next_look(self, entries: tuple[ScheduleEntry, ...], now: datetime) -> datetime:
+        due = [entry.next_at for entry in entries if entry.next_at is not None and entry.paused_at is None]
+        return min([now + self._tick, *due])
+
+    @property
+    def _tick(self) -> timedelta:
+        return self._snapshot().service.tick_interval
+
+    # -- the clock
+
+    def _clock_drift(self) -> timedelta | None:
+        """By how much the clock was set since it was last read, if it was."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        before, monotonic_before = self._read
+        self._read = now, monotonic
+        drift = now - before - timedelta(seconds=monotonic - monotonic_before)
+        return drift if abs(drift) > CLOCK_SLACK else None
+
+    async def _follow_clock(self, drift: timedelta) -> None:
+        """Neither lose nor repeat anything because the clock was set, or the machine slept (SPEC 5.8)."""
+        now = self._clock.now()
+        if drift > timedelta():
+            self._armed_since = {key: max(at, now - GRACE) for key, at in self._armed_since.items()}
+        else:
+            self._armed_since = {key: min(at, now) for key, at in self._armed_since.items()}
+        for entry in await self._entries():
+            await self._pull_back(entry, now)
+        while await self._store.clamp_waits():
+            pass
+        if drift:
+            self._clock_was_set()
+
+    async def _pull_back(self, entry: ScheduleEntry, now: datetime) -> None:
+        slot = slot_of(entry)
+        rule = self._watched[entry.plugin, entry.schedule_id].rule
+        nearer = None if slot is None else reanchored_slot(rule, slot, now=now, dice=self._dice)
+        if nearer is not None:
+            await self._store.fire(Firing(entry=moved(entry, nearer), occurrences=(), planned_from=entry))
+
+    # -- plan, then act
+
+    def _plan(self, entry: ScheduleEntry, now: datetime, *, resuming: bool = False) -> Firing | None:
+        watched = self._watched[entry.plugin, entry.schedule_id]
+        slot, paused = slot_of(entry), entry.paused_at is not None
+        if slot is None or (paused and not resuming and not paused_long_enough(entry, now, self._tick)):
+            return None
+        plan: Plan | None = plan_due(
+            watched.rule,
+            slot,
+            now=now,
+            armed_since=self._armed_since[watched.key],
+            paused=paused,
+            dice=self._dice,
+        )
+        return None if plan is None else firing_of(watched, entry, plan, now=now, dice=self._dice)
+
+    async def _fire(self, firing: Firing) -> FiringAnswer:
+        answer = await self._store.fire(firing)
+        if answer is FiringAnswer.FIRED:
+            self._enqueued()
+            conditions = firing.conditions
+            if conditions is not None and conditions.if_running is IfRunning.CANCEL:
+                await self._stop_replaced(firing.entry)
+        return answer
+
+    async def _stop_replaced(self, entry: ScheduleEntry) -> None:
+        """End the processes of runs that the new one has replaced; it starts when they are gone."""
+        running = JobFilter(plugin=entry.plugin, status=JobStatus.RUNNING, submitted_by=SubmittedBy.SCHEDULER)
+        for job in (await self._store.jobs(running, limit=LARGEST_PAGE)).rows:
+            if job.submitted_detail == entry.schedule_id and job.cancel_requested_at is not None:
+                self._stop_job(job.id)
+
+    # -- what people ask for
+
+    async def _entry(self, plugin: str, schedule_id: str) -> ScheduleEntry | None:
+        entries = await self._entries()
+        return next(
+            (each for each in entries if (each.plugin, each.schedule_id) == (plugin, schedule_id)), None
+        )
+
+    async def pause(self, plugin: str, schedule_id: str) -> bool:
+        """Run it no more until it is resumed; False if there is no such schedule."""
+        found = await self._store.pause_schedule(plugin, schedule_id, paused=True)
+        self.poke()
+        return found
+
+    async def resume(self, plugin: str, schedule_id: str) -> bool:
+        """Go on with the next occurrence; those up to now were paused. False if there is no such schedule."""
+        while (entry := await self._entry(plugin, schedule_id)) is not None and entry.paused_at is not None:
+            firing = self._plan(entry, self._clock.now(), resuming=True)
+            if firing is None:
+                break
+            await self._fire(firing)
+        found = await self._store.pause_schedule(plugin, schedule_id, paused=False)
+        self.poke()
+        return found
+
+    async def run_now(self, plugin: str, schedule_id: str) -> RunNowAnswer:
+        """Start a run out of turn, unless the previous one or other polls stand in its way."""
+        while (entry := await self._entry(plugin, schedule_id)) is not None:
+            watched = self._watched[plugin, schedule_id]
+            firing = firing_on_demand(watched, entry, now=self._clock.now(), dice=self._dice)
+            match await self._fire(firing):
+                case FiringAnswer.FIRED if firing.job is not None:
+                    self.poke()
+                    return Started(job_id=firing.job.id)
+                case FiringAnswer.REFUSED_RUNNING:
+                    return Refused.RUNNING
+                case FiringAnswer.REFUSED_POLLS:
+                    return Refused.OUTSTANDING_POLLS
+        return Refused.UNKNOWN_SCHEDULE

@@ -1,0 +1,39 @@
+"""Callers who wait for a job to end: registered before it is enqueued, woken by its commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._by_job: dict[str, set[asyncio.Future[None]]] = {}
+
+    @contextmanager
+    def waiting_for(self, job_id: str) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when the job has ended. Enter before looking at the job, or miss its end."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._by_job.setdefault(job_id, set())
+        waiting.add(future)
+        try:
+            yield future
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._by_job.pop(job_id, None)
+
+    def ended(self, job_id: str) -> None:
+        self._wake(self._by_job.get(job_id, ()))
+
+    def everybody(self) -> None:
+        """The daemon stops: nobody is left waiting."""
+        for waiting in list(self._by_job.values()):
+            self._wake(waiting)
+
+    @staticmethod
+    def _wake(waiting: set[asyncio.Future[None]] | tuple[()]) -> None:
+        for future in tuple(waiting):
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,65 @@
+"""What a use case works with: the store, the configuration in force, and the engine if one runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Protocol
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.json_values import JsonObject
+from ductile.store.port import Store
+
+
+class RunningEngine(Protocol):
+    """What a use case may ask of the daemon's engine."""
+
+    def wake(self) -> None:
+        """Jobs were put on the queue or may move on."""
+        ...
+
+    def reschedule(self) -> None:
+        """Schedules were paused, resumed or run."""
+        ...
+
+    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """A future that is done when the job has ended, or the daemon stops."""
+        ...
+
+    async def end_running(self, job_id: str) -> None:
+        """End the process of a job whose cancelling is on disk."""
+        ...
+
+    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
+        """Go on with a paused schedule; False if there is no such schedule."""
+        ...
+
+    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
+        """Start a run out of turn; its job. Raises `ConflictError` if another stands in its way."""
+        ...
+
+    async def reload(self) -> JsonObject:
+        """Load the configuration again and switch to it, or raise and keep the old one."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def status(self) -> JsonObject: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    store: Store
+    snapshot: Callable[[], Snapshot]
+    now: Callable[[], datetime]
+    dice: Random
+    #: None where a command works on the store while no daemon runs.
+    engine: RunningEngine | None = None
+
+    def wake(self) -> None:
+        if self.engine is not None:
+            self.engine.wake()

@@ -1,0 +1,88 @@
+"""Reading what a caller sent: each value by its name, with an error that names it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from ductile.core.durations import QuantityError, parse_duration
+from ductile.core.json_values import JsonObject
+from ductile.errors import UsageError
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def text(given: JsonObject, name: str) -> str:
+    value = optional_text(given, name)
+    if value is None:
+        raise UsageError(f"{name} is missing")
+    return value
+
+
+def optional_text(given: JsonObject, name: str) -> str | None:
+    value = given.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise UsageError(f"{name} has to be text")
+
+
+def number(given: JsonObject, name: str, default: int, *, least: int = 1, most: int) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(f"{name} has to be a whole number from {least} to {most}")
+    return value
+
+
+def flag(given: JsonObject, name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} has to be true or false")
+    return value
+
+
+def optional_object(given: JsonObject, name: str) -> JsonObject | None:
+    value = given.get(name)
+    if value is None or isinstance(value, dict):
+        return value
+    raise UsageError(f"{name} has to be a JSON object")
+
+
+def optional_duration(given: JsonObject, name: str) -> timedelta | None:
+    value = optional_text(given, name)
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except QuantityError as error:
+        raise UsageError(f"{name}: {error}", hint=f"expected {error.expected}") from None
+
+
+def optional_instant(given: JsonObject, name: str) -> datetime | None:
+    value = optional_text(given, name)
+    if value is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise UsageError(f"{name} is not an instant", hint="write it as 2026-02-08T10:00:00Z")
+    return instant
+
+
+def optional_word(
+    given: JsonObject, name: str, words: type[Word], aliases: dict[str, Word] | None = None
+) -> Word | None:
+    value = optional_text(given, name)
+    if value is None:
+        return None
+    if aliases and value in aliases:
+        return aliases[value]
+    try:
+        return words(value)
+    except ValueError:
+        known = ", ".join([*words, *(aliases or {})])
+        raise UsageError(f"{name}: there is no {value}", hint=f"one of {known}") from None

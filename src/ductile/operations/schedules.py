@@ -1,0 +1,111 @@
+"""Schedules: where they stand, what is to come, what became of each due instant, and pausing them."""
+
+from __future__ import annotations
+
+from ductile.core.accounting import preview
+from ductile.core.json_values import JsonObject
+from ductile.engine.schedule_table import slot_of, watched_schedules
+from ductile.errors import NotFoundError
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.operations.shown import instant, shown_occurrence
+from ductile.operations.system import engine_of
+from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, ScheduleEntry
+
+
+async def list_schedules(desk: Desk, given: JsonObject) -> JsonObject:
+    plugin = read.optional_text(given, "plugin")
+    stored = await desk.store.schedules()
+    return {"schedules": [_shown(entry) for entry in stored if plugin in (None, entry.plugin)]}
+
+
+def _shown(entry: ScheduleEntry) -> JsonObject:
+    return {
+        "plugin": entry.plugin,
+        "id": entry.schedule_id,
+        "next_at": instant(entry.next_at),
+        "nominal_at": instant(entry.nominal_at),
+        "last_fired_at": instant(entry.last_fired_at),
+        "last_job_id": entry.last_job_id,
+        "paused_at": instant(entry.paused_at),
+    }
+
+
+async def schedule_history(desk: Desk, given: JsonObject) -> JsonObject:
+    plugin, schedule_id = _named(given)
+    await _known(desk, plugin, schedule_id)
+    limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
+    page = await desk.store.occurrences(
+        plugin, schedule_id, limit=limit, cursor=read.optional_text(given, "cursor")
+    )
+    return {
+        "plugin": plugin,
+        "id": schedule_id,
+        "occurrences": [shown_occurrence(row) for row in page.rows],
+        "next_cursor": page.next_cursor,
+    }
+
+
+async def schedule_next(desk: Desk, given: JsonObject) -> JsonObject:
+    """What is to come, across clock changes; of one schedule or of all."""
+    plugin, schedule_id = read.optional_text(given, "plugin"), read.optional_text(given, "schedule")
+    count = read.number(given, "count", 10, most=1000)
+    watched = watched_schedules(desk.snapshot())
+    coming: list[JsonObject] = []
+    for entry in await desk.store.schedules():
+        known = watched.get((entry.plugin, entry.schedule_id))
+        if known is None or plugin not in (None, entry.plugin):
+            continue
+        if schedule_id in (None, entry.schedule_id) and entry.paused_at is None:
+            coming += [
+                {
+                    "plugin": entry.plugin,
+                    "id": entry.schedule_id,
+                    "start_at": instant(each.start_at),
+                    "nominal_at": instant(each.nominal_at),
+                    "skip": each.skip,
+                }
+                for each in preview(known.rule, slot_of(entry), count)
+            ]
+    coming.sort(key=lambda each: str(each["start_at"]))
+    return {"occurrences": [*coming[:count]]}
+
+
+async def pause_schedule(desk: Desk, given: JsonObject) -> JsonObject:
+    return await _switch(desk, given, paused=True)
+
+
+async def resume_schedule(desk: Desk, given: JsonObject) -> JsonObject:
+    return await _switch(desk, given, paused=False)
+
+
+async def _switch(desk: Desk, given: JsonObject, *, paused: bool) -> JsonObject:
+    plugin, schedule_id = _named(given)
+    entry = await _known(desk, plugin, schedule_id)
+    if read.flag(given, "dry_run"):
+        return {"plugin": plugin, "id": schedule_id, "paused": entry.paused_at is not None}
+    if paused or desk.engine is None:
+        await desk.store.pause_schedule(plugin, schedule_id, paused=paused)
+    else:
+        await desk.engine.resume_schedule(plugin, schedule_id)
+    if desk.engine is not None:
+        desk.engine.reschedule()
+    return {"plugin": plugin, "id": schedule_id, "paused": paused}
+
+
+async def run_schedule(desk: Desk, given: JsonObject) -> JsonObject:
+    plugin, schedule_id = _named(given)
+    await _known(desk, plugin, schedule_id)
+    job_id = await engine_of(desk).run_schedule(plugin, schedule_id)
+    return {"plugin": plugin, "id": schedule_id, "job_id": job_id}
+
+
+def _named(given: JsonObject) -> tuple[str, str]:
+    return read.text(given, "plugin"), read.optional_text(given, "schedule") or "default"
+
+
+async def _known(desk: Desk, plugin: str, schedule_id: str) -> ScheduleEntry:
+    for entry in await desk.store.schedules():
+        if (entry.plugin, entry.schedule_id) == (plugin, schedule_id):
+            return entry
+    raise NotFoundError(f"{plugin} has no schedule {schedule_id}", hint="See `ductile schedule list`.")

@@ -1,0 +1,123 @@
+"""The daemon itself: status, reload, stop; and the circuit breakers."""
+
+from __future__ import annotations
+
+from ductile.config.secrets import redact
+from ductile.config.snapshot import PluginInstance
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.errors import DaemonNotRunningError, NotFoundError
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk, RunningEngine
+from ductile.operations.shown import instant, shown_breaker, shown_execution
+from ductile.store.values import BreakerRow, LogFilter, ScheduleEntry
+
+_HISTORY = 50
+
+
+def engine_of(desk: Desk) -> RunningEngine:
+    if desk.engine is None:
+        raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
+    return desk.engine
+
+
+async def status(desk: Desk, given: JsonObject) -> JsonObject:
+    """The daemon, the queue, and every plugin: what it keeps, when it ran and will run, how it is."""
+    snapshot = desk.snapshot()
+    counts = await desk.store.counts()
+    breakers = await desk.store.breakers()
+    schedules = await desk.store.schedules()
+    reveal = read.flag(given, "reveal")
+    plugins: list[JsonValue] = [
+        await _plugin_status(desk, plugin, breakers, schedules, reveal=reveal)
+        for plugin in snapshot.plugins.values()
+    ]
+    return {
+        "daemon": {"running": False} if desk.engine is None else {"running": True, **desk.engine.status()},
+        "queue": {
+            "depth": counts.depth,
+            "ready": counts.ready,
+            "waiting": counts.waiting,
+            "running": counts.running,
+        },
+        "plugins": plugins,
+    }
+
+
+async def _plugin_status(
+    desk: Desk,
+    plugin: PluginInstance,
+    breakers: tuple[BreakerRow, ...],
+    schedules: tuple[ScheduleEntry, ...],
+    *,
+    reveal: bool,
+) -> JsonObject:
+    kept = await desk.store.plugin_state(plugin.name)
+    last = (await desk.store.log(LogFilter(plugin=plugin.name), limit=1)).rows
+    health = (await desk.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
+    due = [entry.next_at for entry in schedules if entry.plugin == plugin.name and entry.next_at]
+    state: JsonValue = {} if kept is None else kept.state
+    return {
+        "name": plugin.name,
+        "uses": plugin.uses,
+        "enabled": plugin.enabled,
+        "refused": None if plugin.refused is None else plugin.refused.reason,
+        "state": state if reveal else redact(state),
+        "last_run": shown_execution(last[0]) if last else None,
+        "next_run": instant(min(due, default=None)),
+        "health": None if not health else health[0].status,
+        "breakers": {
+            row.command: shown_breaker(row.breaker) for row in breakers if row.plugin == plugin.name
+        },
+    }
+
+
+async def reload(desk: Desk, _given: JsonObject) -> JsonObject:
+    return await engine_of(desk).reload()
+
+
+async def stop(desk: Desk, _given: JsonObject) -> JsonObject:
+    engine_of(desk).stop()
+    return {"stopping": True}
+
+
+async def show_breaker(desk: Desk, given: JsonObject) -> JsonObject:
+    plugin = _configured(desk, read.text(given, "plugin"))
+    rows = [row for row in await desk.store.breakers() if row.plugin == plugin]
+    history = await desk.store.breaker_history(plugin, limit=_HISTORY)
+    return {
+        "plugin": plugin,
+        "breakers": {row.command: shown_breaker(row.breaker) for row in rows},
+        "history": [
+            {
+                "at": instant(row.created_at),
+                "command": row.command,
+                "from": row.from_state,
+                "to": row.to_state,
+                "reason": row.reason,
+                "failures": row.failures,
+                "job_id": row.job_id,
+            }
+            for row in history
+        ],
+    }
+
+
+async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
+    plugin = _configured(desk, read.text(given, "plugin"))
+    command = read.optional_text(given, "command")
+    if read.flag(given, "dry_run"):
+        rows = [row for row in await desk.store.breakers() if row.plugin == plugin]
+        open_ones: list[JsonValue] = [
+            row.command for row in rows if row.breaker.state != "closed" and command in (None, row.command)
+        ]
+        return {"plugin": plugin, "reset": 0, "would_reset": open_ones}
+    reset = await desk.store.reset_breaker(plugin, command)
+    if desk.engine is not None:
+        desk.engine.reschedule()
+    return {"plugin": plugin, "reset": reset}
+
+
+def _configured(desk: Desk, plugin: str) -> str:
+    if plugin not in desk.snapshot().plugins:
+        raise NotFoundError(f"there is no plugin {plugin} under `plugins`")
+    return plugin

@@ -1,0 +1,95 @@
+"""Logs as a subscriber: one line on stdout for each happening, JSON for machines or text for people."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import BinaryIO
+
+import msgspec
+
+from ductile.core.instants import format_instant
+from ductile.telemetry.signals import Happening, Level
+
+WAITING_LINES = 10_000
+CLOSING_SECONDS = 2.0
+
+_encoder = msgspec.json.Encoder()
+
+
+class LogWriter:
+    """Writes what is at or above a level. Level and format can be changed while it runs.
+
+    A thread does the writing: whoever reads our stdout may stop reading, and no job waits for that. Lines
+    that find the waiting room full are dropped and counted; the ledger has what happened all the same.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, clock: Callable[[], datetime], *, level: str = "info", text: bool = False
+    ) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(WAITING_LINES)
+        self._dropped = 0
+        self.configure(level=level, text=text)
+        self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
+        self._thread.start()
+
+    def configure(self, *, level: str, text: bool) -> None:
+        self._level = Level[level.upper()]
+        self._format = _as_text if text else _as_json
+
+    def __call__(self, happening: Happening) -> None:
+        if happening.severity < self._level:
+            return
+        line = self._format(happening, format_instant(self._clock()))
+        try:
+            self._waiting.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, but do not wait for ever for somebody who does not read."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=CLOSING_SECONDS)
+        self._thread.join(CLOSING_SECONDS)
+
+    def _write(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line += b'{"level":"warn","component":"log","message":"%d lines were dropped"}\n' % dropped
+            try:
+                self._stream.write(line)
+                self._stream.flush()
+            except (OSError, ValueError):
+                return  # nobody reads our log any more; jobs matter more
+
+
+def _as_json(happening: Happening, at: str) -> bytes:
+    component, _, _ = happening.signal.partition(".")
+    line = {
+        "timestamp": at,
+        "level": happening.severity.name.lower(),
+        "component": component,
+        "signal": happening.signal,
+        "message": happening.message,
+    }
+    if happening.plugin is not None:
+        line["plugin"] = happening.plugin
+    if happening.job_id is not None:
+        line["job_id"] = happening.job_id
+    return _encoder.encode({**line, **{k: v for k, v in happening.data.items() if k not in line}}) + b"\n"
+
+
+def _as_text(happening: Happening, at: str) -> bytes:
+    about = " ".join(part for part in (happening.plugin, happening.job_id) if part)
+    more = " ".join(f"{name}={value}" for name, value in happening.data.items())
+    parts = [at[:23] + "Z", f"{happening.severity.name:<5}", happening.message]
+    parts += [f"[{about}]"] if about else []
+    parts += [more] if more else []
+    # A plugin's text must not be able to forge lines.
+    return " ".join(parts).replace("\n", "\\n").encode(errors="backslashreplace") + b"\n"

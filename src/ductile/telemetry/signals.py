@@ -1,0 +1,150 @@
+"""Signals: the one catalogue of named happenings. Whatever is told, is told after it is on disk.
+
+Emitting costs a function call for each subscriber; subscribers must not block and must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from ductile.core.json_values import JsonValue
+
+
+class Level(IntEnum):
+    DEBUG = 10
+    INFO = 20
+    WARN = 30
+    ERROR = 40
+
+
+class Signal(StrEnum):
+    SERVICE_STARTING = "service.starting"
+    SERVICE_READY = "service.ready"
+    SERVICE_STOPPING = "service.stopping"
+    SERVICE_STOPPED = "service.stopped"
+    SERVICE_FAILED = "service.failed"
+    CONFIG_LOADED = "config.loaded"
+    CONFIG_WARNING = "config.warning"
+    CONFIG_REFUSED = "config.refused"
+    PLUGIN_REFUSED = "plugin.refused"
+    PLUGIN_INIT_FAILED = "plugin.init_failed"
+    JOB_ACCEPTED = "job.accepted"
+    JOB_DEDUPLICATED = "job.deduplicated"
+    JOB_CLAIMED = "job.claimed"
+    JOB_STARTED = "job.started"
+    JOB_EXITED = "job.exited"
+    JOB_SUCCEEDED = "job.succeeded"
+    JOB_RETRYING = "job.retrying"
+    JOB_FAILED = "job.failed"
+    JOB_DEAD = "job.dead"
+    JOB_INTERRUPTED = "job.interrupted"
+    JOB_RECOVERED = "job.recovered"
+    JOB_CANCELLING = "job.cancelling"
+    JOB_SUPERSEDED = "job.superseded"
+    JOB_STDERR = "job.stderr"
+    JOB_SAID = "job.said"
+    JOB_CHILD_CONFLICT = "job.child_conflict"
+    EVENT_UNROUTED = "event.unrouted"
+    EVENT_DROPPED = "event.dropped"
+    STATE_STALE = "state.stale"
+    SCHEDULE_FIRED = "schedule.fired"
+    SCHEDULE_SKIPPED = "schedule.skipped"
+    BREAKER_CHANGED = "breaker.changed"
+    CLOCK_JUMPED = "clock.jumped"
+    SURVIVOR_ENDED = "survivor.ended"
+    STORE_FULL = "store.full"
+    STORE_FAILED = "store.failed"
+    RETENTION_PRUNED = "retention.pruned"
+
+
+#: level, and what it tells. `docs/reference/signals.md` is tested against it.
+SIGNALS: dict[Signal, tuple[Level, str]] = {
+    Signal.SERVICE_STARTING: (Level.INFO, "The daemon has its lock and begins to start."),
+    Signal.SERVICE_READY: (Level.INFO, "Recovery is done; jobs run and requests are answered."),
+    Signal.SERVICE_STOPPING: (Level.INFO, "Nothing new is started; running jobs get their time to finish."),
+    Signal.SERVICE_STOPPED: (Level.INFO, "Everything is on disk and closed."),
+    Signal.SERVICE_FAILED: (Level.ERROR, "A part of the daemon failed; it stops, and recovers when started."),
+    Signal.CONFIG_LOADED: (Level.INFO, "A configuration is in force."),
+    Signal.CONFIG_WARNING: (Level.WARN, "Something in the configuration is doubtful."),
+    Signal.CONFIG_REFUSED: (Level.ERROR, "A reload was refused; the old configuration stays in force."),
+    Signal.PLUGIN_REFUSED: (Level.ERROR, "A configured plugin cannot run, and why."),
+    Signal.PLUGIN_INIT_FAILED: (
+        Level.ERROR,
+        "A plugin's init failed; it is marked unhealthy and still runs.",
+    ),
+    Signal.JOB_ACCEPTED: (Level.DEBUG, "A job is on the queue and on disk."),
+    Signal.JOB_DEDUPLICATED: (Level.INFO, "A submission was a duplicate of an existing job."),
+    Signal.JOB_CLAIMED: (Level.DEBUG, "A worker took a job; its process starts next."),
+    Signal.JOB_STARTED: (Level.DEBUG, "A plugin's process has its request."),
+    Signal.JOB_EXITED: (Level.DEBUG, "A plugin's process ended; what follows is being written."),
+    Signal.JOB_SUCCEEDED: (Level.INFO, "A job succeeded."),
+    Signal.JOB_RETRYING: (Level.WARN, "An attempt failed; the job will be tried again."),
+    Signal.JOB_FAILED: (Level.ERROR, "A job failed and will not be tried again."),
+    Signal.JOB_DEAD: (Level.ERROR, "A job failed in every attempt, or was ended."),
+    Signal.JOB_INTERRUPTED: (Level.WARN, "The daemon stopped while a job ran; it will run again."),
+    Signal.JOB_RECOVERED: (Level.WARN, "A job was found running after a crash."),
+    Signal.JOB_CANCELLING: (Level.INFO, "A running job is being ended on request."),
+    Signal.JOB_SUPERSEDED: (Level.WARN, "A result came too late and was only logged."),
+    Signal.JOB_STDERR: (Level.WARN, "What a plugin wrote to stderr."),
+    Signal.JOB_SAID: (Level.INFO, "A log line from a plugin's answer."),
+    Signal.JOB_CHILD_CONFLICT: (Level.ERROR, "A child job existed already: a defect of Ductile."),
+    Signal.EVENT_UNROUTED: (Level.DEBUG, "An event matched no route."),
+    Signal.EVENT_DROPPED: (Level.ERROR, "An event had crossed too many hops and was not passed on."),
+    Signal.STATE_STALE: (Level.WARN, "A fact did not replace the state: a later-claimed job had written it."),
+    Signal.SCHEDULE_FIRED: (Level.DEBUG, "A scheduled run was put on the queue."),
+    Signal.SCHEDULE_SKIPPED: (Level.INFO, "A scheduled run was skipped, and why."),
+    Signal.BREAKER_CHANGED: (Level.WARN, "A circuit breaker opened, closed or lets a probe through."),
+    Signal.CLOCK_JUMPED: (Level.WARN, "The clock was set, or the machine slept."),
+    Signal.SURVIVOR_ENDED: (Level.WARN, "A plugin process that had outlived its daemon was ended."),
+    Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
+    Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
+    Signal.RETENTION_PRUNED: (Level.DEBUG, "What was kept long enough was removed."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    signal: Signal
+    message: str
+    plugin: str | None = None
+    job_id: str | None = None
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    #: Where it is not the signal's usual level, such as a plugin's own log lines.
+    level: Level | None = None
+
+    @property
+    def severity(self) -> Level:
+        return self.level or SIGNALS[self.signal][0]
+
+
+Subscriber: TypeAlias = Callable[[Happening], None]
+
+
+class Signals:
+    """Tells subscribers, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def emit(
+        self,
+        signal: Signal,
+        message: str | None = None,
+        *,
+        plugin: str | None = None,
+        job_id: str | None = None,
+        level: Level | None = None,
+        data: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        text = SIGNALS[signal][1] if message is None else message
+        happening = Happening(
+            signal=signal, message=text, plugin=plugin, job_id=job_id, data=data or {}, level=level
+        )
+        for subscriber in self._subscribers:
+            subscriber(happening)

@@ -1,0 +1,144 @@
+"""Jobs, events, outcomes and rules for tests: every field has a harmless default and may be chosen.
+
+Time and chance are the test's: `Clock` stands still until it is told to move, `some_dice` are seeded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from ductile.core.breaker import BreakerPolicy
+from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.outcomes import Completed, Emitted, Evidence, Failed, Response, TimedOut
+from ductile.core.retry import RetryPolicy
+from ductile.core.routing import Route, RouteTable
+from ductile.core.rules import FactRule, PluginRules, Rules
+from ductile.store.values import NewEvent
+
+START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
+_numbers = itertools.count(1)
+
+
+class Clock:
+    """A clock that a test moves by hand."""
+
+    def __init__(self, now: datetime = START) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, **span: float) -> datetime:
+        self.now += timedelta(**span)
+        return self.now
+
+
+def some_dice(seed: int = 1) -> Random:
+    return Random(seed)
+
+
+def an_id() -> str:
+    """An id that no other test value has, and that tells nothing."""
+    return f"00000000-0000-7000-8000-{next(_numbers):012x}"
+
+
+def a_new_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> NewJob:
+    given: dict[str, Any] = {
+        "id": an_id(),
+        "submitted_by": SubmittedBy.API,
+        "max_attempts": 4,
+        "payload": {"n": 1},
+    }
+    return NewJob(plugin=plugin, command=command, **(given | fields))
+
+
+def a_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> Job:
+    """A running job in its first attempt, unless told otherwise."""
+    status: JobStatus = fields.get("status", JobStatus.RUNNING)
+    given: dict[str, Any] = dict.fromkeys(
+        (
+            "hold", "submitted_detail", "dedupe_key", "completed_at", "next_retry_at", "last_error",
+            "parent_job_id", "source_event_id", "event_context_id", "run_id", "step_path", "trace_id",
+            "cancel_requested_at", "owner", "lease_until", "callback",
+        )
+    )  # fmt: skip
+    given |= {
+        "id": an_id(),
+        "seq": 1,
+        "status": status,
+        "reason": Reason.CLAIMED if status is JobStatus.RUNNING else Reason.SUBMITTED,
+        "attempt": 1,
+        "max_attempts": 4,
+        "execution": 1 if status is JobStatus.RUNNING else 0,
+        "submitted_by": SubmittedBy.API,
+        "created_at": START,
+        "started_at": START if status is JobStatus.RUNNING else None,
+        "hops": 0,
+        "claim_seq": 10,
+        "suspect": False,
+    }
+    return Job(plugin=plugin, command=command, **(given | fields))
+
+
+def an_event(event_type: str = "found", **fields: Any) -> NewEvent:
+    given: dict[str, Any] = {"id": an_id(), "source": "api", "payload": {"from": "outside"}}
+    return NewEvent(type=event_type, **(given | fields))
+
+
+def emitted(event_type: str = "found", payload: JsonObject | None = None, key: str | None = None) -> Emitted:
+    return Emitted(type=event_type, payload={"item": 1} if payload is None else payload, dedupe_key=key)
+
+
+def ok(
+    *events: Emitted,
+    result: JsonValue = "done",
+    state: JsonObject | None = None,
+    artifacts: tuple[JsonValue, ...] = (),
+    **evidence: Any,
+) -> Completed:
+    response = Response(ok=True, result=result, events=events, state_updates=state, artifacts=artifacts)
+    return Completed(response=response, evidence=some_evidence(**evidence))
+
+
+def failed(*, permanent: bool = False, error: str = "it broke", **evidence: Any) -> Failed:
+    return Failed(
+        reason=Reason.PLUGIN_ERROR, error=error, permanent=permanent, evidence=some_evidence(**evidence)
+    )
+
+
+def timed_out() -> TimedOut:
+    return TimedOut(error="still running at its deadline", evidence=some_evidence(signal=15, exit_code=None))
+
+
+def some_evidence(**fields: Any) -> Evidence:
+    given: dict[str, Any] = {
+        "stdout": '{"status":"ok"}',
+        "stderr": "",
+        "exit_code": 0,
+        "duration": timedelta(milliseconds=12),
+    }
+    return Evidence(**(given | fields))
+
+
+def some_rules(*routes: Route, facts: dict[str, tuple[FactRule, ...]] | None = None, **fields: Any) -> Rules:
+    """Rules with these routes; retries wait ten seconds at first and a minute at most."""
+    retry = RetryPolicy(backoff_base=timedelta(seconds=10), backoff_max=timedelta(minutes=1))
+    names = {"echo", "source", "sink", "other", *(facts or {}), *(route.plugin for route in routes)}
+    plugins = {
+        name: PluginRules(
+            retry=retry,
+            breaker=BreakerPolicy(threshold=3, reset_after=timedelta(minutes=30)),
+            facts=(facts or {}).get(name, ()),
+        )
+        for name in names
+    }
+    return Rules(plugins=plugins, routes=RouteTable.of(routes), **fields)
+
+
+def a_route(event_type: str = "found", *, source: str = "source", to: str = "sink") -> Route:
+    plugin, _, command = to.partition(".")
+    return Route(source=source, event_type=event_type, plugin=plugin, command=command or "handle")

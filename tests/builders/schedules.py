@@ -1,0 +1,72 @@
+"""Schedules for tests, and instants as people write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from random import Random
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from ductile.config.cron import CronTable
+from ductile.core.durations import parse_interval
+from ductile.core.hours import DayHours
+from ductile.core.occurrences import Plan, Run, plan_due
+from ductile.core.schedule import At, Cron, Every, ScheduleRule, Slot
+
+NEW_YORK = "America/New_York"
+VIENNA = "Europe/Vienna"
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def wall(instant: datetime, zone: str) -> str:
+    """What the clocks of a zone show, with the name of the offset: it tells the two passes apart."""
+    return instant.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
+
+
+def hours(text: str) -> DayHours:
+    start, end = (time.fromisoformat(part) for part in text.split("-"))
+    return DayHours(start=start, end=end)
+
+
+def every(interval: str = "1h", **fields: Any) -> ScheduleRule:
+    return ScheduleRule(trigger=Every(interval=parse_interval(interval)), **fields)
+
+
+def cron(expression: str, timezone: str = "UTC", **fields: Any) -> ScheduleRule:
+    times = CronTable(expression=expression, timezone=timezone)
+    return ScheduleRule(trigger=Cron(times=times), timezone=timezone, **fields)
+
+
+def at(text: str, **fields: Any) -> ScheduleRule:
+    return ScheduleRule(trigger=At(instant=utc(text)), **fields)
+
+
+def slot(text: str, start: str | None = None) -> Slot:
+    return Slot(nominal_at=utc(text), start_at=utc(start or text))
+
+
+def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None, **fields: Any) -> Plan:
+    """The plan of a schedule that must be due, looked after for long unless told otherwise."""
+    plan = plan_due(
+        rule,
+        place,
+        now=utc(now),
+        armed_since=utc(armed) if armed else place.start_at - timedelta(days=1),
+        paused=fields.get("paused", False),
+        dice=Random(1),
+    )
+    assert plan is not None
+    return plan
+
+
+def told(plan: Plan) -> list[str]:
+    """Each item as `HH:MM ran` or `HH:MM-HH:MM xN reason`, in UTC."""
+    return [
+        f"{item.nominal_at:%H:%M} ran"
+        if isinstance(item, Run)
+        else f"{item.nominal_at:%H:%M}-{item.until_at:%H:%M} x{item.count} {item.reason}"
+        for item in plan.items
+    ]

@@ -1,0 +1,134 @@
+"""A scheduler at work: the real store in a directory, a simulated clock, jobs that end when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from builders.clocks import SimulatedClock
+from builders.configs import a_config, a_discovery, a_manifest, loaded
+from builders.stores import claim_all, claim_one
+from ductile.config.compile import compile_snapshot
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import Job
+from ductile.core.outcomes import Outcome
+from ductile.engine.scheduler import Scheduler
+from ductile.store.port import Store
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.values import Occurrence, ScheduleEntry, Settled
+
+_SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
+
+
+def a_snapshot(directory: Path, plugins: str) -> Snapshot:
+    """A configuration with these `plugins`, two of which are installed."""
+    config = a_config(directory, f"{_SERVICE}plugins: {{{plugins}}}")
+    return compile_snapshot(loaded(config), a_discovery(directory, a_manifest("p"), a_manifest("q")))
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a test holds in its hands while the scheduler runs."""
+
+    directory: Path
+    store: Store
+    clock: SimulatedClock
+    snapshot: Snapshot
+    enqueued: int = 0
+    stopped: list[str] = field(default_factory=list)
+    clock_was_set: int = 0
+    scheduler: Scheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(
+            self.store,
+            self.clock,
+            lambda: self.snapshot,
+            dice=Random(7),
+            enqueued=self._note_enqueued,
+            stop_job=self.stopped.append,
+            clock_was_set=self._note_clock,
+        )
+
+    def _note_enqueued(self) -> None:
+        self.enqueued += 1
+
+    def _note_clock(self) -> None:
+        self.clock_was_set += 1
+
+    async def reload(self, plugins: str) -> None:
+        self.snapshot = a_snapshot(self.directory, plugins)
+        await self.look()
+
+    async def look(self) -> None:
+        """Wake the scheduler, as a reload or a settled run does, and wait until it rests."""
+        self.scheduler.poke()
+        await self.clock.rest()
+
+    async def entry(self, schedule_id: str = "default", plugin: str = "p") -> ScheduleEntry:
+        entries = await self.store.schedules()
+        return next(each for each in entries if (each.plugin, each.schedule_id) == (plugin, schedule_id))
+
+    async def history(self, schedule_id: str = "default", plugin: str = "p") -> list[Occurrence]:
+        """Oldest first."""
+        return list(reversed((await self.store.occurrences(plugin, schedule_id, limit=200)).rows))
+
+    async def told(self, schedule_id: str = "default") -> list[str]:
+        """The history as `HH:MM:SS outcome`, with count and reason where there are any."""
+        return [
+            " ".join(
+                [f"{row.nominal_at:%H:%M:%S}", row.outcome]
+                + ([f"x{row.count}"] if row.count > 1 else [])
+                + ([row.reason] if row.reason else [])
+            )
+            for row in await self.history(schedule_id)
+        ]
+
+    async def start_next(self) -> Job:
+        return await claim_one(self.store)
+
+    async def start_all(self) -> list[Job]:
+        return [claim.job for claim in await claim_all(self.store)]
+
+    async def end(self, job: Job, outcome: Outcome) -> Settled:
+        """Settle a running job and tell the scheduler, as the engine does."""
+        answer = await self.store.settle(job.id, job.execution, outcome, self.snapshot.rules)
+        assert isinstance(answer, Settled), answer
+        if answer.settlement.next_slot is not None:
+            await self.look()
+        return answer
+
+    async def run_next(self, outcome: Outcome) -> Job:
+        job = await self.start_next()
+        await self.end(job, outcome)
+        return job
+
+
+@asynccontextmanager
+async def scheduling(
+    directory: Path, plugins: str, *, clock: SimulatedClock | None = None, seed: int = 1
+) -> AsyncIterator[Bench]:
+    """A daemon's scheduler from start to stop. Enter it again with the same directory: a restart."""
+    clock = clock or SimulatedClock()
+    dice = Random(seed)
+    store = open_sqlite_store(directory / "state.db", clock=clock, dice=dice)
+    bench = Bench(directory, store, clock, a_snapshot(directory, plugins))
+    task = asyncio.create_task(bench.scheduler.run())
+    try:
+        await clock.rest()
+        yield bench
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.close()
+
+
+def clock_at(text: str) -> SimulatedClock:
+    return SimulatedClock(datetime.fromisoformat(f"{text}+00:00"))

@@ -1,0 +1,139 @@
+"""A store with a clock and dice in the test's hand, and short words for what tests do with it.
+
+Everything here speaks to `ductile.store.port.Store`; only `SQLITE` knows an adapter. Another database
+joins the contract suite as one more `StoreKind` in `STORE_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from builders.invariants import violations
+from builders.jobs import Clock, some_dice, some_rules
+from ductile.core.admission import Caps
+from ductile.core.jobs import Job, NewJob
+from ductile.core.outcomes import Outcome
+from ductile.core.rules import Rules
+from ductile.store.port import Store
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.values import Accepted, Claim, Enqueued, LedgerRow, Settled, Submission
+
+#: Rules that compare rows which are kept for different times (SPEC 4.9).
+_BROKEN_BY_RETENTION = (
+    "every transition is in the ledger",
+    "an execution that ended has its row in the log",
+    "deliveries of a job are numbered",
+)
+
+LEASE = timedelta(minutes=1)
+ROOMY = Caps(workers=1000)
+RULES = some_rules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreKind:
+    """One database that must keep the contract."""
+
+    name: str
+    open: Callable[[Path, Clock, int], Awaitable[Store]]
+    #: What a store at rest breaks of the rules for its rows; empty when all is well.
+    violations: Callable[[Path], list[str]]
+
+
+async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
+    return open_sqlite_store(place / "state.db", clock=clock, dice=some_dice(seed))
+
+
+def _sqlite_violations(place: Path) -> list[str]:
+    return violations(place / "state.db")
+
+
+SQLITE = StoreKind(name="sqlite", open=_open_sqlite, violations=_sqlite_violations)
+STORE_KINDS = (SQLITE,)
+
+
+@dataclass(slots=True)
+class StoreFactory:
+    """Opens the store under test, again and again on the same data, and closes what is left open."""
+
+    kind: StoreKind
+    place: Path
+    clock: Clock = field(default_factory=Clock)
+    opened: list[Store] = field(default_factory=list)
+
+    async def open(self) -> Store:
+        store = await self.kind.open(self.place, self.clock, len(self.opened) + 1)
+        self.opened.append(store)
+        return store
+
+    async def reopen(self) -> Store:
+        """Close what is open and open it anew: what a restart sees."""
+        await self.close()
+        return await self.open()
+
+    async def close(self) -> None:
+        for store in self.opened:
+            await store.close()
+        self.opened.clear()
+
+    async def check_invariants(self, *, pruned: bool = False) -> None:
+        """Close the store and look at its rows. Where retention was at work, less can be compared."""
+        await self.close()
+        broken = self.kind.violations(self.place)
+        if pruned:
+            broken = [rule for rule in broken if not rule.startswith(_BROKEN_BY_RETENTION)]
+        assert broken == []
+
+
+async def submit(store: Store, *jobs: NewJob, **submission: Any) -> tuple[Enqueued, ...]:
+    return await store.enqueue(Submission(jobs=jobs, **submission))
+
+
+async def accept(store: Store, job: NewJob) -> str:
+    """Enqueue a job that must be accepted; its id."""
+    (answer,) = await submit(store, job)
+    assert isinstance(answer, Accepted), answer
+    return answer.job_id
+
+
+async def claim_all(store: Store, *, caps: Caps = ROOMY, limit: int = 1000, owner: str = "me") -> list[Claim]:
+    return list(await store.claim(owner=owner, caps=caps, limit=limit, lease=LEASE))
+
+
+async def claim_one(store: Store) -> Job:
+    """Claim the job that is next; the test fails if none is."""
+    (claim,) = await claim_all(store, limit=1)
+    return claim.job
+
+
+async def settle(store: Store, job: Job, outcome: Outcome, rules: Rules = RULES) -> Settled:
+    """Settle a job that must still be running with this execution."""
+    answer = await store.settle(job.id, job.execution, outcome, rules)
+    assert isinstance(answer, Settled), answer
+    return answer
+
+
+async def run_next(store: Store, outcome: Outcome, rules: Rules = RULES) -> Settled:
+    return await settle(store, await claim_one(store), outcome, rules)
+
+
+async def stored(store: Store, job_id: str) -> Job:
+    job = await store.job(job_id)
+    assert job is not None
+    return job
+
+
+async def whole_ledger(store: Store, *, after: int = 0) -> list[LedgerRow]:
+    return list(await store.ledger(after=after, limit=100_000))
+
+
+async def path_of(store: Store, job_id: str) -> list[str]:
+    """The states a job went through, as `from>to:reason`."""
+    return [
+        f"{row.transition.from_status or ''}>{row.transition.to_status}:{row.transition.reason}"
+        for row in await store.transitions(job_id)
+    ]

@@ -1,0 +1,32 @@
+"""The store under test: each kind of database in turn, on a clean place, with the test's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from builders.jobs import Clock
+from builders.stores import STORE_KINDS, StoreFactory
+from ductile.store.port import Store
+
+
+@pytest.fixture(params=STORE_KINDS, ids=lambda kind: kind.name)
+async def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreFactory]:
+    """Whatever a test did, the rules for rows at rest must hold when it is over."""
+    factory = StoreFactory(kind=request.param, place=tmp_path)
+    yield factory
+    if request.node.get_closest_marker("xfail") is None:
+        await factory.check_invariants(pruned=hasattr(request.module, "PRUNES"))
+    await factory.close()
+
+
+@pytest.fixture
+async def store(store_factory: StoreFactory) -> Store:
+    return await store_factory.open()
+
+
+@pytest.fixture
+def clock(store_factory: StoreFactory) -> Clock:
+    return store_factory.clock

@@ -1,0 +1,234 @@
+"""What operators ask for, and what a crash leaves (SPEC 4.2, 4.8; ENGINE 3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
+from builders.stores import (
+    RULES,
+    StoreFactory,
+    accept,
+    claim_all,
+    claim_one,
+    path_of,
+    run_next,
+    settle,
+    stored,
+    submit,
+    whole_ledger,
+)
+from ductile.core.jobs import Hold, JobStatus, Reason
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.settlement import LogStatus
+from ductile.store.port import Store
+from ductile.store.values import CancelAnswer, JobFilter, Retention, RetryAnswer
+
+
+async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job())
+    assert await store.cancel(job_id, RULES) is CancelAnswer.CANCELLED
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, Reason.CANCELLED, clock.now)
+    assert await claim_all(store) == []
+    assert await store.executions(job_id) == (), "it was never executed"
+    assert (await path_of(store, job_id))[-1] == "queued>dead:cancelled"
+
+
+async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed())
+    assert await store.cancel(job_id, RULES) is CancelAnswer.CANCELLED
+    clock.advance(hours=2)
+    assert (await store.release_due()).count == 0
+    assert (await stored(store, job_id)).next_retry_at is None
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [ok(emitted(), state={"x": 1}, stdout="late"), failed(stdout="late"), timed_out(), Interrupted()],
+    ids=["completed", "failed", "timed_out", "interrupted"],
+)
+async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, outcome: Outcome) -> None:
+    """ENGINE 3: it stays running until its process is gone; output meanwhile is logged, not applied."""
+    rules = some_rules(a_route(source="echo"))
+    job_id = await accept(store, a_new_job())
+    running = await claim_one(store)
+    assert await store.cancel(job_id, rules) is CancelAnswer.REQUESTED
+    asked = await stored(store, job_id)
+    assert asked.status is JobStatus.RUNNING
+    assert asked.cancel_requested_at is not None
+    settled = await settle(store, running, outcome, rules)
+    assert settled.started == ()
+    job = await stored(store, job_id)
+    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+    assert await store.plugin_state("echo") is None
+    (row,) = await store.executions(job_id)
+    assert row.status is LogStatus.CANCELLED
+    assert row.result == outcome.evidence.stdout
+    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+
+
+async def test_asking_twice_is_told_once(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job())
+    await claim_all(store)
+    await store.cancel(job_id, RULES)
+    asked = (await stored(store, job_id)).cancel_requested_at
+    clock.advance(seconds=9)
+    assert await store.cancel(job_id, RULES) is CancelAnswer.REQUESTED
+    assert (await stored(store, job_id)).cancel_requested_at == asked
+    kinds = [row.kind for row in await whole_ledger(store)]
+    assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
+
+
+async def test_a_cancelled_job_is_dead_after_a_crash(store_factory: StoreFactory) -> None:
+    """ENGINE 3: the request is durable; recovery ends such jobs."""
+    store = await store_factory.open()
+    job_id = await accept(store, a_new_job())
+    await claim_all(store)
+    await store.cancel(job_id, RULES)
+    store = await store_factory.reopen()
+    await store.recover(RULES)
+    assert (await stored(store, job_id)).reason is Reason.CANCELLED
+
+
+@pytest.mark.parametrize("outcome", [ok(), failed(permanent=True)], ids=["succeeded", "failed"])
+async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> None:
+    await accept(store, a_new_job())
+    job_id = (await run_next(store, outcome)).job_id
+    before = await stored(store, job_id)
+    assert await store.cancel(job_id, RULES) is CancelAnswer.ALREADY_ENDED
+    assert await stored(store, job_id) == before
+
+
+async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
+    assert await store.cancel("nobody", RULES) is CancelAnswer.UNKNOWN_JOB
+    assert await store.retry("nobody") is RetryAnswer.UNKNOWN_JOB
+
+
+# --------------------------------------------------------------------------------------------- retry
+
+
+@pytest.mark.parametrize("permanent", [True, False], ids=["failed", "dead"])
+async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) -> None:
+    """SPEC 4.2: failed or dead → queued, attempt 1 again."""
+    job_id = await accept(store, a_new_job(max_attempts=1))
+    await run_next(store, failed(permanent=permanent))
+    assert await store.retry(job_id) is RetryAnswer.QUEUED
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.MANUAL_RETRY, None)
+    assert (job.attempt, job.completed_at, job.cancel_requested_at) == (1, None, None)
+    assert (await path_of(store, job_id))[-1].endswith(">queued:manual_retry")
+    await run_next(store, ok())
+    assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(store: Store) -> None:
+    job_id = await accept(store, a_new_job())
+    running = await claim_one(store)
+    await store.cancel(job_id, RULES)
+    await settle(store, running, failed())
+    assert await store.retry(job_id) is RetryAnswer.QUEUED
+    await run_next(store, ok())
+    assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
+    job_id = await accept(store, a_new_job())
+    assert await store.retry(job_id) is RetryAnswer.NOT_ENDED
+    await claim_all(store)
+    assert await store.retry(job_id) is RetryAnswer.NOT_ENDED
+    running = await stored(store, job_id)
+    await settle(store, running, ok())
+    assert await store.retry(job_id) is RetryAnswer.SUCCEEDED
+
+
+async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:
+    """ENGINE 2: the run is what can be retried."""
+    await accept(store, a_new_job(run_id=an_id()))
+    job_id = (await run_next(store, failed(permanent=True))).job_id
+    assert await store.retry(job_id) is RetryAnswer.RUN_ENDED
+
+
+async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    job_id = (await run_next(store, ok())).job_id
+    clock.advance(hours=25)
+    await accept(store, a_new_job())
+    await store.prune(Retention())
+    assert await store.retry(job_id) is RetryAnswer.RETAINED_NO_MORE
+    assert await store.cancel(job_id, RULES) is CancelAnswer.ALREADY_ENDED
+
+
+# ------------------------------------------------------------------------------------------ recovery
+
+
+async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock) -> None:
+    """SPEC 4.8, ENGINE 3: attempt + 1, and a wait of at most a minute."""
+    job_id = await accept(store, a_new_job())
+    await claim_all(store)
+    waiting = await accept(store, a_new_job())
+    moved = await store.recover(RULES)
+    assert [(job.id, job.status, job.reason, job.attempt) for job in moved.jobs] == [
+        (job_id, JobStatus.QUEUED, Reason.RECOVERED, 2)
+    ]
+    job = await stored(store, job_id)
+    assert (job.hold, job.suspect, job.attempt) == (Hold.RETRY, True, 2)
+    assert job.next_retry_at is not None
+    assert timedelta(0) < job.next_retry_at - clock.now <= timedelta(seconds=60)
+    (row,) = await store.executions(job_id)
+    assert row.status is LogStatus.ORPHANED
+    assert (await stored(store, waiting)).attempt == 1
+    assert (await path_of(store, job_id))[-1] == "running>queued:recovered"
+
+
+async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
+    job_id = await accept(store, a_new_job(max_attempts=1))
+    await claim_all(store)
+    await store.recover(RULES)
+    job = await stored(store, job_id)
+    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.ATTEMPTS_EXHAUSTED)
+    assert (await path_of(store, job_id))[-2:] == [
+        "running>failed:orphaned",
+        "failed>dead:attempts_exhausted",
+    ]
+
+
+async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Clock) -> None:
+    """ENGINE 3: whoever kills the daemon each time it runs is found out."""
+    poison = await accept(store, a_new_job(max_attempts=3))
+    for _ in range(3):
+        assert (await claim_one(store)).id == poison
+        await store.recover(RULES)
+        clock.advance(minutes=2)
+        await store.release_due()
+    assert (await stored(store, poison)).status is JobStatus.DEAD
+    assert len(await store.executions(poison)) == 3
+
+
+async def test_recovering_twice_does_nothing_more(store: Store) -> None:
+    await accept(store, a_new_job())
+    await claim_all(store)
+    await store.recover(RULES)
+    before = await whole_ledger(store)
+    again = await store.recover(RULES)
+    assert (again.jobs, again.more) == ((), False)
+    assert await whole_ledger(store) == before
+
+
+async def test_recovery_is_swept(store: Store) -> None:
+    await submit(store, *[a_new_job() for _ in range(501)])
+    await claim_all(store)
+    first, second = await store.recover(RULES), await store.recover(RULES)
+    assert (len(first.jobs), first.more, len(second.jobs), second.more) == (500, True, 1, False)
+
+
+async def test_the_key_of_an_orphan_goes_to_the_next(store: Store) -> None:
+    first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
+    await claim_all(store)
+    await store.recover(RULES)
+    assert (await stored(store, first)).hold is Hold.RETRY
+    assert (await claim_one(store)).id == second

@@ -1,0 +1,214 @@
+"""Taking jobs to run (SPEC 4.3, 4.4; ENGINE 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from builders.jobs import Clock, a_new_job, an_id, failed, ok
+from builders.stores import (
+    LEASE,
+    ROOMY,
+    accept,
+    claim_all,
+    claim_one,
+    path_of,
+    run_next,
+    settle,
+    stored,
+    submit,
+)
+from ductile.core.admission import Caps
+from ductile.core.jobs import JobStatus, Reason
+from ductile.store.port import Store
+from ductile.store.values import NewContext
+
+
+async def test_a_claim_is_ours_and_says_so(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job())
+    clock.advance(seconds=5)
+    (claim,) = await claim_all(store, owner="daemon-1")
+    assert claim.job == await stored(store, job_id)
+    assert (claim.job.status, claim.job.reason) == (JobStatus.RUNNING, Reason.CLAIMED)
+    assert (claim.job.execution, claim.job.attempt) == (1, 1)
+    assert claim.job.started_at == clock.now
+    assert (claim.job.owner, claim.job.lease_until) == ("daemon-1", clock.now + LEASE)
+    assert await path_of(store, job_id) == [">queued:submitted", "queued>running:claimed"]
+    assert await claim_all(store) == []
+
+
+async def test_a_claim_brings_state_and_baggage(store: Store) -> None:
+    await accept(store, a_new_job())
+    await run_next(store, ok(state={"cursor": 7}))
+    context = NewContext(id=an_id(), baggage={"who": "me"})
+    await submit(store, a_new_job(event_context_id=context.id), contexts=(context,))
+    (claim,) = await claim_all(store)
+    assert claim.state == {"cursor": 7}
+    assert claim.baggage == {"who": "me"}
+    assert claim.event is None
+
+
+async def test_oldest_first_whatever_the_plugin(store: Store) -> None:
+    """SPEC 4.3: FIFO by creation among eligible jobs."""
+    ids = [await accept(store, a_new_job(plugin)) for plugin in ("b", "a", "c", "a", "b")]
+    assert [claim.job.id for claim in await claim_all(store)] == ids
+
+
+async def test_order_is_by_sequence_when_the_clock_goes_back(store: Store, clock: Clock) -> None:
+    """ENGINE 4: FIFO uses the sequence, not the clock."""
+    first = await accept(store, a_new_job("b"))
+    clock.advance(hours=-3)
+    second = await accept(store, a_new_job("a"))
+    assert [claim.job.id for claim in await claim_all(store)] == [first, second]
+
+
+async def test_never_more_than_asked_for(store: Store) -> None:
+    for _ in range(5):
+        await accept(store, a_new_job())
+    assert len(await claim_all(store, limit=2)) == 2
+    assert len(await claim_all(store, limit=0)) == 0
+    assert len(await claim_all(store, limit=9)) == 3
+
+
+async def test_the_pool_is_a_cap_over_everything_that_runs(store: Store) -> None:
+    """SPEC 4.4: bounded by max_workers, whoever claimed; a finished job makes room."""
+    for _ in range(5):
+        await accept(store, a_new_job())
+    caps = Caps(workers=2)
+    first, _second = await claim_all(store, caps=caps, owner="a")
+    assert await claim_all(store, caps=caps, owner="b") == []
+    await settle(store, first.job, ok())
+    assert len(await claim_all(store, caps=caps, owner="b")) == 1
+
+
+async def test_a_capped_plugin_is_passed_over_and_not_waited_for(store: Store) -> None:
+    """SPEC 4.4: jobs of a plugin at its cap are passed over, others go on."""
+    ids = [await accept(store, a_new_job(plugin)) for plugin in ("a", "a", "a", "b", "a", "b")]
+    caps = Caps(workers=10, plugins={"a": 1})
+    claims = await claim_all(store, caps=caps)
+    assert [claim.job.id for claim in claims] == [ids[0], ids[3], ids[5]]
+    await settle(store, claims[0].job, ok())
+    assert [claim.job.id for claim in await claim_all(store, caps=caps)] == [ids[1]]
+
+
+async def test_a_cap_of_none_starts_nothing(store: Store) -> None:
+    await accept(store, a_new_job("a"))
+    assert await claim_all(store, caps=Caps(workers=3, plugins={"a": 0})) == []
+    assert await claim_all(store, caps=Caps(workers=0)) == []
+
+
+async def test_two_claims_at_once_never_share_a_job(store: Store) -> None:
+    """SPEC 4.3: claiming is atomic."""
+    ids = {await accept(store, a_new_job()) for _ in range(20)}
+    taken = await asyncio.gather(*(claim_all(store, limit=3, owner=f"w{n}") for n in range(10)))
+    claimed = [claim.job.id for claims in taken for claim in claims]
+    assert len(claimed) == len(set(claimed)) == len(ids)
+
+
+async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
+    """SPEC 4.4: while a job with a key runs, another with the same key and target waits."""
+    ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(4)]
+    seen: list[str] = []
+    while claims := await claim_all(store):
+        (claim,) = claims
+        seen.append(claim.job.id)
+        await settle(store, claim.job, ok())
+    assert seen == ids
+
+
+async def test_a_retry_wait_lets_the_next_of_the_key_go_and_gets_its_place_back(
+    store: Store, clock: Clock
+) -> None:
+    """ENGINE 4: the holder leaving `running` readies the next; the older one is first again when due."""
+    ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(3)]
+    await run_next(store, failed())
+    second = await claim_one(store)
+    assert second.id == ids[1]
+    clock.advance(minutes=1)
+    assert (await store.release_due()).count == 1
+    assert await claim_all(store) == [], "its key is held by the second"
+    await settle(store, second, ok())
+    assert [claim.job.id for claim in await claim_all(store)] == [ids[0]]
+
+
+async def test_a_due_job_with_a_free_key_is_ready(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job(dedupe_key="key:a"))
+    await run_next(store, failed())
+    clock.advance(minutes=1)
+    await store.release_due()
+    assert (await claim_one(store)).id == job_id
+
+
+async def test_an_execution_is_counted_for_each_claim_and_never_reset(store: Store, clock: Clock) -> None:
+    """ENGINE 1: the fence; an operator's retry starts attempts again, not executions."""
+    job_id = await accept(store, a_new_job(max_attempts=2))
+    for expected in (1, 2):
+        job = await claim_one(store)
+        assert (job.execution, job.attempt) == (expected, expected)
+        await settle(store, job, failed())
+        clock.advance(minutes=2)
+        await store.release_due()
+    await store.retry(job_id)
+    job = await claim_one(store)
+    assert (job.execution, job.attempt) == (3, 1)
+
+
+async def test_later_claims_have_larger_numbers(store: Store) -> None:
+    for _ in range(4):
+        await accept(store, a_new_job())
+    numbers = [(await claim_one(store)).claim_seq for _ in range(4)]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_counts_tell_ready_waiting_and_running(store: Store) -> None:
+    for key in ("key:a", "key:a", None, None):
+        await accept(store, a_new_job(dedupe_key=key))
+    await claim_all(store, limit=1)
+    counts = await store.counts()
+    assert (counts.ready, counts.waiting, counts.running, counts.depth) == (2, 1, 1, 4)
+
+
+async def test_outstanding_counts_whoever_submitted(store: Store) -> None:
+    """SPEC 5.6: polls that are queued, waiting or running; ended ones and other commands are not."""
+    for command in ("poll", "poll", "poll", "handle"):
+        await accept(store, a_new_job("p", command))
+    await accept(store, a_new_job("q", "poll"))
+    await run_next(store, ok())
+    await run_next(store, failed())
+    assert await store.outstanding("p", "poll") == 2
+    assert await store.outstanding("nobody", "poll") == 0
+
+
+async def test_the_lease_is_from_the_clock(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    (claim,) = await store.claim(owner="x", caps=ROOMY, limit=1, lease=timedelta(seconds=7))
+    assert claim.job.lease_until == clock.now + timedelta(seconds=7)
+
+
+# ---------------------------------------------------------------------------------- claiming by name
+
+
+async def test_named_jobs_are_claimed_in_the_order_given_whatever_the_caps(store: Store) -> None:
+    """ENGINE 3: a run without a daemon takes only its own jobs and leaves the others alone."""
+    first, second, other = [await accept(store, a_new_job()) for _ in range(3)]
+    claims = await store.claim_these([second, first], owner="cli", lease=LEASE)
+    assert [claim.job.id for claim in claims] == [second, first]
+    assert {claim.job.owner for claim in claims} == {"cli"}
+    assert (await stored(store, other)).status is JobStatus.QUEUED
+    assert (await path_of(store, first))[-1] == "queued>running:claimed"
+
+
+async def test_named_jobs_that_are_not_ready_are_left(store: Store) -> None:
+    running = await accept(store, a_new_job())
+    await claim_all(store)
+    holder, follower = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
+    waiting = await accept(store, a_new_job(after_job_id=running))
+    claims = await store.claim_these([running, follower, waiting, holder, "nobody"], owner="cli", lease=LEASE)
+    assert [claim.job.id for claim in claims] == [holder]
+    assert await store.claim_these([], owner="cli", lease=LEASE) == ()
+
+
+async def test_a_job_named_twice_is_claimed_once(store: Store) -> None:
+    job_id = await accept(store, a_new_job())
+    claims = await store.claim_these([job_id, job_id], owner="cli", lease=LEASE)
+    assert [claim.job.id for claim in claims] == [job_id]

@@ -1,0 +1,266 @@
+"""The outbox of state webhooks (SPEC 9.3; ENGINE 9)."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rules
+from builders.stores import (
+    RULES,
+    StoreFactory,
+    accept,
+    claim_all,
+    claim_one,
+    run_next,
+    settle,
+    whole_ledger,
+)
+from ductile.core.instants import format_instant
+from ductile.core.jobs import Callback, NewJob
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerKind
+from ductile.store.port import Store
+from ductile.store.values import Delivery, DeliveryReport, DeliveryStatus
+
+URL = "https://receiver.invalid/hook?secret=canary"
+KEYS = ["job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"]
+
+
+def a_told_job(**fields: Any) -> NewJob:
+    return a_new_job(callback=Callback(url=URL, model="llama"), **fields)
+
+
+async def told(store: Store, job_id: str | None = None) -> list[Delivery]:
+    """Oldest first."""
+    return list(reversed((await store.deliveries(job_id=job_id, limit=200)).rows))
+
+
+async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
+    return [json.loads(delivery.body) for delivery in await told(store, job_id)]
+
+
+async def take(store: Store, clock: Clock, limit: int = 100) -> list[Delivery]:
+    return list(await store.take_deliveries(limit=limit, retry_at=clock.now + timedelta(minutes=1)))
+
+
+async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> None:
+    """SPEC 9.3: all nine keys always, the first `previous_state` null, result and artifacts only on done."""
+    job_id = await accept(store, a_told_job(max_attempts=2))
+    job = await claim_one(store)
+    await store.note_working(job.id, job.execution)
+    await settle(store, job, failed(error="boom"))
+    clock.advance(minutes=1)
+    await store.release_due()
+    artifact: JsonObject = {"name": "a"}
+    await run_next(store, ok(result={"text": "hi"}, artifacts=(artifact,)))
+    said = await bodies(store, job_id)
+    assert [list(body) for body in said] == [KEYS] * len(said)
+    assert [(body["state"], body["previous_state"], body["attempt"]) for body in said] == [
+        ("queued", None, 1),
+        ("loading", "queued", 1),
+        ("working", "loading", 1),
+        ("queued", "working", 2),
+        ("loading", "queued", 2),
+        ("done", "loading", 2),
+    ]
+    assert {body["model"] for body in said} == {"llama"}
+    assert [body["result"] for body in said] == [None] * 5 + [{"text": "hi"}]
+    assert [body["artifacts"] for body in said] == [None] * 5 + [[artifact]]
+    assert [body["error"] for body in said] == [None] * 6
+    assert said[-1]["timestamp"] == format_instant(clock.now)
+    rows = await told(store, job_id)
+    assert [row.sequence for row in rows] == list(range(1, 7))
+    assert len({row.id for row in rows}) == 6
+    assert {row.url for row in rows} == {URL}
+
+
+async def test_an_end_without_success_is_failed_with_its_error(store: Store) -> None:
+    job_id = await accept(store, a_told_job(max_attempts=1))
+    await run_next(store, failed(error="boom"))
+    last = (await bodies(store, job_id))[-1]
+    assert (last["state"], last["error"], last["result"]) == ("failed", "boom", None)
+
+
+async def test_a_cancelled_job_is_failed(store: Store) -> None:
+    job_id = await accept(store, a_told_job())
+    await store.cancel(job_id, RULES)
+    assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "failed"]
+
+
+async def test_recovery_tells_working_to_queued(store: Store) -> None:
+    """ENGINE 9: the previous state is stored, so a restart tells the truth."""
+    job_id = await accept(store, a_told_job())
+    job = await claim_one(store)
+    await store.note_working(job.id, job.execution)
+    await store.recover(RULES)
+    last = (await bodies(store, job_id))[-1]
+    assert (last["state"], last["previous_state"]) == ("queued", "working")
+
+
+async def test_a_manual_retry_is_told(store: Store) -> None:
+    job_id = await accept(store, a_told_job(max_attempts=1))
+    await run_next(store, failed())
+    await store.retry(job_id)
+    last = (await bodies(store, job_id))[-1]
+    assert (last["state"], last["previous_state"], last["attempt"]) == ("queued", "failed", 1)
+
+
+async def test_working_is_told_only_of_what_runs(store: Store) -> None:
+    job_id = await accept(store, a_told_job())
+    await store.note_working(job_id, 0)
+    job = await claim_one(store)
+    await store.note_working(job_id, job.execution + 1)
+    await store.note_working("nobody", 1)
+    await settle(store, job, ok())
+    await store.note_working(job_id, job.execution)
+    assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "loading", "done"]
+
+
+async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) -> None:
+    """ENGINE 9: only jobs submitted with a URL write outbox rows."""
+    await accept(store, a_told_job(plugin="source"))
+    settled = await run_next(store, ok(emitted()), some_rules(a_route()))
+    await run_next(store, ok())
+    assert await told(store, settled.started[0].job_id) == []
+
+
+async def test_a_large_result_is_a_link(store: Store) -> None:
+    """ENGINE 9: above 256 KiB."""
+    job_id = await accept(store, a_told_job())
+    await run_next(store, ok(result="x" * (256 * 1024)))
+    result = (await bodies(store, job_id))[-1]["result"]
+    assert isinstance(result, dict)
+    assert job_id in json.dumps(result)
+
+
+async def test_big_integers_survive_in_bodies(store: Store) -> None:
+    job_id = await accept(store, a_told_job())
+    await run_next(store, ok(result={"n": 2**64 + 1}))
+    assert (await bodies(store, job_id))[-1]["result"] == {"n": 2**64 + 1}
+
+
+# ------------------------------------------------------------------------------------------- sending
+
+
+async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> None:
+    """ENGINE 9: one with an untried predecessor is not due; another job's are."""
+    first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
+    await claim_all(store)
+    rounds = [[(one.job_id, one.sequence) for one in await take(store, clock)] for _ in range(3)]
+    assert rounds == [[(first, 1), (second, 1)], [(first, 2), (second, 2)], []]
+
+
+async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFactory) -> None:
+    """SPEC 9.3: at least once, across restarts; dying while sending makes it due again, and counted."""
+    store, clock = await store_factory.open(), store_factory.clock
+    await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    assert one.attempts == 1
+    store = await store_factory.reopen()
+    assert await take(store, clock) == []
+    clock.advance(minutes=1)
+    (again,) = await take(store, clock)
+    assert (again.id, again.attempts, again.body) == (one.id, 2, one.body)
+
+
+async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
+    await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=True, http_status=204))
+    (row,) = await told(store)
+    assert (row.status, row.last_status, row.completed_at) == (DeliveryStatus.DELIVERED, 204, clock.now)
+    assert row.next_attempt_at is None
+    clock.advance(hours=1)
+    assert await take(store, clock) == []
+    entry = (await whole_ledger(store))[-1]
+    assert (entry.kind, entry.job_id) == (LedgerKind.DELIVERY_DELIVERED, one.job_id)
+
+
+async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store, clock: Clock) -> None:
+    """ENGINE 9: a retry never holds back a later event."""
+    await accept(store, a_told_job())
+    await claim_all(store)
+    (first,) = await take(store, clock)
+    later = clock.now + timedelta(minutes=5)
+    await store.report_delivery(
+        DeliveryReport(id=first.id, delivered=False, http_status=503, error="busy", retry_at=later)
+    )
+    (second,) = await take(store, clock)
+    assert second.sequence == 2
+    clock.now = later
+    assert first.id in {one.id for one in await take(store, clock)}
+    row = (await told(store))[0]
+    assert (row.last_status, row.last_error, row.attempts) == (503, "busy", 2)
+
+
+async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> None:
+    await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, error="refused"))
+    (row,) = await told(store)
+    assert (row.status, row.last_error) == (DeliveryStatus.DROPPED, "refused")
+    assert (await whole_ledger(store))[-1].kind is LedgerKind.DELIVERY_DROPPED
+
+
+async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> None:
+    """SPEC 9.3, ENGINE 9: URLs may hold secrets."""
+    job_id = await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    await store.cancel(job_id, RULES)
+    assert "canary" not in repr(await whole_ledger(store))
+
+
+async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
+    """SPEC 9.3: with the same id and body; one that is pending is due anyway."""
+    await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    assert not await store.resend(one.id)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    clock.advance(hours=1)
+    assert await store.resend(one.id)
+    (again,) = await take(store, clock)
+    assert (again.id, again.body, again.status) == (one.id, one.body, DeliveryStatus.PENDING)
+    assert not await store.resend("nobody")
+
+
+async def test_a_report_of_nobody_is_harmless(store: Store) -> None:
+    await store.report_delivery(DeliveryReport(id="nobody", delivered=True))
+
+
+async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Clock) -> None:
+    first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
+    (one, _other) = await take(store, clock)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    assert [row.job_id for row in await told(store)] == [first, second]
+    assert [row.job_id for row in await told(store, second)] == [second]
+    done = (await store.deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
+    assert [row.job_id for row in done] == [first]
+
+
+async def test_never_more_than_asked_for(store: Store, clock: Clock) -> None:
+    for _ in range(3):
+        await accept(store, a_told_job())
+    assert len(await take(store, clock, limit=2)) == 2
+
+
+async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock: Clock) -> None:
+    """SPEC 5.8, ENGINE 5: what is written after a jump is due by the clock, not by the last stamp."""
+    await accept(store, a_new_job())
+    clock.advance(hours=-6)
+    await accept(store, a_told_job())
+    assert len(await take(store, clock)) == 1
+
+
+async def test_a_pending_delivery_waits_no_longer_than_it_was_told_to(store: Store, clock: Clock) -> None:
+    """ENGINE 5: at a clock jump waiting times are clamped, those of deliveries too."""
+    await accept(store, a_told_job())
+    (one,) = await take(store, clock)
+    retry_at = clock.now + timedelta(seconds=5)
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, retry_at=retry_at))
+    clock.advance(hours=-6)
+    await store.clamp_waits()
+    clock.advance(minutes=5)
+    assert len(await take(store, clock)) == 1

@@ -1,0 +1,152 @@
+"""What returned is on disk, and time only goes forward (SPEC 1, 4.1, 13; ENGINE 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rules
+from builders.stores import (
+    RULES,
+    StoreFactory,
+    accept,
+    claim_all,
+    claim_one,
+    path_of,
+    run_next,
+    settle,
+    stored,
+    submit,
+    whole_ledger,
+)
+from ductile.core.jobs import Callback, JobStatus, SubmittedBy
+from ductile.core.rules import FactRule
+from ductile.store.port import Store
+from ductile.store.values import ConfigOrigin, JobFilter, LogFilter
+
+
+async def test_reads_see_every_write_that_returned(store: Store) -> None:
+    """ENGINE 5: after a 202 the job is readable."""
+    for _ in range(20):
+        job_id = await accept(store, a_new_job())
+        assert (await stored(store, job_id)).status is JobStatus.QUEUED
+        job = await claim_one(store)
+        assert (await stored(store, job_id)).status is JobStatus.RUNNING
+        await settle(store, job, ok())
+        assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) -> None:
+    store = await store_factory.open()
+    rules = some_rules(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    told = a_new_job(
+        "source",
+        "poll",
+        callback=Callback(url="http://receiver.invalid/"),
+        submitted_by=SubmittedBy.SCHEDULER,
+    )
+    await accept(store, told)
+    await run_next(store, ok(emitted(), state={"n": 1}), rules)
+    await claim_all(store)
+    await accept(store, a_new_job())
+    await run_next(store, failed())
+    await store.record_config("h", ConfigOrigin.START, {"a": 1})
+    await store.make_searchable()
+
+    async def everything(store: Store) -> list[object]:
+        jobs = (await store.jobs(JobFilter(), limit=200)).rows
+        return [
+            store.store_id,
+            [await stored(store, job.id) for job in jobs],
+            [await store.transitions(job.id) for job in jobs],
+            [await store.executions(job.id) for job in jobs],
+            [await store.event(job.source_event_id) for job in jobs if job.source_event_id],
+            (await store.log(LogFilter(query="ok"), limit=9)).rows,
+            await store.plugin_state("source"),
+            (await store.facts("source", limit=9)).rows,
+            (await store.deliveries(limit=9)).rows,
+            await store.breakers(),
+            await store.config_history(limit=9),
+            await store.counts(),
+            await whole_ledger(store),
+        ]
+
+    before = await everything(store)
+    after = await everything(await store_factory.reopen())
+    assert after == before
+
+
+async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
+    """ENGINE 3: survivors of a crash are recognised by the store's id."""
+    store = await store_factory.open()
+    place = store_factory.place / "other"
+    place.mkdir()
+    other = await store_factory.kind.open(place, store_factory.clock, 99)
+    assert store.store_id != other.store_id
+    await other.close()
+
+
+async def test_stored_instants_never_go_back(store_factory: StoreFactory) -> None:
+    """ENGINE 5: max(now, last issued), across a restart too."""
+    store, clock = await store_factory.open(), store_factory.clock
+    job_id = await accept(store, a_new_job())
+    latest = clock.now
+    clock.advance(hours=-5)
+    await claim_all(store)
+    store = await store_factory.reopen()
+    clock.advance(hours=-5)
+    await settle(store, await stored(store, job_id), ok())
+    job = await stored(store, job_id)
+    assert (job.created_at, job.started_at, job.completed_at) == (latest, latest, latest)
+    assert {row.at for row in await whole_ledger(store)} == {latest}
+    clock.now = latest + timedelta(seconds=1)
+    later = await accept(store, a_new_job())
+    assert (await stored(store, later)).created_at == clock.now
+
+
+async def test_what_is_due_follows_the_clock_and_not_the_stamps(store: Store, clock: Clock) -> None:
+    """A clock that was set back does not stop retries: they are planned by the clock there is."""
+    await accept(store, a_new_job())
+    clock.advance(hours=-5)
+    await run_next(store, failed())
+    clock.advance(minutes=1)
+    assert (await store.release_due()).count == 1
+
+
+async def test_order_holds_across_a_restart(store_factory: StoreFactory) -> None:
+    store = await store_factory.open()
+    first = await accept(store, a_new_job("b"))
+    store = await store_factory.reopen()
+    second = await accept(store, a_new_job("a"))
+    assert [claim.job.id for claim in await claim_all(store)] == [first, second]
+
+
+async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recovered(
+    store_factory: StoreFactory,
+) -> None:
+    """SPEC 4.8: at start every running job is an orphan; the store does not guess."""
+    store = await store_factory.open()
+    job_id = await accept(store, a_new_job())
+    await claim_all(store)
+    store = await store_factory.reopen()
+    assert (await stored(store, job_id)).status is JobStatus.RUNNING
+    await store.recover(RULES)
+    assert (await path_of(store, job_id))[-1] == "running>queued:recovered"
+
+
+async def test_a_large_output_is_kept_whole(store: Store) -> None:
+    """SPEC 3.4: stdout up to 10 MiB."""
+    text = "é" * (5 * 1024 * 1024)
+    await accept(store, a_new_job())
+    settled = await run_next(store, ok(stdout=text))
+    (row,) = await store.executions(settled.job_id)
+    assert row.result == text
+
+
+async def test_many_callers_at_once_are_all_served(store: Store) -> None:
+    jobs = [a_new_job() for _ in range(300)]
+    await asyncio.gather(*(submit(store, job) for job in jobs))
+    claims = await claim_all(store)
+    await asyncio.gather(*(settle(store, claim.job, ok()) for claim in claims))
+    assert (await store.counts()).depth == 0
+    assert len({claim.job.id for claim in claims}) == len(jobs)

@@ -1,0 +1,92 @@
+"""`init` runs once for each version of a plugin and its configuration (SPEC 3.5; ENGINE 13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders.jobs import a_new_job, failed, ok
+from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
+from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
+from ductile.core.outcomes import Interrupted
+from ductile.store.port import Store
+from ductile.store.values import InitKey, InitStatus
+
+KEY = InitKey(plugin="p", fingerprint="f", config_hash="c")
+
+
+def an_init() -> NewJob:
+    return a_new_job("p", "init", submitted_by=SubmittedBy.CORE, max_attempts=1, payload=None)
+
+
+async def test_a_version_is_initialised_once(store: Store) -> None:
+    job = an_init()
+    begun = await store.begin_init(KEY, job)
+    assert (begun.status, begun.job_id) == (InitStatus.PENDING, job.id)
+    assert (await store.begin_init(KEY, an_init())).job_id == job.id, "it is under way"
+    await run_next(store, ok())
+    done = await store.begin_init(KEY, an_init())
+    assert (done.status, done.job_id, done.error) == (InitStatus.SUCCEEDED, job.id, None)
+    assert await claim_all(store) == []
+
+
+@pytest.mark.parametrize("field", ["plugin", "fingerprint", "config_hash"])
+async def test_a_change_initialises_again(store: Store, field: str) -> None:
+    await store.begin_init(KEY, an_init())
+    await run_next(store, ok())
+    job = an_init()
+    assert (await store.begin_init(replace(KEY, **{field: "new"}), job)).job_id == job.id
+
+
+async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
+    """SPEC 3.5: not retried; failure marks the plugin."""
+    job = an_init()
+    await store.begin_init(KEY, job)
+    await run_next(store, failed(error="no token"))
+    assert (await stored(store, job.id)).status is JobStatus.DEAD
+    answer = await store.begin_init(KEY, an_init())
+    assert (answer.status, answer.error) == (InitStatus.FAILED, "no token")
+    assert await claim_all(store) == []
+
+
+async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most(
+    store_factory: StoreFactory,
+) -> None:
+    """ENGINE 13: an unfinished one is re-run at start, at most three times."""
+    for _ in range(3):
+        store = await store_factory.reopen()
+        job = an_init()
+        assert (await store.begin_init(KEY, job)).job_id == job.id
+        await claim_all(store)
+        await store.recover(RULES)
+    store = await store_factory.reopen()
+    answer = await store.begin_init(KEY, an_init())
+    assert answer.status is InitStatus.FAILED
+    assert answer.error
+    assert await claim_all(store) == []
+
+
+async def test_an_interrupted_init_goes_on_as_the_same_job(store: Store) -> None:
+    job = an_init()
+    await store.begin_init(KEY, job)
+    await run_next(store, Interrupted())
+    assert (await store.begin_init(KEY, an_init())).job_id == job.id
+    await run_next(store, ok())
+    assert (await store.begin_init(KEY, an_init())).status is InitStatus.SUCCEEDED
+
+
+async def test_a_purged_init_is_begun_again(store: Store) -> None:
+    await store.begin_init(KEY, an_init())
+    await store.end_queued(Reason.PURGED, RULES)
+    job = an_init()
+    assert (await store.begin_init(KEY, job)).job_id == job.id
+
+
+async def test_an_init_that_somebody_ran_by_hand_is_not_the_cores(store: Store) -> None:
+    await store.begin_init(KEY, an_init())
+    await run_next(store, ok())
+    by_hand = a_new_job("p", "init", submitted_by=SubmittedBy.CLI, max_attempts=1)
+    await accept(store, by_hand)
+    await run_next(store, failed())
+    assert (await store.begin_init(KEY, an_init())).status is InitStatus.SUCCEEDED

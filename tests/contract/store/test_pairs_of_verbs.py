@@ -1,0 +1,231 @@
+"""Every pair of verbs at the same time (ENGINE 5): whatever meets, the rows at rest keep every rule.
+
+The store is populated with a job of each kind; both verbs of a pair aim at the same ones. What the
+answers are depends on who comes first and is not looked at here: the rules are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
+from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
+from ductile.core.admission import Caps
+from ductile.core.jobs import Callback, Job, Reason, SubmittedBy
+from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.rules import FactRule
+from ductile.errors import StoreError
+from ductile.store.port import Store
+from ductile.store.values import (
+    ConfigOrigin,
+    DeliveryReport,
+    Firing,
+    InitKey,
+    JobFilter,
+    LogFilter,
+    Occurrence,
+    OccurrenceOutcome,
+    Retention,
+    ScheduleEntry,
+)
+
+RULES = some_rules(
+    a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}
+)
+TOLD = Callback(url="http://receiver.invalid/")
+ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A store in which every kind of job is there, and time in which everything is due."""
+
+    store: Store
+    clock: Clock
+    running: list[Job]
+    queued: list[str]
+    ended: list[str]
+
+
+async def a_scene(factory: StoreFactory) -> Scene:
+    store, clock = await factory.open(), factory.clock
+    await store.put_schedules([ENTRY])
+    for key, outcome in (
+        ("key:done", ok()),
+        ("key:a", failed(permanent=True)),
+        ("key:a", failed()),
+        ("key:a", failed()),
+        (None, timed_out()),
+    ):
+        await accept(store, a_new_job("source", dedupe_key=key, callback=TOLD, max_attempts=2))
+        (claim,) = await claim_all(store)
+        await settle(store, claim.job, outcome)
+    ended = [job.id for job in (await store.jobs(JobFilter(), limit=9)).rows]
+    lost = [
+        await accept(store, a_new_job(submitted_by=SubmittedBy.SCHEDULER, dedupe_key=key))
+        for key in ("key:b", None)
+    ]
+    await claim_all(store)
+    await store.recover(RULES)
+    for plugin, key in (("source", None), ("source", "key:a"), ("facts", None), ("echo", "key:c")):
+        await accept(store, a_new_job(plugin, "poll" if plugin == "facts" else "handle", dedupe_key=key))
+    running = [claim.job for claim in await claim_all(store)]
+    queued = [
+        await accept(store, a_new_job("source", dedupe_key="key:a")),
+        await accept(store, a_new_job("echo", dedupe_key="key:c")),
+        await accept(store, a_new_job(after_job_id=running[0].id, callback=TOLD)),
+        await accept(store, a_new_job("other")),
+        *lost,
+    ]
+    clock.advance(minutes=5)
+    return Scene(store=store, clock=clock, running=running, queued=queued, ended=ended)
+
+
+async def settle_all(scene: Scene, outcome: Outcome) -> None:
+    for job in scene.running:
+        await scene.store.settle(job.id, job.execution, outcome, RULES)
+
+
+async def cancel_all(scene: Scene) -> None:
+    for job_id in (*scene.queued, *(job.id for job in scene.running)):
+        await scene.store.cancel(job_id, RULES)
+
+
+async def retry_all(scene: Scene) -> None:
+    for job_id in (*scene.ended, *scene.queued):
+        await scene.store.retry(job_id)
+
+
+async def enqueue_some(scene: Scene) -> None:
+    for key in ("key:a", "key:b", "key:c", "key:done", None):
+        await submit(scene.store, a_new_job("source", dedupe_key=key))
+    await submit(scene.store, a_new_job("echo", dedupe_key="key:c", dedupe_ttl=60.0, callback=TOLD))
+
+
+async def fire(scene: Scene) -> None:
+    job = a_new_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER)
+    ran = Occurrence(
+        plugin="p", schedule_id="s", nominal_at=START, outcome=OccurrenceOutcome.RAN, job_id=job.id
+    )
+    await scene.store.fire(Firing(entry=ENTRY, occurrences=(ran,), job=job, probe=True))
+
+
+async def deliver(scene: Scene) -> None:
+    later = scene.clock.now + timedelta(minutes=1)
+    for delivery in await scene.store.take_deliveries(limit=3, retry_at=later):
+        await scene.store.report_delivery(DeliveryReport(id=delivery.id, delivered=True))
+        await scene.store.resend(delivery.id)
+
+
+async def look(scene: Scene) -> None:
+    for job_id in scene.queued:
+        await scene.store.job(job_id)
+        await scene.store.tree(job_id)
+    await scene.store.log(LogFilter(query="ok"), limit=50)
+    await scene.store.counts()
+
+
+async def claim(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.store.claim(owner="me", caps=Caps(workers=20, plugins={"echo": 2}), limit=2, lease=LEASE)
+
+
+async def claim_these(scene: Scene) -> None:
+    await scene.store.claim_these([*scene.queued, *scene.ended], owner="cli", lease=LEASE)
+
+
+async def begin_init(scene: Scene) -> None:
+    for _ in range(2):
+        job = a_new_job("p", "init", submitted_by=SubmittedBy.CORE, max_attempts=1)
+        await scene.store.begin_init(InitKey(plugin="p", fingerprint="f", config_hash="c"), job)
+
+
+async def note_working(scene: Scene) -> None:
+    for job in scene.running:
+        await scene.store.note_working(job.id, job.execution)
+
+
+async def recover(scene: Scene) -> None:
+    await scene.store.recover(RULES)
+
+
+async def end_queued(scene: Scene) -> None:
+    await scene.store.end_queued(Reason.PLUGIN_REMOVED, RULES, plugins=["source", "echo"])
+
+
+async def release(scene: Scene) -> None:
+    await scene.store.release_due()
+    await scene.store.clamp_waits()
+
+
+async def upkeep(scene: Scene) -> None:
+    await scene.store.make_searchable()
+    await scene.store.reset_breaker("echo")
+    await scene.store.record_config("h", ConfigOrigin.RELOAD, {})
+    await scene.store.put_schedules([ENTRY])
+    await scene.store.pause_schedule("p", "s", paused=True)
+
+
+async def prune(scene: Scene) -> None:
+    await scene.store.prune(Retention(succeeded_jobs=timedelta(0), deliveries=timedelta(days=1)))
+
+
+Verb = Callable[[Scene], Awaitable[None]]
+
+VERBS: dict[str, Verb] = {
+    "enqueue": enqueue_some,
+    "claim": claim,
+    "claim_these": claim_these,
+    "begin_init": begin_init,
+    "note_working": note_working,
+    "complete": lambda scene: settle_all(scene, ok(emitted(key="k"), state={"x": 1})),
+    "fail": lambda scene: settle_all(scene, failed()),
+    "interrupt": lambda scene: settle_all(scene, Interrupted()),
+    "cancel": cancel_all,
+    "retry": retry_all,
+    "release": release,
+    "recover": recover,
+    "end_queued": end_queued,
+    "fire": fire,
+    "deliver": deliver,
+    "upkeep": upkeep,
+    "prune": prune,
+    "look": look,
+}
+
+
+@pytest.mark.parametrize("kind", STORE_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("first", VERBS)
+async def test_any_two_verbs_can_meet(
+    first: str, kind: StoreKind, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """ENGINE 5: one transaction for each verb, so no two can leave something half-way between them."""
+    later = list(VERBS)[list(VERBS).index(first) :]
+    for second in later:
+        factory = StoreFactory(kind=kind, place=tmp_path_factory.mktemp("pair"))
+        scene = await a_scene(factory)
+        try:
+            await asyncio.gather(VERBS[first](scene), VERBS[second](scene))
+        except StoreError as error:  # pragma: no cover - only when a verb is broken
+            pytest.fail(f"{first} and {second}: {error!r}")
+        await factory.check_invariants(pruned="prune" in (first, second))
+
+
+@pytest.mark.parametrize("kind", STORE_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("order", range(4))
+async def test_all_verbs_can_meet(
+    order: int, kind: StoreKind, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All of them at once, in several orders of arrival, and again while the first round is still on."""
+    factory = StoreFactory(kind=kind, place=tmp_path_factory.mktemp("all"))
+    scene = await a_scene(factory)
+    verbs = list(VERBS.values())
+    turned = verbs[order * 4 :] + verbs[: order * 4]
+    await asyncio.gather(*(verb(scene) for verb in itertools.chain(turned, reversed(turned))))
+    await factory.check_invariants(pruned=True)

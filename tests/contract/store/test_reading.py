@@ -1,0 +1,363 @@
+"""Lists, filters, cursors, trees and search (SPEC 8; ENGINE 5, 13)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
+from builders.stores import accept, claim_all, run_next, settle, submit, whole_ledger
+from ductile.core.jobs import JobStatus, SubmittedBy
+from ductile.core.ledger import LedgerKind
+from ductile.core.settlement import LogStatus
+from ductile.errors import RefusedError, StoreError
+from ductile.store.port import Store
+from ductile.store.values import ConfigOrigin, JobFilter, LedgerRow, LogFilter, Page
+
+
+async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
+    rows: list[Any] = []
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        rows += page.rows
+        cursor = page.next_cursor
+        if cursor is None:
+            return rows
+
+
+async def test_jobs_are_listed_newest_first_without_payload(store: Store) -> None:
+    ids = [await accept(store, a_new_job()) for _ in range(3)]
+    rows = (await store.jobs(JobFilter(), limit=10)).rows
+    assert [row.id for row in rows] == ids[::-1]
+    assert [row.payload for row in rows] == [None] * 3
+
+
+async def populate(store: Store, clock: Clock) -> dict[str, str]:
+    """One job of each kind that the filters tell apart."""
+    ids = {}
+    for name, fields, outcome in (
+        ("succeeded", {"plugin": "a", "command": "poll", "run_id": "run"}, ok()),
+        ("failed", {"plugin": "a", "parent_job_id": "parent"}, failed(permanent=True)),
+        ("dead", {"plugin": "b", "max_attempts": 1, "submitted_by": SubmittedBy.CLI}, failed()),
+        ("waiting", {"plugin": "b", "run_id": "run"}, failed()),
+        ("running", {"plugin": "c", "parent_job_id": "parent"}, None),
+    ):
+        ids[name] = await accept(store, a_new_job(**fields))
+        (claim,) = await claim_all(store)
+        if outcome is not None:
+            await settle(store, claim.job, outcome)
+        clock.advance(minutes=1)
+    ids["queued"] = await accept(store, a_new_job("d"))
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({}, {"succeeded", "failed", "dead", "waiting", "running", "queued"}),
+        ({"status": JobStatus.SUCCEEDED}, {"succeeded"}),
+        ({"status": JobStatus.QUEUED}, {"waiting", "queued"}),
+        ({"status": JobStatus.RUNNING}, {"running"}),
+        ({"status": JobStatus.FAILED}, {"failed"}),
+        ({"status": JobStatus.DEAD}, {"dead"}),
+        ({"status": JobStatus.TIMED_OUT}, set()),
+        ({"plugin": "a"}, {"succeeded", "failed"}),
+        ({"plugin": "a", "status": JobStatus.SUCCEEDED}, {"succeeded"}),
+        ({"plugin": "b", "status": JobStatus.DEAD}, {"dead"}),
+        ({"command": "poll"}, {"succeeded"}),
+        ({"submitted_by": SubmittedBy.CLI}, {"dead"}),
+        ({"run_id": "run"}, {"succeeded", "waiting"}),
+        ({"run_id": "run", "plugin": "b"}, {"waiting"}),
+        ({"parent_job_id": "parent"}, {"failed", "running"}),
+        ({"parent_job_id": "parent", "status": JobStatus.FAILED}, {"failed"}),
+    ],
+)
+async def test_filters_of_jobs(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
+    ids = await populate(store, clock)
+    rows = (await store.jobs(JobFilter(**where), limit=50)).rows
+    assert {row.id for row in rows} == {ids[name] for name in found}
+
+
+async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
+    start = clock.now
+    ids = await populate(store, clock)
+    assert [row.id for row in (await store.jobs(JobFilter(job_id=ids["dead"]), limit=9)).rows] == [
+        ids["dead"]
+    ]
+    where = JobFilter(created_from=start + timedelta(minutes=1), created_before=start + timedelta(minutes=2))
+    assert [row.id for row in (await store.jobs(where, limit=9)).rows] == [ids["failed"]]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"job_id": "running", "status": JobStatus.FAILED},
+        {"job_id": "running", "plugin": "nobody"},
+        {"run_id": "run", "parent_job_id": "parent"},
+    ],
+    ids=["id and status", "id and plugin", "run and parent"],
+)
+async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[str, Any]) -> None:
+    """SPEC 8: a list holds what fits every filter that was given."""
+    ids = await populate(store, clock)
+    if "job_id" in where:
+        where = {**where, "job_id": ids[where["job_id"]]}
+    assert (await store.jobs(JobFilter(**where), limit=50)).rows == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({}, {"succeeded", "failed", "dead", "waiting"}),
+        ({"status": LogStatus.SUCCEEDED}, {"succeeded"}),
+        ({"status": LogStatus.FAILED}, {"failed", "dead", "waiting"}),
+        ({"plugin": "b"}, {"dead", "waiting"}),
+        ({"plugin": "a", "command": "poll"}, {"succeeded"}),
+        ({"submitted_by": SubmittedBy.CLI}, {"dead"}),
+    ],
+)
+async def test_filters_of_the_log(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
+    ids = await populate(store, clock)
+    rows = (await store.log(LogFilter(**where), limit=50)).rows
+    assert {row.job_id for row in rows} == {ids[name] for name in found}
+    assert [(row.result, row.stderr, row.payload) for row in rows] == [(None, None, None)] * len(rows)
+
+
+async def test_the_log_of_a_job_and_of_a_time(store: Store, clock: Clock) -> None:
+    start = clock.now
+    ids = await populate(store, clock)
+    rows = (await store.log(LogFilter(job_id=ids["dead"]), limit=9)).rows
+    assert [row.job_id for row in rows] == [ids["dead"]]
+    where = LogFilter(
+        completed_from=start + timedelta(minutes=1), completed_before=start + timedelta(minutes=3)
+    )
+    assert {row.job_id for row in (await store.log(where, limit=9)).rows} == {ids["failed"], ids["dead"]}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 200])
+async def test_pages_neither_repeat_nor_leave_out(store: Store, limit: int) -> None:
+    ids = [await accept(store, a_new_job()) for _ in range(5)]
+    rows = await pages(lambda cursor: store.jobs(JobFilter(), limit=limit, cursor=cursor))
+    assert [row.id for row in rows] == ids[::-1]
+
+
+async def test_pages_are_stable_while_jobs_come_in(store: Store) -> None:
+    """SPEC 8: a cursor goes on where the page ended, whatever was added meanwhile."""
+    ids = [await accept(store, a_new_job()) for _ in range(4)]
+    first = await store.jobs(JobFilter(), limit=2)
+    for _ in range(3):
+        await accept(store, a_new_job())
+    second = await store.jobs(JobFilter(), limit=2, cursor=first.next_cursor)
+    assert [row.id for row in (*first.rows, *second.rows)] == ids[::-1]
+    assert second.next_cursor is None
+
+
+async def test_a_page_is_never_larger_than_the_largest(store: Store) -> None:
+    await submit(store, *[a_new_job() for _ in range(201)])
+    assert len((await store.jobs(JobFilter(), limit=10_000)).rows) == 200
+    assert len((await store.jobs(JobFilter(), limit=0)).rows) == 1
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "c1:9", "\ud800", "a" * 10_000, "Yzk6MQ"])
+async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(RefusedError):
+        await store.jobs(JobFilter(), limit=1, cursor=cursor)
+
+
+async def test_all_lists_page(store: Store) -> None:
+    for _ in range(3):
+        await accept(store, a_new_job())
+        await run_next(store, ok())
+    log = await pages(lambda cursor: store.log(LogFilter(), limit=2, cursor=cursor))
+    assert len({row.seq for row in log}) == 3
+    assert [row.seq for row in log] == sorted((row.seq for row in log), reverse=True)
+
+
+# -------------------------------------------------------------------------------------------- search
+
+
+async def found_by(store: Store, query: str) -> int:
+    return len((await store.log(LogFilter(query=query), limit=200)).rows)
+
+
+async def test_words_in_result_error_and_stderr_are_found(store: Store) -> None:
+    await accept(store, a_new_job("weather"))
+    await run_next(
+        store, failed(permanent=True, error="Timeout in Graz", stderr="käse brot", stdout='{"n":"ham"}')
+    )
+    assert await found_by(store, "graz") == 0, "not indexed yet"
+    assert await store.make_searchable() == 1
+    assert await store.make_searchable() == 0
+    for query in ("graz", "GRAZ timeout", "käse", "ham", "weather", "  brot  "):
+        assert await found_by(store, query) == 1, query
+    for query in ("graz absent", "gra", "nothing"):
+        assert await found_by(store, query) == 0, query
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['"', '""', "'", "a OR b", "NOT x", "NEAR(a b)", "body:x", "x*", "^x", "-x", "(", ")", "a AND",
+     "{x}", "+", "\\", "%", ";", "x\ty", "é\u0301", "🗝️", "*", '"a" "', "column : y", "a" * 5000],
+)  # fmt: skip
+async def test_no_query_can_break_the_search(store: Store, query: str) -> None:
+    """Quotes and operators are text to look for."""
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="harmless words"))
+    await store.make_searchable()
+    assert await found_by(store, query) == 0
+
+
+async def test_a_nul_in_a_query_is_harmless(store: Store) -> None:
+    assert await found_by(store, "a\x00b") == 0
+
+
+async def test_operators_are_words(store: Store) -> None:
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="this or that"))
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="that alone"))
+    await store.make_searchable()
+    assert await found_by(store, "this OR that") == 1
+    assert await found_by(store, "that") == 2
+
+
+async def test_a_blank_query_is_none(store: Store) -> None:
+    await accept(store, a_new_job())
+    await run_next(store, ok())
+    assert await found_by(store, "   ") == 1
+
+
+async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store) -> None:
+    for number in range(5):
+        await accept(store, a_new_job("a" if number % 2 else "b"))
+        await run_next(store, ok(stdout="needle"))
+    await store.make_searchable()
+    rows = await pages(
+        lambda cursor: store.log(LogFilter(query="needle", plugin="b"), limit=2, cursor=cursor)
+    )
+    assert len(rows) == 3
+    assert {row.plugin for row in rows} == {"b"}
+
+
+async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) -> None:
+    """ENGINE 5: the first 64 KiB."""
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="early " + "x " * 64 * 1024 + "latest"))
+    await store.make_searchable()
+    assert (await found_by(store, "early"), await found_by(store, "latest")) == (1, 0)
+
+
+async def test_a_text_that_no_database_takes_is_refused_and_no_crash(store: Store) -> None:
+    """Port: verbs raise only errors of ours."""
+    with pytest.raises((StoreError, RefusedError)):
+        await store.log(LogFilter(query="\ud800"), limit=1)
+
+
+async def test_an_id_that_no_database_takes_is_nobodys(store: Store) -> None:
+    """Port: verbs raise only errors of ours; an id like that cannot exist."""
+    with contextlib.suppress(StoreError, RefusedError):
+        assert await store.job("\ud800") is None
+
+
+# --------------------------------------------------------------------------------------------- trees
+
+
+async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -> None:
+    rules = some_rules(a_route(source="a", to="b"), a_route(source="b", to="c"), a_route(source="b", to="d"))
+    root = await accept(store, a_new_job("a"))
+    await accept(store, a_new_job("a"))
+    clock.advance(seconds=1)
+    await settle(store, (await claim_all(store, limit=1))[0].job, ok(emitted()), rules)
+    clock.advance(seconds=1)
+    for claim in await claim_all(store):
+        if claim.job.plugin == "b":
+            await settle(store, claim.job, ok(emitted()), rules)
+    members = await store.tree(root)
+    assert [member.plugin for member in members][:2] == ["a", "b"]
+    assert {member.plugin for member in members} == {"a", "b", "c", "d"}
+    assert len(members) == 4
+    assert await store.tree("nobody") == ()
+
+
+async def test_parents_come_before_children_at_one_instant(store: Store) -> None:
+    """Oldest first, also when the clock stood still or was set back: creation order is the sequence."""
+    rules = some_rules(a_route(source="echo", to="echo"))
+    for _ in range(6):
+        root = await accept(store, a_new_job("echo"))
+        chain = [root]
+        for _ in range(3):
+            (claim,) = await claim_all(store)
+            settled = await settle(store, claim.job, ok(emitted()), rules)
+            chain += [answer.job_id for answer in settled.started]
+        (claim,) = await claim_all(store)
+        await settle(store, claim.job, ok())
+        assert [member.id for member in await store.tree(root)] == chain
+
+
+# ------------------------------------------------------------------------------------ ledger, configs
+
+
+async def test_the_ledger_is_read_in_order_and_in_pieces(store: Store) -> None:
+    """ENGINE 6: numbers rise, and reading on from one leaves nothing out."""
+    for _ in range(4):
+        await accept(store, a_new_job())
+        await run_next(store, timed_out())
+    rows = await whole_ledger(store)
+    assert [row.seq for row in rows] == sorted({row.seq for row in rows})
+    pieces: list[LedgerRow] = []
+    after = 0
+    while piece := await store.ledger(after=after, limit=3):
+        pieces += piece
+        after = piece[-1].seq
+    assert pieces == rows
+    assert await store.ledger_range() == (rows[0].seq, rows[-1].seq)
+
+
+async def test_the_ledger_tells_a_transition_in_full(store: Store) -> None:
+    job_id = await accept(store, a_new_job(run_id=an_id()))
+    run_id = (await store.jobs(JobFilter(), limit=1)).rows[0].run_id
+    await claim_all(store)
+    row = (await whole_ledger(store))[-1]
+    assert (row.kind, row.job_id, row.run_id) == (LedgerKind.JOB_TRANSITION, job_id, run_id)
+    assert row.data == {
+        "plugin": "echo",
+        "command": "handle",
+        "from": "queued",
+        "to": "running",
+        "reason": "claimed",
+        "execution": 1,
+    }
+    assert (await store.transitions(job_id))[-1].seq == row.seq
+
+
+async def test_an_empty_ledger_has_no_range(store: Store) -> None:
+    assert await store.ledger_range() == (0, 0)
+    assert await store.ledger(after=0, limit=9) == ()
+
+
+async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
+    """SPEC 10: every load, newest first."""
+    await store.record_config("h1", ConfigOrigin.START, {"service": {"name": "x"}})
+    clock.advance(seconds=1)
+    await store.record_config("h2", ConfigOrigin.RELOAD, {})
+    newest, first = await store.config_history(limit=9)
+    assert (newest.hash, newest.origin, newest.loaded_at) == ("h2", ConfigOrigin.RELOAD, clock.now)
+    assert first.content == {"service": {"name": "x"}}
+    assert len(await store.config_history(limit=1)) == 1
+    assert [row.kind for row in await whole_ledger(store)] == [LedgerKind.CONFIG_LOADED] * 2
+
+
+async def test_what_is_not_there(store: Store) -> None:
+    assert await store.job("nobody") is None
+    assert await store.event("nothing") is None
+    assert await store.context("nothing") is None
+    assert await store.plugin_state("nobody") is None
+    assert await store.transitions("nobody") == ()
+    assert await store.executions("nobody") == ()
+    assert (await store.facts("nobody", limit=9)).rows == ()
+    assert await store.breaker_history("nobody", limit=9) == ()

@@ -1,0 +1,299 @@
+"""What is kept, for how long, and what must never go first (SPEC 4.9; ENGINE 13)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.jobs import Clock, a_new_job, a_route, an_event, an_id, emitted, failed, ok, some_rules
+from builders.stores import (
+    RULES,
+    accept,
+    claim_all,
+    claim_one,
+    path_of,
+    run_next,
+    settle,
+    stored,
+    submit,
+    whole_ledger,
+)
+from ductile.core.jobs import Callback, Job, JobStatus, SubmittedBy
+from ductile.core.rules import FactRule
+from ductile.store.port import Store
+from ductile.store.values import DeliveryReport, LogFilter, NewContext, Retention
+
+PRUNES = True  # the rules for rows at rest allow for it
+
+#: What a queue row knows beyond the fields of SPEC 4.1: of no use once the job is only history.
+FORGOTTEN = {"seq", "hops", "claim_seq", "owner", "lease_until", "suspect", "callback", "cancel_requested_at"}
+
+
+async def prune(store: Store, **retention: Any) -> dict[str, int]:
+    """All sweeps until nothing is left to remove."""
+    total: dict[str, int] = {}
+    while (swept := await store.prune(Retention(**retention))).rows:
+        for kind, count in swept.rows.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
+async def newer(store: Store) -> None:
+    """The newest row of each table is never removed: have one that the test does not look at."""
+    await accept(store, a_new_job("newer"))
+    for claim in await claim_all(store):
+        await settle(store, claim.job, ok())
+
+
+async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store, clock: Clock) -> None:
+    """SPEC 4.9: a day in the queue, then still found by id, payload included."""
+    context = NewContext(id=an_id(), baggage={})
+    new = a_new_job(
+        payload={"keep": "me"},
+        submitted_detail="token",
+        dedupe_key="key:a",
+        parent_job_id=an_id(),
+        event_context_id=context.id,
+        run_id=an_id(),
+        step_path="s",
+        trace_id="t",
+    )
+    await submit(store, new, contexts=(context,))
+    await run_next(store, failed())
+    clock.advance(minutes=1)
+    await store.release_due()
+    await run_next(store, ok(artifacts=({"name": "a"},)))
+    before = await stored(store, new.id)
+    path = await path_of(store, new.id)
+    await newer(store)
+    clock.advance(hours=24, seconds=1)
+    assert (await prune(store))["succeeded_jobs"] == 1
+    after = await stored(store, new.id)
+    for field in fields(Job):
+        if field.name not in FORGOTTEN:
+            assert getattr(after, field.name) == getattr(before, field.name), field.name
+    assert await path_of(store, new.id) == path
+    assert [row.execution for row in await store.executions(new.id)] == [1, 2]
+    assert await store.context(context.id) is not None
+
+
+async def test_a_payload_of_an_event_is_found_too(store: Store, clock: Clock) -> None:
+    event = an_event()
+    new = a_new_job(payload=None, source_event_id=event.id)
+    await submit(store, new, event=event)
+    await run_next(store, ok())
+    await newer(store)
+    clock.advance(days=2)
+    await prune(store)
+    assert (await stored(store, new.id)).payload == event.payload
+
+
+async def test_rows_are_kept_until_their_time(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    job_id = (await run_next(store, ok())).job_id
+    await newer(store)
+    clock.advance(hours=24)
+    assert "succeeded_jobs" not in await prune(store)
+    assert (await stored(store, job_id)).seq > 0
+
+
+@pytest.mark.parametrize(("permanent", "status"), [(True, JobStatus.FAILED), (False, JobStatus.DEAD)])
+async def test_failed_and_dead_are_kept_as_long_as_the_log(
+    store: Store, clock: Clock, permanent: bool, status: JobStatus
+) -> None:
+    """SPEC 4.9: Friday's dead job can be retried on Monday."""
+    await accept(store, a_new_job(max_attempts=1))
+    job_id = (await run_next(store, failed(permanent=permanent))).job_id
+    await newer(store)
+    clock.advance(days=29)
+    await prune(store)
+    assert (await stored(store, job_id)).seq > 0
+    clock.advance(days=2)
+    await newer(store)
+    await prune(store)
+    assert await store.job(job_id) is None
+    assert await store.transitions(job_id) == ()
+    assert status
+
+
+async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
+    ready, running, waiting = [await accept(store, a_new_job(name)) for name in ("a", "b", "c")]
+    claims = {claim.job.id: claim.job for claim in await claim_all(store)}
+    await settle(store, claims[waiting], failed())
+    await store.recover(RULES)
+    await newer(store)
+    clock.advance(days=400)
+    await prune(store)
+    for job_id in (ready, running, waiting):
+        assert (await stored(store, job_id)).status is JobStatus.QUEUED
+
+
+async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Clock) -> None:
+    """ENGINE 13: however far down."""
+    rules = some_rules(a_route(source="echo", to="echo"))
+    root = await accept(store, a_new_job())
+    for _ in range(2):
+        await run_next(store, ok(emitted()), rules)
+    live = await claim_one(store)
+    await accept(store, a_new_job("newer"))
+    clock.advance(days=3)
+    await prune(store)
+    assert len([job for job in await store.tree(root) if job.seq > 0]) == 3
+    await settle(store, live, ok())
+    clock.advance(days=3)
+    await prune(store)
+    assert [job.seq for job in await store.tree(root)] == [0, 0, 0], "the tree is read from the log now"
+
+
+async def test_jobs_with_live_descendants_do_not_keep_others_from_going(store: Store, clock: Clock) -> None:
+    """A sweep's worth of old jobs that must stay cannot stop retention for everybody else."""
+    rules = some_rules(a_route())
+    await submit(store, *[a_new_job("source") for _ in range(500)])
+    for claim in await claim_all(store):
+        await settle(store, claim.job, ok(emitted()), rules)
+    clock.advance(seconds=1)
+    await accept(store, a_new_job("other"))
+    claims = await claim_all(store, limit=1000)
+    other = next(claim.job for claim in claims if claim.job.plugin == "other")
+    await settle(store, other, ok())
+    await accept(store, a_new_job("newer"))
+    clock.advance(days=3)
+    await prune(store)
+    assert (await stored(store, other.id)).seq == 0
+
+
+async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
+    store: Store, clock: Clock
+) -> None:
+    await accept(store, a_new_job())
+    job_id = (await run_next(store, ok(stdout="needle"))).job_id
+    await store.make_searchable()
+    await newer(store)
+    clock.advance(days=30, seconds=1)
+    await newer(store)
+    await prune(store)
+    assert await store.executions(job_id) == ()
+    assert await store.transitions(job_id) == ()
+    assert (await store.log(LogFilter(query="needle"), limit=9)).rows == ()
+
+
+async def test_what_comes_later_can_be_found_after_a_prune(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="old"))
+    await store.make_searchable()
+    await newer(store)
+    clock.advance(days=31)
+    await prune(store)
+    await accept(store, a_new_job())
+    await run_next(store, ok(stdout="fresh"))
+    await store.make_searchable()
+    assert len((await store.log(LogFilter(query="fresh"), limit=9)).rows) == 1
+
+
+async def test_the_newest_rows_stay_so_that_numbers_do_not_come_back(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    job_id = (await run_next(store, ok())).job_id
+    highest = (await store.ledger_range())[1]
+    clock.advance(days=400)
+    await prune(store)
+    assert (await stored(store, job_id)).seq > 0
+    assert await store.ledger_range() == (highest, highest)
+    (row,) = await store.executions(job_id)
+    await accept(store, a_new_job())
+    later = (await run_next(store, ok())).job_id
+    assert (await store.executions(later))[0].seq > row.seq
+    assert (await store.ledger(after=highest, limit=1))[0].seq > highest
+
+
+async def test_facts_are_kept_unless_a_time_is_set(store: Store, clock: Clock) -> None:
+    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    for _ in range(2):
+        await accept(store, a_new_job("source", "poll"))
+        await run_next(store, ok(state={"n": 1}), rules)
+        clock.advance(days=100)
+    await prune(store)
+    assert len((await store.facts("source", limit=9)).rows) == 2
+    await prune(store, facts=timedelta(days=150))
+    assert len((await store.facts("source", limit=9)).rows) == 1
+
+
+async def test_the_ledger_has_a_week_and_a_row_cap(store: Store, clock: Clock) -> None:
+    """ENGINE 6."""
+    for _ in range(3):
+        await accept(store, a_new_job())
+    clock.advance(days=8)
+    await accept(store, a_new_job())
+    await prune(store)
+    assert len(await whole_ledger(store)) == 1
+    for _ in range(5):
+        await accept(store, a_new_job())
+    await prune(store, ledger_rows=2)
+    assert len(await whole_ledger(store)) == 2
+
+
+async def test_events_live_as_long_as_somebody_refers_to_them(store: Store, clock: Clock) -> None:
+    kept, lonely = an_event(), an_event()
+    await submit(store, a_new_job(source_event_id=kept.id), event=kept)
+    await submit(store, event=lonely)
+    clock.advance(days=31)
+    await prune(store)
+    assert await store.event(kept.id) is not None
+    assert await store.event(lonely.id) is None
+
+
+async def test_a_context_goes_with_its_jobs(store: Store, clock: Clock) -> None:
+    context = NewContext(id=an_id(), baggage={})
+    await submit(store, a_new_job(event_context_id=context.id), contexts=(context,))
+    await run_next(store, ok())
+    clock.advance(days=31)
+    await newer(store)
+    await prune(store)
+    await prune(store)
+    assert await store.context(context.id) is None
+
+
+async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) -> None:
+    for _ in range(3):
+        await accept(store, a_new_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER, max_attempts=1))
+        await run_next(store, failed())
+    clock.advance(days=90)
+    await prune(store)
+    assert len(await store.breaker_history("p", limit=9)) == 1
+    clock.advance(seconds=1)
+    await prune(store)
+    assert await store.breaker_history("p", limit=9) == ()
+
+
+async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
+    """ENGINE 5: at most 500 rows of a kind, and `more` says that another sweep is needed."""
+    await submit(store, *[a_new_job() for _ in range(501)])
+    for claim in await claim_all(store):
+        await settle(store, claim.job, ok())
+    await newer(store)
+    clock.advance(days=2)
+    first = await store.prune(Retention())
+    assert (first.rows["succeeded_jobs"], first.more) == (500, True)
+    second = await store.prune(Retention())
+    assert (second.rows["succeeded_jobs"], second.more) == (1, False)
+
+
+async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
+    swept = await store.prune(Retention())
+    assert (swept.rows, swept.more) == ({}, False)
+
+
+async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
+    """SPEC 4.9: and pending ones until they are over."""
+    await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
+    await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
+    one, other = await store.take_deliveries(limit=9, retry_at=clock.now + timedelta(days=99))
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    clock.advance(days=7)
+    await store.prune(Retention())
+    assert len((await store.deliveries(limit=9)).rows) == 2
+    clock.advance(seconds=1)
+    await store.prune(Retention())
+    assert [row.id for row in (await store.deliveries(limit=9)).rows] == [other.id]

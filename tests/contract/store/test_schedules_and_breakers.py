@@ -1,0 +1,532 @@
+"""Accounted time and the scheduler's trust (SPEC 4.7, 5.7, 5.9; ENGINE 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders.jobs import START, Clock, a_new_job, failed, ok
+from builders.stores import (
+    RULES,
+    StoreFactory,
+    accept,
+    claim_all,
+    claim_one,
+    run_next,
+    settle,
+    stored,
+    whole_ledger,
+)
+from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.firing import RunConditions
+from ductile.core.jobs import NewJob, Reason, SubmittedBy
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.rules import PluginRules, Rules
+from ductile.core.schedule import Every, IfRunning, ScheduleRule
+from ductile.store.port import Store
+from ductile.store.values import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
+
+HOUR = timedelta(hours=1)
+
+
+def an_entry(**fields: Any) -> ScheduleEntry:
+    given: dict[str, Any] = {
+        "plugin": "p",
+        "schedule_id": "default",
+        "fingerprint": "every 1h",
+        "next_at": START,
+        "nominal_at": START,
+    }
+    return ScheduleEntry(**(given | fields))
+
+
+def a_scheduled_job(**fields: Any) -> NewJob:
+    return a_new_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER, **fields)
+
+
+def a_run(nominal: datetime, job: NewJob, **fields: Any) -> Firing:
+    occurrence = Occurrence(
+        plugin="p", schedule_id="default", nominal_at=nominal, outcome=OccurrenceOutcome.RAN, job_id=job.id
+    )
+    following = an_entry(next_at=nominal + HOUR, nominal_at=nominal + HOUR)
+    given: dict[str, Any] = {"entry": following, "occurrences": (occurrence,), "job": job}
+    return Firing(**(given | fields))
+
+
+def a_skip(nominal: datetime, reason: str = "running", *, count: int = 1) -> Firing:
+    until = nominal + (count - 1) * HOUR
+    occurrence = Occurrence(
+        plugin="p",
+        schedule_id="default",
+        nominal_at=nominal,
+        until_at=until,
+        count=count,
+        outcome=OccurrenceOutcome.SKIPPED,
+        reason=reason,
+    )
+    return Firing(entry=an_entry(next_at=until + HOUR, nominal_at=until + HOUR), occurrences=(occurrence,))
+
+
+async def history(store: Store) -> list[Occurrence]:
+    """Oldest first."""
+    return list(reversed((await store.occurrences("p", "default", limit=200)).rows))
+
+
+async def test_the_schedules_there_are(store: Store) -> None:
+    entries = [an_entry(schedule_id=name) for name in ("b", "a")]
+    await store.put_schedules(entries)
+    assert await store.schedules() == tuple(reversed(entries))
+    await store.put_schedules(entries[:1])
+    assert await store.schedules() == tuple(entries[:1])
+    await store.put_schedules([])
+    assert await store.schedules() == ()
+
+
+async def test_a_known_schedule_keeps_its_place(store: Store) -> None:
+    await store.put_schedules([an_entry()])
+    job = a_scheduled_job()
+    await store.fire(a_run(START, job))
+    await store.put_schedules([an_entry(next_at=None, nominal_at=None)])
+    (entry,) = await store.schedules()
+    assert (entry.next_at, entry.last_job_id) == (START + HOUR, job.id)
+
+
+async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store) -> None:
+    await store.put_schedules([an_entry()])
+    await store.pause_schedule("p", "default", paused=True)
+    await store.put_schedules([an_entry(fingerprint="every 2h", next_at=START + 2 * HOUR)])
+    (entry,) = await store.schedules()
+    assert (entry.fingerprint, entry.next_at) == ("every 2h", START + 2 * HOUR)
+    assert entry.paused_at is not None
+
+
+async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: Clock) -> None:
+    await store.put_schedules([an_entry()])
+    job = a_scheduled_job(submitted_detail="default")
+    assert await store.fire(a_run(START, job)) is FiringAnswer.FIRED
+    assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
+    (entry,) = await store.schedules()
+    assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
+    assert (entry.last_job_id, entry.last_fired_at) == (job.id, clock.now)
+    (occurrence,) = await history(store)
+    assert (occurrence.nominal_at, occurrence.outcome, occurrence.job_id) == (
+        START,
+        OccurrenceOutcome.RAN,
+        job.id,
+    )
+    fired = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SCHEDULE_FIRED]
+    assert [row.job_id for row in fired] == [job.id]
+
+
+async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: StoreFactory) -> None:
+    """ENGINE 8: an occurrence is unique by its nominal instant."""
+    store = await store_factory.open()
+    await store.put_schedules([an_entry()])
+    await store.fire(a_run(START, a_scheduled_job()))
+    store = await store_factory.reopen()
+    before = await whole_ledger(store)
+    again = a_scheduled_job()
+    late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
+    assert await store.fire(late) is FiringAnswer.ALREADY_FIRED
+    assert await store.job(again.id) is None
+    assert (await store.schedules())[0].next_at == START + HOUR
+    assert await whole_ledger(store) == before
+
+
+async def test_lateness_is_kept(store: Store) -> None:
+    await store.put_schedules([an_entry()])
+    job = a_scheduled_job()
+    late = Occurrence(
+        plugin="p",
+        schedule_id="default",
+        nominal_at=START,
+        outcome=OccurrenceOutcome.LATE,
+        job_id=job.id,
+        late=timedelta(seconds=90, milliseconds=5),
+    )
+    await store.fire(a_run(START, job, occurrences=(late,)))
+    (occurrence,) = await history(store)
+    assert (occurrence.outcome, occurrence.late) == (OccurrenceOutcome.LATE, late.late)
+
+
+async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
+    """ENGINE 8: (from, to, count)."""
+    await store.put_schedules([an_entry()])
+    for hour, reason, count in ((0, "running", 1), (1, "running", 3), (4, "window", 1), (5, "running", 1)):
+        answer = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
+        assert answer is FiringAnswer.SKIPPED
+    assert [(row.nominal_at, row.until_at, row.count, row.reason) for row in await history(store)] == [
+        (START, START + 3 * HOUR, 4, "running"),
+        (START + 4 * HOUR, START + 4 * HOUR, 1, "window"),
+        (START + 5 * HOUR, START + 5 * HOUR, 1, "running"),
+    ]
+    skipped = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SCHEDULE_SKIPPED]
+    assert [row.data["count"] for row in skipped] == [1, 3, 1, 1]
+
+
+async def test_a_run_between_keeps_skips_apart(store: Store) -> None:
+    await store.put_schedules([an_entry()])
+    await store.fire(a_skip(START))
+    await store.fire(a_run(START + HOUR, a_scheduled_job()))
+    await store.fire(a_skip(START + 2 * HOUR))
+    assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
+
+
+@pytest.mark.parametrize("hour", [0, 1, 3])
+async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, hour: int) -> None:
+    """A repeated skip after a crash is found though its own row never was."""
+    await store.put_schedules([an_entry()])
+    await store.fire(a_skip(START))
+    await store.fire(a_skip(START + HOUR, count=3))
+    assert await store.fire(a_skip(START + hour * HOUR)) is FiringAnswer.ALREADY_FIRED
+    (row,) = await history(store)
+    assert row.count == 4
+
+
+async def test_a_skip_before_the_last_row_takes_no_coverage_away(store: Store) -> None:
+    """An occurrence of an earlier instant (after the clock went back) cannot shorten a later row."""
+    await store.put_schedules([an_entry()])
+    await store.fire(a_skip(START + 5 * HOUR, count=3))
+    await store.fire(a_skip(START))
+    covered = [(row.nominal_at, row.until_at) for row in await history(store)]
+    assert (START + 5 * HOUR, START + 7 * HOUR) in covered
+
+
+async def test_skips_of_another_schedule_are_another_row(store: Store) -> None:
+    await store.put_schedules([an_entry(), an_entry(schedule_id="b")])
+    await store.fire(a_skip(START))
+    other = a_skip(START + HOUR)
+    moved = replace(other.occurrences[0], schedule_id="b")
+    await store.fire(replace(other, entry=an_entry(schedule_id="b"), occurrences=(moved,)))
+    assert len(await history(store)) == 1
+
+
+async def test_pauses_survive_a_restart(store_factory: StoreFactory) -> None:
+    """SPEC 5.7."""
+    store = await store_factory.open()
+    await store.put_schedules([an_entry()])
+    assert await store.pause_schedule("p", "default", paused=True)
+    store = await store_factory.reopen()
+    assert (await store.schedules())[0].paused_at == store_factory.clock.now
+    assert await store.pause_schedule("p", "default", paused=False)
+    assert (await store.schedules())[0].paused_at is None
+    assert not await store.pause_schedule("p", "nothing", paused=True)
+    kinds = [row.kind for row in await whole_ledger(store)]
+    assert kinds == [LedgerKind.SCHEDULE_PAUSED, LedgerKind.SCHEDULE_RESUMED]
+
+
+async def test_occurrences_page_newest_first(store: Store) -> None:
+    await store.put_schedules([an_entry()])
+    for hour in range(5):
+        await store.fire(a_run(START + hour * HOUR, a_scheduled_job()))
+    seen: list[Occurrence] = []
+    cursor: str | None = None
+    for _ in range(3):
+        page = await store.occurrences("p", "default", limit=2, cursor=cursor)
+        seen += page.rows
+        cursor = page.next_cursor
+    assert [row.nominal_at for row in seen] == [START + hour * HOUR for hour in (4, 3, 2, 1, 0)]
+    assert cursor is None
+
+
+# ------------------------------------------------------------------------------------------ breakers
+
+
+async def fail_scheduled(store: Store, count: int) -> list[str]:
+    ids = []
+    for _ in range(count):
+        ids.append(await accept(store, a_scheduled_job(max_attempts=1)))
+        await run_next(store, failed())
+    return ids
+
+
+async def breaker(store: Store) -> Breaker:
+    (row,) = await store.breakers()
+    assert (row.plugin, row.command) == ("p", "poll")
+    return row.breaker
+
+
+async def test_three_failed_jobs_open_the_breaker(store: Store, clock: Clock) -> None:
+    """SPEC 4.7: consecutive failed jobs, each change recorded with its reason."""
+    ids = await fail_scheduled(store, 2)
+    assert (await breaker(store)).state is BreakerState.CLOSED
+    ids += await fail_scheduled(store, 1)
+    opened = await breaker(store)
+    assert (opened.state, opened.failures, opened.opened_at) == (BreakerState.OPEN, 3, clock.now)
+    assert opened.last_job_id == ids[-1]
+    (change,) = await store.breaker_history("p", limit=9)
+    assert (change.from_state, change.to_state, change.reason, change.job_id) == (
+        "closed",
+        "open",
+        "failure_threshold",
+        ids[-1],
+    )
+    entry = next(row for row in await whole_ledger(store) if row.kind is LedgerKind.BREAKER_CHANGED)
+    assert (entry.data["from"], entry.data["to"]) == ("closed", "open")
+
+
+async def test_a_success_starts_the_count_again(store: Store) -> None:
+    await fail_scheduled(store, 2)
+    await accept(store, a_scheduled_job())
+    await run_next(store, ok())
+    await fail_scheduled(store, 2)
+    assert (await breaker(store)).state is BreakerState.CLOSED
+
+
+async def test_jobs_from_other_doors_do_not_count(store: Store) -> None:
+    for _ in range(4):
+        await accept(store, a_new_job("p", "poll", max_attempts=1))
+        await run_next(store, failed())
+    assert await store.breakers() == ()
+
+
+async def test_a_retry_is_no_verdict(store: Store) -> None:
+    """SPEC 4.7: failed *jobs* count, not attempts."""
+    await accept(store, a_scheduled_job(max_attempts=4))
+    await run_next(store, failed())
+    assert await store.breakers() == ()
+
+
+async def probe(store: Store) -> NewJob:
+    await store.put_schedules([an_entry()])
+    await fail_scheduled(store, 3)
+    job = a_scheduled_job(max_attempts=1)
+    await store.fire(a_run(START, job, probe=True))
+    return job
+
+
+async def test_a_probe_is_recorded_with_the_firing(store: Store) -> None:
+    job = await probe(store)
+    half = await breaker(store)
+    assert (half.state, half.probe_job_id) == (BreakerState.HALF_OPEN, job.id)
+    change = (await store.breaker_history("p", limit=1))[0]
+    assert (change.to_state, change.reason, change.job_id) == ("half_open", "cooldown_elapsed", job.id)
+
+
+async def test_a_good_probe_closes_and_a_bad_one_opens_again(store: Store, clock: Clock) -> None:
+    await probe(store)
+    clock.advance(minutes=1)
+    await run_next(store, failed())
+    again = await breaker(store)
+    assert (again.state, again.opened_at, again.probe_job_id) == (BreakerState.OPEN, clock.now, None)
+    await store.fire(a_run(START + HOUR, a_scheduled_job(), probe=True))
+    await run_next(store, ok())
+    assert (await breaker(store)).state is BreakerState.CLOSED
+    reasons = [row.reason for row in await store.breaker_history("p", limit=9)]
+    assert reasons == [
+        "success",
+        "cooldown_elapsed",
+        "failure_threshold",
+        "cooldown_elapsed",
+        "failure_threshold",
+    ]
+
+
+async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Store, clock: Clock) -> None:
+    """ENGINE 8: cancelled, purged, removed."""
+    job = await probe(store)
+    clock.advance(minutes=5)
+    await store.cancel(job.id, RULES)
+    after = await breaker(store)
+    assert (after.state, after.opened_at, after.probe_job_id) == (BreakerState.OPEN, clock.now, None)
+    assert (await store.breaker_history("p", limit=1))[0].reason == "probe_without_verdict"
+
+
+async def test_an_interrupted_probe_is_still_the_probe(store: Store) -> None:
+    job = await probe(store)
+    await run_next(store, Interrupted())
+    assert (await breaker(store)).probe_job_id == job.id
+
+
+async def test_a_job_queued_before_closes_an_open_breaker(store: Store) -> None:
+    """SPEC 4.7: queued jobs still run while it is open, and a scheduler's success closes it."""
+    jobs = [await accept(store, a_scheduled_job(max_attempts=1)) for _ in range(4)]
+    claims = [claim.job for claim in await claim_all(store)]
+    assert [job.id for job in claims] == jobs
+    for job in claims[:3]:
+        await settle(store, job, failed())
+    assert (await breaker(store)).state is BreakerState.OPEN
+    await settle(store, claims[3], ok())
+    assert (await breaker(store)).state is BreakerState.CLOSED
+
+
+async def test_resetting_by_hand(store: Store) -> None:
+    """SPEC 4.7: recorded as manual_reset; how many were not closed."""
+    await fail_scheduled(store, 3)
+    assert await store.reset_breaker("p", "handle") == 0
+    assert await store.reset_breaker("other") == 0
+    assert await store.reset_breaker("p") == 1
+    assert await breaker(store) == Breaker()
+    assert (await store.breaker_history("p", limit=1))[0].reason == "manual_reset"
+    assert await store.reset_breaker("p", "poll") == 0
+    assert len(await store.breaker_history("p", limit=9)) == 2
+
+
+async def test_a_reset_forgets_failures_that_have_not_opened_it(store: Store) -> None:
+    await fail_scheduled(store, 2)
+    assert await store.reset_breaker("p") == 0
+    await fail_scheduled(store, 2)
+    assert (await breaker(store)).state is BreakerState.CLOSED
+
+
+async def test_a_probe_waits_like_any_job(store: Store) -> None:
+    await probe(store)
+    assert (await claim_one(store)).submitted_by is SubmittedBy.SCHEDULER
+
+
+# ----------------------------------------------------------- what is checked in the transaction itself
+
+
+def conditions(**fields: Any) -> RunConditions:
+    given: dict[str, Any] = {
+        "if_running": IfRunning.SKIP,
+        "max_polls": None,
+        "breaker": BreakerPolicy(threshold=3, reset_after=timedelta(minutes=30)),
+    }
+    return RunConditions(**(given | fields))
+
+
+async def fire_next(store: Store, **fields: Any) -> tuple[FiringAnswer, NewJob]:
+    """Fire the schedule for where it stands, under conditions."""
+    (entry,) = await store.schedules()
+    assert entry.nominal_at is not None
+    job = a_scheduled_job(max_attempts=1, submitted_detail="default")
+    firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
+    return await store.fire(firing), job
+
+
+@pytest.mark.parametrize("meanwhile", ["gone", "paused", "fired", "edited"])
+async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, meanwhile: str) -> None:
+    """SPEC 5.7, 10: a reload or a pause that was answered holds, though a firing was already planned."""
+    await store.put_schedules([an_entry()])
+    (planned,) = await store.schedules()
+    if meanwhile == "gone":
+        await store.put_schedules([])
+    elif meanwhile == "paused":
+        await store.pause_schedule("p", "default", paused=True)
+    elif meanwhile == "fired":
+        await fire_next(store)
+    else:
+        await store.put_schedules([an_entry(fingerprint="every 2h")])
+    before = await whole_ledger(store)
+    job = a_scheduled_job()
+    answer = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
+    assert answer is FiringAnswer.STALE
+    assert await store.job(job.id) is None
+    assert await whole_ledger(store) == before
+
+
+async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
+    store: Store, clock: Clock
+) -> None:
+    """SPEC 4.7: closed, open, half open with exactly one probe; what was skipped is accounted for."""
+    await store.put_schedules([an_entry()])
+    await fail_scheduled(store, 3)
+    clock.advance(minutes=29)
+    answer, stopped = await fire_next(store)
+    assert (answer, await store.job(stopped.id)) == (FiringAnswer.SKIPPED, None)
+    clock.advance(minutes=1)
+    answer, probe_job = await fire_next(store)
+    assert answer is FiringAnswer.FIRED
+    assert (await breaker(store)).probe_job_id == probe_job.id
+    answer, second = await fire_next(store)
+    assert (answer, await store.job(second.id)) == (FiringAnswer.SKIPPED, None)
+    assert (await breaker(store)).probe_job_id == probe_job.id
+    assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
+
+
+async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
+    """SPEC 4.7: it only stops the scheduler."""
+    await store.put_schedules([an_entry()])
+    await fail_scheduled(store, 3)
+    answer, _ = await fire_next(store, conditions=conditions(breaker=None), on_demand=True)
+    assert answer is FiringAnswer.FIRED
+    assert (await breaker(store)).state is BreakerState.OPEN
+
+
+async def test_if_running_skip(store: Store) -> None:
+    """SPEC 5.6: told on demand, accounted for otherwise."""
+    await store.put_schedules([an_entry()])
+    await fire_next(store)
+    before = await whole_ledger(store)
+    answer, refused = await fire_next(store, on_demand=True)
+    assert answer is FiringAnswer.REFUSED_RUNNING
+    assert await whole_ledger(store) == before
+    answer, skipped = await fire_next(store)
+    assert answer is FiringAnswer.SKIPPED
+    assert [await store.job(job.id) for job in (refused, skipped)] == [None, None]
+    await run_next(store, ok())
+    assert (await fire_next(store))[0] is FiringAnswer.FIRED
+
+
+async def test_if_running_queue(store: Store) -> None:
+    """SPEC 5.6: one after the other, also when each takes longer than the interval."""
+    await store.put_schedules([an_entry()])
+    jobs = [(await fire_next(store, conditions=conditions(if_running=IfRunning.QUEUE)))[1] for _ in range(3)]
+    for job in jobs:
+        (claim,) = await claim_all(store)
+        assert claim.job.id == job.id
+        await settle(store, claim.job, ok())
+
+
+async def test_if_running_cancel(store: Store) -> None:
+    """SPEC 5.6, ENGINE 3: the old one is asked to end and the new one waits for that, in one transaction."""
+    await store.put_schedules([an_entry()])
+    cancelling = conditions(if_running=IfRunning.CANCEL)
+    await fire_next(store, conditions=cancelling)
+    old = await claim_one(store)
+    _, replaced = await fire_next(store, conditions=cancelling)
+    _, new = await fire_next(store, conditions=cancelling)
+    assert (await stored(store, old.id)).cancel_requested_at is not None
+    assert (await stored(store, replaced.id)).reason is Reason.CANCELLED
+    assert await claim_all(store) == []
+    await settle(store, old, ok())
+    assert (await stored(store, old.id)).reason is Reason.CANCELLED
+    assert (await claim_one(store)).id == new.id
+
+
+async def test_the_poll_guard_counts_whoever_submitted(store: Store) -> None:
+    """SPEC 5.6."""
+    await store.put_schedules([an_entry()])
+    await accept(store, a_new_job("p", "poll"))
+    guarded = conditions(max_polls=1)
+    assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FiringAnswer.REFUSED_POLLS
+    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.SKIPPED
+    await run_next(store, ok())
+    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.FIRED
+
+
+async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> None:
+    """ENGINE 8: run_all runs one after the other."""
+    await store.put_schedules([an_entry()])
+    jobs = [a_scheduled_job() for _ in range(3)]
+    due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
+    firing = a_run(START, jobs[0], occurrences=due, followers=tuple(jobs[1:]), conditions=conditions())
+    assert await store.fire(firing) is FiringAnswer.FIRED
+    for job in jobs:
+        assert [claim.job.id for claim in await claim_all(store)] == [job.id]
+        await settle(store, await stored(store, job.id), ok())
+    assert [row.job_id for row in await history(store)] == [job.id for job in jobs]
+
+
+@pytest.mark.parametrize("outcome", [ok(), failed()], ids=["succeeded", "failed"])
+async def test_the_end_of_the_latest_run_decides_the_next(
+    store: Store, clock: Clock, outcome: Outcome
+) -> None:
+    """SPEC 5.2, ENGINE 8: `every` counts from the completion, good or bad; an older run decides nothing."""
+    every = ScheduleRule(trigger=Every(interval=HOUR))
+    rules = Rules(plugins={"p": PluginRules(schedules={"default": every})})
+    await store.put_schedules([an_entry()])
+    queueing = conditions(if_running=IfRunning.QUEUE)
+    for _ in range(2):
+        await fire_next(store, conditions=queueing)
+    provisional = (await store.schedules())[0].next_at
+    clock.advance(minutes=7)
+    await settle(store, await claim_one(store), outcome, rules)
+    assert (await store.schedules())[0].next_at == provisional
+    await settle(store, await claim_one(store), outcome, rules)
+    assert (await store.schedules())[0].next_at == clock.now + HOUR

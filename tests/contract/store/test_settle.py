@@ -1,0 +1,494 @@
+"""Ending an execution and all that follows from it (SPEC 3.6, 4.2, 4.3; ENGINE 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from builders.jobs import (
+    Clock,
+    a_new_job,
+    a_route,
+    emitted,
+    failed,
+    ok,
+    some_evidence,
+    some_rules,
+    timed_out,
+)
+from builders.stores import (
+    RULES,
+    accept,
+    claim_all,
+    claim_one,
+    path_of,
+    run_next,
+    settle,
+    stored,
+    submit,
+    whole_ledger,
+)
+from ductile.core.jobs import Callback, Hold, JobStatus, Reason, SubmittedBy
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Orphaned, Response
+from ductile.core.rules import FactRule
+from ductile.core.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
+from ductile.errors import StoreError
+from ductile.store.port import Store
+from ductile.store.values import Accepted, Deduplicated, Enqueued, JobFilter, LogFilter, Settled, Unsettled
+
+
+async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Clock) -> None:
+    """SPEC 4.2: every execution leaves a log row with its own status, result verbatim, stderr and exit."""
+    job_id = await accept(store, a_new_job(submitted_detail="token", trace_id="t"))
+    job = await claim_one(store)
+    clock.advance(seconds=2)
+    out = ' {"status" : "ok"}\n'
+    artifact: JsonObject = {"name": "a", "path": "/x"}
+    await settle(store, job, ok(artifacts=(artifact,), stdout=out, stderr="warned", exit_code=3))
+    ended = await stored(store, job_id)
+    assert (ended.status, ended.reason) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert (ended.completed_at, ended.last_error, ended.owner) == (clock.now, None, None)
+    assert ended.artifacts == (artifact,)
+    (row,) = await store.executions(job_id)
+    assert (row.id, row.status, row.result, row.stderr) == (
+        f"{job_id}-1",
+        LogStatus.SUCCEEDED,
+        out,
+        "warned",
+    )
+    assert (row.exit_code, row.signal, row.error) == (3, None, None)
+    assert (row.duration, row.started_at, row.completed_at) == (
+        timedelta(milliseconds=12),
+        job.started_at,
+        clock.now,
+    )
+    assert (row.job_status, row.job_reason, row.trace_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED, "t")
+    assert (await path_of(store, job_id))[-1] == "running>succeeded:completed"
+
+
+async def test_a_failure_waits_for_its_retry(store: Store, clock: Clock) -> None:
+    """SPEC 4.2, 4.6: through failed back to queued in one transaction, with a delay and one attempt more."""
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed(error="boom"))
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.RETRY, Hold.RETRY)
+    assert (job.attempt, job.last_error, job.completed_at) == (2, "boom", None)
+    assert job.next_retry_at is not None
+    assert timedelta(seconds=10) <= job.next_retry_at - clock.now <= timedelta(seconds=20)
+    assert (await path_of(store, job_id))[-2:] == ["running>failed:plugin_error", "failed>queued:retry"]
+    assert await claim_all(store) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "through"),
+    [(failed(), "failed"), (timed_out(), "timed_out")],
+    ids=["failed", "timed_out"],
+)
+async def test_the_last_attempt_is_the_end(store: Store, outcome: Failed, through: str) -> None:
+    job_id = await accept(store, a_new_job(max_attempts=1))
+    await run_next(store, outcome)
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.attempt) == (JobStatus.DEAD, Reason.ATTEMPTS_EXHAUSTED, 1)
+    path = await path_of(store, job_id)
+    assert [step.split(":")[0] for step in path[-2:]] == [f"running>{through}", f"{through}>dead"]
+    (row,) = await store.executions(job_id)
+    assert (row.status, row.job_status) == (LogStatus(through), JobStatus.DEAD)
+
+
+async def test_a_permanent_failure_stays_failed(store: Store) -> None:
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed(permanent=True, error="exit 78"))
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.attempt) == (JobStatus.FAILED, Reason.PLUGIN_ERROR, 1)
+    assert job.last_error == "exit 78"
+
+
+async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) -> None:
+    """SPEC 4.8, ENGINE 3: no attempt spent, and a log row all the same."""
+    job_id = await accept(store, a_new_job(dedupe_key="key:a"))
+    await run_next(store, Interrupted(evidence=some_evidence(stdout="half", exit_code=None, signal=15)))
+    job = await stored(store, job_id)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.INTERRUPTED, None)
+    assert job.attempt == 1
+    (row,) = await store.executions(job_id)
+    assert (row.status, row.result, row.signal) == (LogStatus.INTERRUPTED, "half", 15)
+    assert (await claim_one(store)).execution == 2
+
+
+# --------------------------------------------------------------------------------------------- fence
+
+
+async def test_settling_twice_changes_nothing(store: Store) -> None:
+    """ENGINE 1: the second answer is `already_settled`."""
+    await accept(store, a_new_job())
+    job = await claim_one(store)
+    await settle(store, job, ok(stdout="first"))
+    before = await whole_ledger(store)
+    answer = await store.settle(job.id, job.execution, failed(stdout="second"), RULES)
+    assert answer is Unsettled.ALREADY_SETTLED
+    assert await whole_ledger(store) == before
+    assert [row.result for row in await store.executions(job.id)] == ["first"]
+    assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
+    """ENGINE 1: the job has moved on; the late result is kept as superseded and changes nothing."""
+    await accept(store, a_new_job())
+    lost = await claim_one(store)
+    await store.recover(RULES)
+    clock.advance(minutes=2)
+    await store.release_due()
+    again = await claim_one(store)
+    rules = some_rules(a_route(source="echo"))
+    late = ok(emitted(), state={"x": 1}, stdout="late")
+    assert await store.settle(lost.id, lost.execution, late, rules) is Unsettled.SUPERSEDED
+    assert (await stored(store, lost.id)) == await stored(store, again.id)
+    assert (await stored(store, lost.id)).status is JobStatus.RUNNING
+    assert await store.plugin_state("echo") is None
+    assert [row.plugin for row in (await store.jobs(JobFilter(), limit=9)).rows] == ["echo"]
+    assert [(row.execution, row.status) for row in await store.executions(lost.id)] == [
+        (1, LogStatus.ORPHANED),
+        (1, LogStatus.SUPERSEDED),
+    ]
+    assert (await whole_ledger(store))[-1].kind is LedgerKind.JOB_RESULT_SUPERSEDED
+    await settle(store, again, ok())
+    assert (await stored(store, lost.id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None:
+    """ENGINE 1: settling twice answers `already_settled`, for a late result too."""
+    await accept(store, a_new_job())
+    lost = await claim_one(store)
+    await store.recover(RULES)
+    assert await store.settle(lost.id, lost.execution, ok(), RULES) is Unsettled.SUPERSEDED
+    before = await whole_ledger(store)
+    assert await store.settle(lost.id, lost.execution, ok(), RULES) is Unsettled.ALREADY_SETTLED
+    assert await whole_ledger(store) == before
+
+
+@pytest.mark.parametrize("execution", [0, 1, 7])
+async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution: int) -> None:
+    """SPEC 4.2: log rows are executions; a job that was never claimed has none."""
+    job_id = await accept(store, a_new_job())
+    assert not isinstance(await store.settle(job_id, execution, ok(), RULES), Settled)
+    assert await store.executions(job_id) == ()
+
+
+async def test_an_unknown_job_is_told(store: Store) -> None:
+    assert await store.settle("nobody", 1, ok(), RULES) is Unsettled.UNKNOWN_JOB
+
+
+@pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
+async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: bool) -> None:
+    """Without a result there is nothing that could be superseded."""
+    await accept(store, a_new_job())
+    job = await claim_one(store)
+    if recovered:
+        await store.recover(RULES)
+    else:
+        await settle(store, job, ok())
+    for outcome in (Orphaned(), Interrupted()):
+        assert await store.settle(job.id, job.execution, outcome, RULES) is Unsettled.ALREADY_SETTLED
+    assert len(await store.executions(job.id)) == 1
+
+
+# -------------------------------------------------------------------------------- all in one transaction
+
+
+async def test_everything_that_follows_is_there_together(store: Store) -> None:
+    """SPEC 4.3: log, transitions, state, facts, events, children, breaker and outbox in one transaction."""
+    rules = some_rules(
+        a_route(to="sink"),
+        a_route(to="other.poll"),
+        facts={"source": (FactRule(command="poll", fact_type="seen"),)},
+    )
+    parent = a_new_job(
+        "source",
+        "poll",
+        submitted_by=SubmittedBy.SCHEDULER,
+        callback=Callback(url="http://receiver.invalid/"),
+        trace_id="trace",
+        hops=2,
+    )
+    await accept(store, parent)
+    job = await claim_one(store)
+    before = (await store.ledger_range())[1]
+    settled = await settle(store, job, ok(emitted(key="k "), emitted("unheard"), state={"n": 1}), rules)
+    assert [type(answer) for answer in settled.started] == [Accepted, Accepted]
+    children = [await stored(store, answer.job_id) for answer in settled.started]
+    assert [(child.plugin, child.command) for child in children] == [("sink", "handle"), ("other", "poll")]
+    for child in children:
+        assert (child.parent_job_id, child.submitted_by) == (parent.id, SubmittedBy.ROUTE)
+        assert (child.hops, child.trace_id, child.dedupe_key) == (3, "trace", "event:k")
+        assert child.payload == {"item": 1, "result": "done"}
+        assert child.status is JobStatus.QUEUED
+    assert children[0].source_event_id == children[1].source_event_id is not None
+    event = await store.event(children[0].source_event_id or "")
+    assert event is not None
+    assert (event.source, event.type) == ("source", "found")
+    (fact,) = (await store.facts("source", limit=9)).rows
+    assert (fact.fact_type, fact.body, fact.job_id, fact.command) == ("seen", {"n": 1}, parent.id, "poll")
+    state = await store.plugin_state("source")
+    assert state is not None
+    assert state.state == {"n": 1}
+    told = (await store.deliveries(job_id=parent.id, limit=9)).rows
+    assert [delivery.state for delivery in reversed(told)] == ["queued", "loading", "done"]
+    kinds = [(row.kind, row.job_id) for row in await whole_ledger(store, after=before)]
+    assert kinds == [
+        (LedgerKind.JOB_TRANSITION, parent.id),
+        *[(LedgerKind.JOB_TRANSITION, child.id) for child in children],
+    ]
+
+
+async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -> None:
+    """SPEC 4.3: killed or refused, all of it or none; the job still runs and can be settled."""
+    rules = some_rules(a_route())
+    job_id = await accept(store, a_new_job("source"))
+    job = await claim_one(store)
+    before = await whole_ledger(store)
+    unstorable = ok(emitted(payload={"fine": 1}), emitted(payload={"bad": "\ud800"}), state={"x": 1})
+    with pytest.raises(StoreError):
+        await store.settle(job.id, job.execution, unstorable, rules)
+    assert await whole_ledger(store) == before
+    assert (await stored(store, job_id)).status is JobStatus.RUNNING
+    assert await store.plugin_state("source") is None
+    assert await store.executions(job_id) == ()
+    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    await settle(store, job, ok(), rules)
+
+
+async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store) -> None:
+    """SPEC 3.3: a plugin may never crash the core, whatever it prints."""
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed(stdout="\ud800\x00x", stderr="a\udcff\x00b"))
+    (row,) = await store.executions(job_id)
+    assert row.result is not None
+    assert row.result.endswith("\x00x")
+    assert (row.stderr or "")[0] == "a"
+
+
+@pytest.mark.parametrize("part", ["event", "state", "artifact", "result"])
+async def test_a_deep_answer_cannot_keep_a_job_from_ending(store: Store, part: str) -> None:
+    """SPEC 3.3: a plugin may never crash the core, whatever it prints: it fails, or it is kept."""
+    deep: JsonObject = {}
+    for _ in range(400):
+        deep = {"x": deep}
+    answers = {
+        "event": ok(emitted(payload=deep)),
+        "state": ok(state=deep),
+        "artifact": ok(artifacts=(deep,)),
+        "result": ok(emitted(), result=deep),
+    }
+    job_id = await accept(store, a_new_job("source"))
+    await run_next(store, answers[part], some_rules(a_route()))
+    assert (await stored(store, job_id)).status is not JobStatus.RUNNING
+
+
+async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None:
+    job_id = await accept(store, a_new_job())
+    text = "a\x00b \u202e 🗝️ \ufffd \r\n"
+    await run_next(store, ok(stdout=text, stderr=text))
+    (row,) = await store.executions(job_id)
+    assert (row.result, row.stderr) == (text, text)
+    await store.make_searchable()
+    assert len((await store.log(LogFilter(query="🗝️ a"), limit=9)).rows) <= 1
+
+
+async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
+    """SPEC 4.5, 6: an event's key applies to what it starts; the drop is answered and told."""
+    rules = some_rules(a_route())
+    started: list[Enqueued] = []
+    for _ in range(2):
+        await accept(store, a_new_job("source"))
+        source = await claim_one(store)
+        settled = await settle(store, source, ok(emitted(key="k")), rules)
+        started += settled.started
+        for claim in await claim_all(store):
+            await settle(store, claim.job, ok())
+    assert [type(answer) for answer in started] == [Accepted, Deduplicated]
+    assert started[0].job_id == started[1].job_id
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        failed(),
+        failed(permanent=True),
+        timed_out(),
+        Interrupted(),
+        Orphaned(),
+        Ended(reason=Reason.CANCELLED, error="x"),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Failed) -> None:
+    """ENGINE 1: children exist only for a succeeded execution."""
+    rules = some_rules(a_route())
+    await accept(store, a_new_job("source"))
+    settled = await run_next(store, outcome, rules)
+    assert settled.started == ()
+    assert await store.plugin_state("source") is None
+    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+
+
+# ------------------------------------------------------------------------------------- state and facts
+
+
+async def test_state_is_merged_shallowly(store: Store) -> None:
+    """SPEC 3.6, ENGINE 5: keys replace, nulls stay, nested objects are not merged."""
+    updates: list[JsonObject | None] = [{"a": {"x": 1}, "b": 1}, {"a": {"y": 2}, "c": None}, {}, None]
+    for state in updates:
+        await accept(store, a_new_job())
+        await run_next(store, ok(state=state))
+    found = await store.plugin_state("echo")
+    assert found is not None
+    assert found.state == {"a": {"y": 2}, "b": 1, "c": None}
+
+
+async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
+    """SPEC 3.5: neither may change state, and their events go nowhere."""
+    rules = some_rules(a_route())
+    for command in ("health", "init"):
+        await accept(store, a_new_job("source", command))
+        settled = await run_next(store, ok(emitted(), state={"x": 1}), rules)
+        assert settled.started == ()
+    assert await store.plugin_state("source") is None
+
+
+async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
+    """SPEC 3.6: above 1 MiB the update is rejected and the job fails, permanently."""
+    job_id = await accept(store, a_new_job())
+    await run_next(
+        store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_rules(a_route(source="echo"))
+    )
+    job = await stored(store, job_id)
+    assert (job.status, job.reason) == (JobStatus.FAILED, Reason.STATE_TOO_LARGE)
+    assert await store.plugin_state("echo") is None
+    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+
+
+async def test_too_many_events_fail_the_job_for_good(store: Store) -> None:
+    job_id = await accept(store, a_new_job("source"))
+    await run_next(store, ok(*[emitted()] * (MAX_EVENTS + 1)), some_rules(a_route()))
+    assert (await stored(store, job_id)).reason is Reason.TOO_MANY_EVENTS
+    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+
+
+async def test_a_thousand_events_start_a_thousand_jobs(store: Store) -> None:
+    await accept(store, a_new_job("source"))
+    settled = await run_next(store, ok(*[emitted()] * MAX_EVENTS), some_rules(a_route()))
+    assert len(settled.started) == MAX_EVENTS
+
+
+async def test_facts_are_appended_and_mirrored(store: Store) -> None:
+    """SPEC 3.6: one row for each, numbered upwards, and the state is replaced, not merged."""
+    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    updates: list[JsonObject] = [{"a": 1}, {"b": 2}]
+    for state in updates:
+        await accept(store, a_new_job("source", "poll"))
+        await run_next(store, ok(state=state), rules)
+    await accept(store, a_new_job("source", "handle"))
+    await run_next(store, ok(state={"c": 3}), rules)
+    newest, older = (await store.facts("source", limit=9)).rows
+    assert (newest.body, older.body) == ({"b": 2}, {"a": 1})
+    assert newest.seq > older.seq
+    state_row = await store.plugin_state("source")
+    assert state_row is not None
+    assert state_row.state == {"b": 2, "c": 3}
+
+
+async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
+    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen", mirror=False),)})
+    await accept(store, a_new_job("source", "poll"))
+    await run_next(store, ok(state={"a": 1}), rules)
+    assert await store.plugin_state("source") is None
+    assert len((await store.facts("source", limit=9)).rows) == 1
+
+
+async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
+    """ENGINE 5: the fact is kept, the state is left, and that is told."""
+    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    for _ in range(2):
+        await accept(store, a_new_job("source", "poll"))
+    slow, quick = (claim.job for claim in await claim_all(store))
+    await settle(store, quick, ok(state={"by": "quick"}), rules)
+    await settle(store, slow, ok(state={"by": "slow"}), rules)
+    state = await store.plugin_state("source")
+    assert state is not None
+    assert state.state == {"by": "quick"}
+    assert [fact.body for fact in (await store.facts("source", limit=9)).rows] == [
+        {"by": "slow"},
+        {"by": "quick"},
+    ]
+    assert [row.job_id for row in await whole_ledger(store) if row.kind is LedgerKind.STATE_STALE] == [
+        slow.id
+    ]
+
+
+async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: Store) -> None:
+    """ENGINE 5: after an older job has merged into it, the state still counts as the later job's."""
+    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    for command in ("handle", "poll", "poll"):
+        await accept(store, a_new_job("source", command))
+    merging, slow, quick = (claim.job for claim in await claim_all(store))
+    await settle(store, quick, ok(state={"by": "quick"}), rules)
+    await settle(store, merging, ok(state={"more": 1}), rules)
+    await settle(store, slow, ok(state={"by": "slow"}), rules)
+    state = await store.plugin_state("source")
+    assert state is not None
+    assert state.state == {"by": "quick", "more": 1}
+
+
+async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> None:
+    """SPEC 3.3: integers beyond 2^53 survive exactly."""
+    rules = some_rules(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    number = 2**64 + 1
+    await accept(store, a_new_job("source", "poll"))
+    response = Response(
+        ok=True,
+        result=number,
+        events=(emitted(payload={"n": number}),),
+        state_updates={"n": number},
+        artifacts=({"size": number},),
+    )
+    settled = await run_next(store, Completed(response=response), rules)
+    child = await stored(store, settled.started[0].job_id)
+    assert child.payload == {"n": number, "result": number}
+    assert (await store.facts("source", limit=1)).rows[0].body == {"n": number}
+    assert (await stored(store, settled.job_id)).artifacts == ({"size": number},)
+
+
+async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Store) -> None:
+    """SPEC 6: two that trigger each other cannot run forever, and the drop can be seen."""
+    rules = some_rules(a_route(source="echo", to="echo"), max_hops=3)
+    await accept(store, a_new_job("echo"))
+    started = 0
+    while claims := await claim_all(store):
+        for claim in claims:
+            started += len((await settle(store, claim.job, ok(emitted()), rules)).started)
+    assert started == 3
+    (dropped,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
+    assert dropped.data["targets"] == ["echo.handle"]
+
+
+async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -> None:
+    """ENGINE 1: the second is the same child; it is told, never silently dropped."""
+    rules = some_rules(a_route(), a_route())
+    await accept(store, a_new_job("source"))
+    settled = await run_next(store, ok(emitted()), rules)
+    assert len({answer.job_id for answer in settled.started}) == 1
+    assert [row.kind for row in await whole_ledger(store)].count(LedgerKind.CHILD_CONFLICT) == 1
+
+
+async def test_jobs_settle_beside_each_other(store: Store) -> None:
+    """Two executions that end at the same instant both count."""
+    await submit(store, *[a_new_job() for _ in range(30)])
+    jobs = [claim.job for claim in await claim_all(store)]
+    await asyncio.gather(*(settle(store, job, ok(state={job.id: 1})) for job in jobs))
+    state = await store.plugin_state("echo")
+    assert state is not None
+    assert set(state.state) == {job.id for job in jobs}

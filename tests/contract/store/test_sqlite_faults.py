@@ -1,0 +1,663 @@
+"""What SQLite and the disk can do to us (SPEC 1, 13; ENGINE 5). Real faults on a real file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from builders.invariants import violations
+from builders.jobs import Clock, a_new_job, ok, some_dice
+from builders.stores import accept, claim_one, settle, stored, submit
+from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError, StoreSchemaError
+from ductile.store.sqlite import connection as connection_module
+from ductile.store.sqlite import writer as writer_module
+from ductile.store.sqlite.connection import APPLICATION_ID
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.writer import Lane
+from ductile.store.values import Accepted, JobFilter
+
+
+def opened(path: Path) -> SqliteStore:
+    return open_sqlite_store(path, clock=Clock(), dice=some_dice())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = opened(path)
+    yield store
+    await store.close()
+    assert violations(path) == []
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch ends by its size alone, so that tests know who shares one."""
+    monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)
+
+
+class Gate:
+    """Holds the writer inside a transaction, so that a test can decide what waits for the next."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._reached = threading.Event()
+        self._open = threading.Event()
+
+    def _wait(self, _session: SqliteSession) -> None:
+        self._reached.set()
+        self._open.wait(timeout=30)
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Whatever is submitted inside is committed as one batch when the block is left."""
+        # So large that the batch ends with it: what waits behind it shares the next one.
+        waiting = asyncio.ensure_future(
+            self._store._writer.submit(Lane.SETTLE, self._wait, size=writer_module.MAX_BYTES)
+        )
+        await asyncio.to_thread(self._reached.wait, 30)
+        try:
+            yield
+            for _ in range(5):  # the callers inside have put their units into their lanes
+                await asyncio.sleep(0)
+        finally:
+            self._open.set()
+        await waiting
+
+
+async def together(store: SqliteStore, *verbs: Any) -> list[Any]:
+    """Run verbs so that they share one batch; answers and errors in order."""
+    async with Gate(store).held():
+        tasks = [asyncio.ensure_future(verb) for verb in verbs]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def broken_unit(store: SqliteStore, error: Exception) -> None:
+    def fail(session: SqliteSession) -> None:
+        session.run("put_meta", key="broken", value="half")
+        raise error
+
+    await store._writer.submit(Lane.ENQUEUE, fail)
+
+
+# --------------------------------------------------------------------------------------- group commit
+
+
+async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) -> None:
+    """ENGINE 5: each unit is its own; the constraint that one breaks undoes that one alone."""
+    twin = a_new_job()
+    jobs = [a_new_job() for _ in range(4)]
+    answers = await together(
+        store,
+        submit(store, jobs[0]),
+        submit(store, jobs[1], twin, twin),
+        submit(store, jobs[2]),
+        broken_unit(store, RuntimeError("defect")),
+        submit(store, jobs[3]),
+    )
+    assert [type(answer).__name__ for answer in answers] == [
+        "tuple",
+        "StoreError",
+        "tuple",
+        "StoreError",
+        "tuple",
+    ]
+    found = [await store.job(job.id) for job in jobs]
+    assert [job is not None for job in found] == [True, False, True, True]
+    assert await store.job(twin.id) is None
+    assert store._connection.execute("SELECT 1 FROM store_meta WHERE key = 'broken'").fetchall() == []
+
+
+async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStore) -> None:
+    """Units may run twice before they are committed; what callers hear is what is on disk."""
+    jobs = [a_new_job() for _ in range(3)]
+    twin = a_new_job()
+    answers = await together(
+        store, *(submit(store, job) for job in jobs[:2]), submit(store, twin, twin), submit(store, jobs[2])
+    )
+    for job, answer in zip(jobs, [answers[0], answers[1], answers[3]], strict=True):
+        (accepted,) = answer
+        assert isinstance(accepted, Accepted)
+        assert (await stored(store, job.id)).seq == accepted.seq
+
+
+async def test_nobody_hears_of_anything_before_the_commit(store: SqliteStore) -> None:
+    """ENGINE 5: callers go on after COMMIT has returned."""
+    job = a_new_job()
+    async with Gate(store).held():
+        task = asyncio.ensure_future(submit(store, job))
+        await asyncio.sleep(0)
+        assert not task.done()
+        assert await store.job(job.id) is None
+    await task
+    assert await store.job(job.id) is not None
+
+
+async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteStore) -> None:
+    job = a_new_job()
+    async with Gate(store).held():
+        task = asyncio.ensure_future(submit(store, job))
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await accept(store, a_new_job())
+    assert await store.job(job.id) is not None
+
+
+async def test_finishing_work_goes_first(store: SqliteStore) -> None:
+    """ENGINE 5: lanes settle, claim, enqueue, maintenance, whatever came first."""
+    order: list[Lane] = []
+
+    async def note(lane: Lane) -> None:
+        await store._writer.submit(lane, lambda _session: order.append(lane))
+
+    await together(store, *(note(lane) for lane in sorted(Lane, reverse=True)))
+    assert order == sorted(Lane)
+
+
+async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENGINE 5: a batch ends at so many units; everybody is served all the same."""
+    monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
+    answers = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
+    assert all(isinstance(answer, tuple) for answer in answers)
+
+
+async def test_more_submissions_than_the_queue_holds_are_refused(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: the queue is bounded; finishing work is never refused."""
+    await accept(store, a_new_job())
+    job = await claim_one(store)
+    monkeypatch.setattr(writer_module, "CAPACITY", 2)
+    answers = await together(store, *(submit(store, a_new_job()) for _ in range(3)), settle(store, job, ok()))
+    assert [type(answer).__name__ for answer in answers] == ["tuple", "tuple", "StoreBusyError", "Settled"]
+
+
+async def test_closing_commits_what_waits_and_refuses_what_comes(path: Path) -> None:
+    store = opened(path)
+    jobs = [a_new_job() for _ in range(20)]
+    tasks = [asyncio.ensure_future(submit(store, job)) for job in jobs]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*tasks)
+    with pytest.raises(StoreBusyError):
+        await submit(store, a_new_job())
+    store = opened(path)
+    assert len((await store.jobs(JobFilter(), limit=50)).rows) == 20
+    await store.close()
+
+
+async def test_reading_a_closed_store_is_an_error_of_ours(path: Path) -> None:
+    """Port: verbs raise only errors of ours."""
+    store = opened(path)
+    await store.close()
+    with pytest.raises(StoreError):
+        await store.counts()
+
+
+async def test_closing_twice_is_harmless(path: Path) -> None:
+    store = opened(path)
+    await store.close()
+    await store.close()
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, path: Path) -> None:
+    """ENGINE 5: the writer checkpoints between batches, while others read."""
+    largest = 0
+    for _ in range(120):
+        await asyncio.gather(
+            submit(store, *[a_new_job(payload={"x": "y" * 4000}) for _ in range(20)]),
+            store.counts(),
+        )
+        largest = max(largest, size(Path(f"{path}-wal")))
+    written = size(path)
+    assert written > 8 * 1024 * 1024
+    assert largest < written
+
+
+# ------------------------------------------------------------------------------------------ full disk
+
+
+def pages(store: SqliteStore) -> int:
+    return int(store._connection.pragma("page_count"))
+
+
+def limit_pages(store: SqliteStore, count: int) -> None:
+    store._connection.pragma("max_page_count", count)
+
+
+async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None:
+    """ENGINE 5: StoreFullError, nothing half-written, and it works again when there is room."""
+    kept = await accept(store, a_new_job())
+    limit_pages(store, pages(store))
+    big = a_new_job(payload={"x": "y" * 200_000})
+    with pytest.raises(StoreFullError) as told:
+        await submit(store, big)
+    assert told.value.hint
+    assert await store.job(big.id) is None
+    assert await store.transitions(big.id) == ()
+    assert await store.job(kept) is not None
+    limit_pages(store, 1_000_000)
+    await accept(store, big)
+
+
+async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: SqliteStore) -> None:
+    """ENGINE 5: disk-full rolls back the whole transaction; the others run again in a new one."""
+    for _ in range(30):  # some room inside the pages there are
+        await accept(store, a_new_job())
+    limit_pages(store, pages(store) + 4)
+    small = [a_new_job() for _ in range(4)]
+    big = a_new_job(payload={"x": "y" * 400_000})
+    answers = await together(
+        store,
+        submit(store, small[0]),
+        submit(store, small[1]),
+        submit(store, big),
+        submit(store, small[2]),
+        submit(store, small[3]),
+    )
+    assert isinstance(answers[2], StoreFullError)
+    served = [answers[index] for index in (0, 1, 3, 4)]
+    assert all(isinstance(answer, tuple) for answer in served), served
+    assert [await store.job(job.id) is not None for job in (*small, big)] == [True] * 4 + [False]
+
+
+async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
+    """Whoever was told yes is on disk, whoever was told no is not, at any amount of room."""
+    for room in range(0, 40, 3):
+        limit_pages(store, pages(store) + room)
+        jobs = [a_new_job(payload={"x": "y" * 5000 * n}) for n in range(8)]
+        answers = await together(store, *(submit(store, job) for job in jobs))
+        for job, answer in zip(jobs, answers, strict=True):
+            assert isinstance(answer, tuple | StoreFullError)
+            assert (await store.job(job.id) is not None) == isinstance(answer, tuple)
+        limit_pages(store, 1_000_000)
+
+
+# -------------------------------------------------------------------------------------------- locked
+
+
+LOCKER = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locked_elsewhere(path: Path) -> Iterator[None]:
+    """Another process holds the write lock until the block is left."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        try:
+            yield
+        finally:
+            other.communicate()
+
+
+async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path) -> None:
+    store = opened(path)
+    store._connection.set_busy_timeout(20)
+    kept = await accept(store, a_new_job())
+    with locked_elsewhere(path):
+        refused = a_new_job()
+        with pytest.raises(StoreBusyError) as told:
+            await submit(store, refused)
+        assert str(path) in told.value.message
+        assert await store.job(kept) is not None, "reads never wait for a writer"
+    assert await store.job(refused.id) is None
+    await accept(store, a_new_job())
+    await store.close()
+
+
+def test_a_lock_at_start_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "BUSY_TIMEOUT_MS", 20)
+    with locked_elsewhere(path), pytest.raises(StoreBusyError):
+        opened(path)
+
+
+# ------------------------------------------------------------------------------- files that are not ours
+
+
+def refused(path: Path, kind: type[StoreError]) -> StoreError:
+    """Opening fails with this error and leaves the file as it is."""
+    before = path.read_bytes()
+    with pytest.raises(kind) as told:
+        opened(path)
+    assert path.read_bytes() == before
+    assert str(path) in told.value.message
+    assert told.value.hint
+    return told.value
+
+
+def test_a_garbage_file_is_refused_untouched(path: Path) -> None:
+    path.write_bytes(b"this is no database, but it is somebody's file\n" * 200)
+    refused(path, StoreFailedError)
+
+
+def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, name TEXT)")
+    connection.close()
+    refused(path, StoreSchemaError)
+
+
+async def test_a_newer_schema_is_refused_untouched(path: Path) -> None:
+    """SPEC 13: and the message says which versions."""
+    await opened(path).close()
+    connection = apsw.Connection(str(path))
+    connection.pragma("user_version", 999)
+    connection.close()
+    assert "999" in refused(path, StoreSchemaError).message
+
+
+def damage(path: Path, *, page: int, after: int = 0) -> None:
+    """Overwrite a page of the file."""
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * 4096 + after : page * 4096] = b"\xff" * (4096 - after)
+    path.write_bytes(bytes(content))
+
+
+async def test_a_damaged_file_is_refused(path: Path) -> None:
+    store = opened(path)
+    for _ in range(50):
+        await accept(store, a_new_job(payload={"x": "y" * 2000}))
+    await store.close()
+    damage(path, page=1, after=100)
+    with pytest.raises(StoreFailedError) as told:
+        opened(path)
+    assert told.value.hint
+
+
+async def test_damage_found_later_stops_the_store(path: Path) -> None:
+    """ENGINE 5: nothing more is written once the file cannot be trusted."""
+    store = opened(path)
+    await accept(store, a_new_job())
+    ((page,),) = store._connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
+    ).fetchall()
+    await store.close()
+    damage(path, page=int(str(page)))
+    store = opened(path)
+    for _ in range(2):
+        with pytest.raises(StoreFailedError) as told:
+            await submit(store, a_new_job())
+        assert told.value.hint
+    await store.close()
+
+
+@pytest.fixture
+def empty(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+async def test_an_empty_file_is_a_new_store(empty: Path) -> None:
+    path = empty
+    store = opened(path)
+    await accept(store, a_new_job())
+    await store.close()
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    assert connection.pragma("application_id") == APPLICATION_ID
+    assert connection.pragma("journal_mode") == "wal"
+    connection.close()
+
+
+async def test_a_new_store_is_private(tmp_path: Path) -> None:
+    """SPEC 2.3: directories 0700, files 0600, those beside the database too."""
+    path = tmp_path / "new" / "state.db"
+    store = opened(path)
+    await accept(store, a_new_job())
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+    await store.close()
+
+
+async def test_safe_settings(store: SqliteStore) -> None:
+    """SPEC 13: WAL, foreign keys on, synchronous FULL."""
+    connection = store._connection
+    assert connection.pragma("journal_mode") == "wal"
+    assert connection.pragma("synchronous") == 2
+    assert connection.pragma("foreign_keys") == 1
+
+
+@pytest.mark.parametrize("place", ["directory", "below_a_file", "proc"])
+async def test_a_place_that_cannot_hold_a_store_is_told(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    path = {
+        "directory": tmp_path,
+        "below_a_file": tmp_path / "file" / "state.db",
+        "proc": Path("/proc/ductile/state.db"),
+    }[place]
+    with pytest.raises(StoreFailedError) as told:
+        opened(path)
+    assert str(path) in told.value.message
+    assert told.value.hint
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from ductile.errors import StoreFailedError
+from ductile.store.sqlite.connection import open_writer
+open_writer(Path(sys.argv[2])).close()  # loads what can only be read while we are root
+os.setgid(65534), os.setuid(65534)
+try:
+    open_writer(Path(sys.argv[1]))
+except StoreFailedError as error:
+    print(error.message, error.hint)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody with fewer rights")
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_unwritable_place_is_told(tmp_path: Path, exists: bool) -> None:
+    directory = tmp_path / "sealed"
+    directory.mkdir()
+    path = directory / "state.db"
+    if exists:
+        asyncio.run(created(path))
+        path.chmod(0o444)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    directory.chmod(0o555)
+    answer = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, str(path), str(tmp_path / "other.db")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "cannot be opened for writing" in answer.stdout
+    assert "writable by the user" in answer.stdout
+
+
+async def created(path: Path) -> None:
+    await opened(path).close()
+
+
+# ----------------------------------------------------------------------------------------- I/O errors
+
+
+class FaultyFile(apsw.VFSFile):
+    def __init__(self, vfs: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__("unix", name, flags)
+        self._vfs = vfs
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        self._vfs.meet("sync")
+        super().xSync(flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
+        self._vfs.meet("write")
+        super().xWrite(data, offset)
+
+
+class FaultyDisk(apsw.VFS):
+    """The real disk, but for the operation that is told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__("ductile-faulty", "unix", makedefault=True)
+        self.fails: str | None = None
+        self.after = 0
+        self.once = False
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+        return FaultyFile(self, name, flags)
+
+    def repair(self) -> None:
+        """From now on files are opened on the disk itself."""
+        self.fails = None
+        self.unregister()
+
+    def meet(self, operation: str) -> None:
+        if self.fails == operation:
+            if self.after > 0:
+                self.after -= 1
+                return
+            if self.once:
+                self.fails = None
+            raise apsw.IOError("injected")
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    disk = FaultyDisk()
+    yield disk
+    disk.repair()
+
+
+async def close_quietly(store: SqliteStore) -> None:
+    """Let go of a store whose disk has failed: closing it may say so once more."""
+    with contextlib.suppress(apsw.Error):
+        await store.close()
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])
+@pytest.mark.parametrize("operation", ["sync", "write"])
+async def test_an_io_error_stops_the_store_for_everybody(
+    path: Path, disk: FaultyDisk, operation: str, once: bool
+) -> None:
+    """ENGINE 5: after an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
+    store = opened(path)
+    kept = [await accept(store, a_new_job()) for _ in range(5)]
+    disk.fails, disk.once = operation, once
+    lost = [a_new_job() for _ in range(4)]
+    answers = await together(store, *(submit(store, job) for job in lost))
+    assert [type(answer) for answer in answers] == [StoreFailedError] * len(lost)
+    disk.fails = None
+    with pytest.raises(StoreFailedError) as told:
+        await submit(store, a_new_job())
+    assert told.value.hint
+    await close_quietly(store)
+    disk.repair()
+    again = opened(path)
+    assert all([await again.job(job_id) is not None for job_id in kept])
+    await accept(again, a_new_job())
+    await again.close()
+    assert violations(path) == []
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is_lost(
+    path: Path, disk: FaultyDisk, operation: str, after: int
+) -> None:
+    """SPEC 1, promise 1: a failing unit makes its batch run again; whoever is told yes then is on disk."""
+    store = opened(path)
+    jobs = [a_new_job(payload={"x": "y" * 3000}) for _ in range(6)]
+
+    async def break_then_fail() -> None:
+        """First a harmless error, so that the batch runs again; the disk fails from there on."""
+
+        def work(_session: SqliteSession) -> None:
+            disk.fails, disk.after = operation, after
+            raise RuntimeError("harmless")
+
+        await store._writer.submit(Lane.ENQUEUE, work)
+
+    verbs = [submit(store, job) for job in jobs]
+    answers = await together(store, *verbs[:3], break_then_fail(), *verbs[3:])
+    del answers[3]
+    await close_quietly(store)
+    disk.repair()
+    again = opened(path)
+    for job, answer in zip(jobs, answers, strict=True):
+        if not isinstance(answer, Exception):
+            assert await again.job(job.id) is not None, "acknowledged and lost"
+    await again.close()
+    assert violations(path) == []
+
+
+async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of_it(path: Path) -> None:
+    """The same where a unit itself meets the disk's error and SQLite has rolled everything back."""
+    store = opened(path)
+    jobs = [a_new_job() for _ in range(4)]
+    runs = 0
+
+    def meets_the_disk(session: SqliteSession) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise RuntimeError("harmless, so that the batch runs again")
+        session._connection.execute("ROLLBACK").fetchall()  # what SQLite does by itself after such an error
+        raise apsw.IOError("injected")
+
+    answers = await together(
+        store,
+        submit(store, jobs[0]),
+        submit(store, jobs[1]),
+        store._writer.submit(Lane.ENQUEUE, meets_the_disk),
+        submit(store, jobs[2]),
+        submit(store, jobs[3]),
+    )
+    del answers[2]
+    await close_quietly(store)
+    again = opened(path)
+    told_yes = [not isinstance(answer, Exception) for answer in answers]
+    on_disk = [await again.job(job.id) is not None for job in jobs]
+    await again.close()
+    assert [(yes, there) for yes, there in zip(told_yes, on_disk, strict=True) if yes and not there] == []
+
+
+async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> None:
+    """ENGINE 5: also when the transaction is still there after it."""
+    store = opened(path)
+    runs = 0
+
+    def meets_the_disk(_session: SqliteSession) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise RuntimeError("harmless, so that the batch runs again")
+        raise apsw.IOError("injected")
+
+    with pytest.raises(StoreError):
+        await store._writer.submit(Lane.ENQUEUE, meets_the_disk)
+    with pytest.raises(StoreFailedError):
+        await submit(store, a_new_job())
+    await close_quietly(store)

@@ -1,0 +1,323 @@
+"""Who waits for what, and who lets them go (SPEC 4.4, 4.6; ENGINE 3, 4, 5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from builders.jobs import Clock, a_new_job, an_id, failed, ok
+from builders.stores import RULES, accept, claim_all, claim_one, run_next, settle, stored, submit
+from ductile.core.jobs import Hold, JobStatus, Reason
+from ductile.core.outcomes import Interrupted
+from ductile.core.retry import RetryPolicy
+from ductile.core.rules import PluginRules, Rules
+from ductile.store.port import Store
+from ductile.store.values import Accepted
+
+
+def waiting_always(span: timedelta) -> Rules:
+    """Rules under which every retry of these plugins waits exactly so long."""
+    even = PluginRules(retry=RetryPolicy(backoff_base=span, backoff_max=span))
+    return Rules(plugins={"echo": even, "other": even})
+
+
+EVEN = waiting_always(timedelta(seconds=30))
+
+
+async def test_a_retry_is_released_when_it_is_due_and_not_before(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed())
+    due = (await stored(store, job_id)).next_retry_at
+    assert due is not None
+    clock.now = due - timedelta(microseconds=1)
+    early = await store.release_due()
+    assert (early.count, early.next_due_at) == (0, due)
+    clock.now = due
+    assert (await store.release_due()).count == 1
+    job = await stored(store, job_id)
+    assert (job.hold, job.next_retry_at) == (None, None)
+    assert (await store.release_due()).next_due_at is None
+
+
+async def test_next_due_is_the_earliest_of_all(store: Store) -> None:
+    ids = [await accept(store, a_new_job()) for _ in range(4)]
+    for _ in ids:
+        await run_next(store, failed())
+    times = [(await stored(store, job_id)).next_retry_at for job_id in ids]
+    assert (await store.release_due()).next_due_at == min(time for time in times if time)
+
+
+async def test_no_wait_outlasts_the_span_it_was_drawn_from(store: Store, clock: Clock) -> None:
+    """ENGINE 5: after the clock was set back, waits are clamped to their original span."""
+    ids = [await accept(store, a_new_job()) for _ in range(3)]
+    spans = []
+    for job_id in ids:
+        await run_next(store, failed())
+        due = (await stored(store, job_id)).next_retry_at
+        assert due is not None
+        spans.append(due - clock.now)
+    assert await store.clamp_waits() == 0, "nothing is wrong yet"
+    clock.advance(days=-2)
+    assert await store.clamp_waits() == len(ids)
+    for job_id, span in zip(ids, spans, strict=True):
+        due = (await stored(store, job_id)).next_retry_at
+        assert due is not None
+        assert abs(due - clock.now - span) <= timedelta(milliseconds=1)
+    assert await store.clamp_waits() == 0
+    clock.advance(minutes=1)
+    assert (await store.release_due()).count == len(ids)
+
+
+@pytest.mark.parametrize("wait", [timedelta(0), timedelta(microseconds=50), timedelta(days=3650)])
+async def test_any_span_can_be_clamped(store: Store, clock: Clock, wait: timedelta) -> None:
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed(), waiting_always(wait))
+    clock.advance(days=-30)
+    assert await store.clamp_waits() == 1
+    due = (await stored(store, job_id)).next_retry_at
+    assert due is not None
+    assert abs(due - clock.now - wait) <= timedelta(milliseconds=1)
+
+
+# ---------------------------------------------------------------------------------------------- keys
+
+
+async def test_the_next_of_a_key_goes_when_a_ready_holder_is_cancelled(store: Store) -> None:
+    first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
+    await store.cancel(first, RULES)
+    assert (await claim_one(store)).id == second
+
+
+async def test_a_cancelled_follower_leaves_the_others_waiting(store: Store) -> None:
+    first, second, third = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(3)]
+    await store.cancel(second, RULES)
+    assert (await claim_one(store)).id == first
+    assert (await stored(store, third)).hold is Hold.KEY
+
+
+async def test_an_interrupted_holder_keeps_its_key(store: Store) -> None:
+    first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
+    await run_next(store, Interrupted())
+    assert (await stored(store, second)).hold is Hold.KEY
+    assert [claim.job.id for claim in await claim_all(store)] == [first]
+
+
+async def test_a_manual_retry_waits_for_its_key(store: Store) -> None:
+    first = await accept(store, a_new_job(dedupe_key="key:a"))
+    await run_next(store, failed(permanent=True))
+    second = await accept(store, a_new_job(dedupe_key="key:a"))
+    await store.retry(first)
+    assert (await stored(store, first)).hold is Hold.KEY
+    assert (await run_next(store, ok())).job_id == second
+    assert (await claim_one(store)).id == first
+
+
+# -------------------------------------------------------------------------------------- predecessors
+
+
+async def test_a_successor_waits_until_its_predecessor_has_ended(store: Store, clock: Clock) -> None:
+    """ENGINE 3: `if_running: cancel` enqueues the new job held until the old one is terminal."""
+    old = await accept(store, a_new_job())
+    running = await claim_one(store)
+    (new,) = await submit(store, a_new_job(after_job_id=old))
+    assert isinstance(new, Accepted)
+    assert not new.ready
+    assert (await stored(store, new.job_id)).hold is Hold.PREDECESSOR
+    await store.cancel(old, RULES)
+    assert await claim_all(store) == []
+    await settle(store, running, failed())
+    assert (await stored(store, old)).status is JobStatus.DEAD
+    clock.advance(seconds=1)
+    assert (await claim_one(store)).id == new.job_id
+
+
+async def test_a_predecessor_that_waits_for_its_retry_has_not_ended(store: Store, clock: Clock) -> None:
+    old = await accept(store, a_new_job(max_attempts=2))
+    new = await accept(store, a_new_job(after_job_id=old))
+    await run_next(store, failed())
+    assert (await stored(store, new)).hold is Hold.PREDECESSOR
+    clock.advance(minutes=1)
+    await store.release_due()
+    await run_next(store, failed())
+    assert (await claim_one(store)).id == new
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "unknown"])
+async def test_nobody_waits_for_what_has_ended_or_never_was(store: Store, ended: bool) -> None:
+    old = an_id()
+    if ended:
+        old = await accept(store, a_new_job())
+        await run_next(store, ok())
+    (new,) = await submit(store, a_new_job(after_job_id=old))
+    assert isinstance(new, Accepted)
+    assert new.ready
+
+
+async def test_a_successor_with_a_taken_key_waits_on(store: Store) -> None:
+    old = await accept(store, a_new_job())
+    new = await accept(store, a_new_job(after_job_id=old, dedupe_key="key:a"))
+    holder = await accept(store, a_new_job(dedupe_key="key:a"))
+    assert (await run_next(store, ok())).job_id == old
+    assert (await stored(store, new)).hold is Hold.KEY
+    assert (await run_next(store, ok())).job_id == holder
+    assert (await claim_one(store)).id == new
+
+
+# ------------------------------------------------------------------------------------------ suspects
+
+
+async def crash(store: Store, clock: Clock, *jobs: str) -> None:
+    """Every running job is found by the next start, and its retry time comes: in order, as all wait alike."""
+    moved = await store.recover(EVEN)
+    assert {job.id for job in moved.jobs} == set(jobs)
+    clock.advance(seconds=61)
+    await store.release_due()
+
+
+async def test_suspects_of_a_crash_start_one_at_a_time(store: Store, clock: Clock) -> None:
+    """ENGINE 3: until each has finished once; what was not running then is not held up."""
+    ids = [await accept(store, a_new_job()) for _ in range(3)]
+    await claim_all(store)
+    await crash(store, clock, *ids)
+    innocent = await accept(store, a_new_job("other"))
+    seen = []
+    for _ in ids:
+        claims = await claim_all(store)
+        suspects = [claim.job for claim in claims if claim.job.id != innocent]
+        assert len(suspects) == 1
+        seen += [job.id for job in suspects]
+        for claim in claims:
+            await settle(store, claim.job, ok())
+    assert seen == ids
+    assert await claim_all(store) == []
+
+
+async def test_a_suspect_that_failed_is_none_any_more(store: Store, clock: Clock) -> None:
+    """It has finished once: its retry competes like any other."""
+    ids = [await accept(store, a_new_job()) for _ in range(2)]
+    await claim_all(store)
+    await crash(store, clock, *ids)
+    await run_next(store, failed())
+    clock.advance(minutes=2)
+    await store.release_due()
+    assert {claim.job.id for claim in await claim_all(store)} == set(ids)
+
+
+async def test_a_suspect_that_was_interrupted_is_still_one(store: Store, clock: Clock) -> None:
+    """It has not finished: the next waits on."""
+    first, second = [await accept(store, a_new_job()) for _ in range(2)]
+    await claim_all(store)
+    await crash(store, clock, first, second)
+    await run_next(store, Interrupted())
+    assert [claim.job.id for claim in await claim_all(store)] == [first]
+
+
+async def test_a_cancelled_suspect_lets_the_next_go(store: Store, clock: Clock) -> None:
+    first, second = [await accept(store, a_new_job()) for _ in range(2)]
+    await claim_all(store)
+    await crash(store, clock, first, second)
+    await store.cancel(first, RULES)
+    assert (await claim_one(store)).id == second
+
+
+async def test_a_suspect_with_a_taken_key_does_not_hold_up_other_suspects(store: Store, clock: Clock) -> None:
+    """A job that waits for its key is not about to start: the next suspect must not wait for it."""
+    first = await accept(store, a_new_job())
+    keyed = await accept(store, a_new_job(dedupe_key="key:a"))
+    third = await accept(store, a_new_job())
+    await claim_all(store)
+    await crash(store, clock, first, keyed, third)
+    holder = await accept(store, a_new_job(dedupe_key="key:a"))
+    active, _ = (claim.job for claim in await claim_all(store))
+    assert active.id == first
+    await settle(store, active, ok())
+    assert (await stored(store, holder)).status is JobStatus.RUNNING
+    assert (await stored(store, keyed)).hold is Hold.KEY
+    assert [claim.job.id for claim in await claim_all(store)] == [third]
+
+
+async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: Store, clock: Clock) -> None:
+    """ENGINE 4: a key that nobody holds keeps nobody waiting, whatever became of the first in line."""
+    blocker = await accept(store, a_new_job("other"))
+    suspect = await accept(store, a_new_job(dedupe_key="key:a"))
+    await claim_all(store)
+    await store.recover(EVEN)
+    holder = await accept(store, a_new_job(dedupe_key="key:a"))
+    follower = await accept(store, a_new_job(dedupe_key="key:a"))
+    clock.advance(seconds=61)
+    await store.release_due()
+    assert (await stored(store, suspect)).hold is Hold.KEY
+    running = {claim.job.id: claim.job for claim in await claim_all(store)}
+    assert set(running) == {blocker, holder}
+    await settle(store, running[holder], ok())
+    await store.cancel(suspect, RULES)
+    assert (await claim_one(store)).id == follower
+
+
+# ------------------------------------------------------------------------------------- ending queued
+
+
+async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
+    """SPEC 10: jobs of a removed plugin become dead/plugin_removed; running ones are left alone."""
+    running = await accept(store, a_new_job("gone"))
+    await claim_all(store)
+    gone = await accept(store, a_new_job("gone"))
+    kept = await accept(store, a_new_job("kept"))
+    moved = await store.end_queued(Reason.PLUGIN_REMOVED, RULES, plugins=["gone"])
+    assert [(job.id, job.status, job.reason) for job in moved.jobs] == [
+        (gone, JobStatus.DEAD, Reason.PLUGIN_REMOVED)
+    ]
+    assert not moved.more
+    assert (await stored(store, running)).status is JobStatus.RUNNING
+    assert (await stored(store, kept)).status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("plugins", "keep", "left"),
+    [
+        (["a"], True, {"a"}),
+        ([], True, set()),
+        ([], False, {"a", "b"}),
+        (None, False, set()),
+        (["a", "b", "c"], True, {"a", "b"}),
+    ],
+)
+async def test_keep_turns_the_list_round(
+    store: Store, plugins: list[str] | None, keep: bool, left: set[str]
+) -> None:
+    ids = {plugin: await accept(store, a_new_job(plugin)) for plugin in ("a", "b")}
+    await store.end_queued(Reason.PURGED, RULES, plugins=plugins, keep=keep)
+    found = {plugin for plugin, one in ids.items() if (await stored(store, one)).status is JobStatus.QUEUED}
+    assert found == left
+
+
+async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) -> None:
+    await accept(store, a_new_job())
+    await run_next(store, failed())
+    old = await accept(store, a_new_job(dedupe_key="key:a"))
+    await accept(store, a_new_job(dedupe_key="key:a"))
+    await accept(store, a_new_job(after_job_id=old))
+    moved = await store.end_queued(Reason.PURGED, RULES)
+    assert len(moved.jobs) == 4
+    assert (await store.counts()).depth == 0
+    clock.advance(hours=1)
+    assert (await store.release_due()).count == 0
+    assert await claim_all(store) == []
+
+
+async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
+    """ENGINE 5: at most 500 rows a unit; `more` says that another is needed."""
+    await submit(store, *[a_new_job() for _ in range(501)])
+    first = await store.end_queued(Reason.PURGED, RULES)
+    assert (len(first.jobs), first.more) == (500, True)
+    second = await store.end_queued(Reason.PURGED, RULES)
+    assert (len(second.jobs), second.more) == (1, False)
+
+
+async def test_five_hundred_and_more_successors_all_move_on(store: Store) -> None:
+    """Nobody waits for a job that has ended, however many wait."""
+    old = await accept(store, a_new_job("other"))
+    await submit(store, *[a_new_job(after_job_id=old) for _ in range(501)])
+    await run_next(store, ok())
+    assert (await store.counts()).ready == 501

@@ -1,0 +1,31 @@
+"""The real daemon with one more subscriber, which kills the process at the n-th time of a signal.
+
+A signal is emitted right after its step is on disk, or right before the next: dying there is dying between
+two durable steps. Started by `test_daemon_survives_sigkill`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from itertools import count
+
+from ductile.app import serve
+from ductile.telemetry.signals import Happening, Signal
+
+
+def main(config: str, name: str, times: int) -> None:
+    seen = count(1)
+    fatal = Signal(name) if name != "never" else None
+
+    def die(happening: Happening) -> None:
+        if happening.signal is fatal and next(seen) == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(serve(config, os.environ, subscribers=(die,)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

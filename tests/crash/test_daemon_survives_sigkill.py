@@ -1,0 +1,218 @@
+"""SPEC 1, 4.3, 4.8: the daemon is killed at every durable step, again and again, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+import pytest
+
+from builders.invariants import violations
+from ductile.control.client import ask
+from ductile.core.json_values import JsonObject
+from ductile.errors import DuctileError
+from ductile.telemetry.signals import Signal
+
+DAEMON = Path(__file__).with_name("dying_daemon.py")
+
+#: Where to die, and how often before it really does. Together with the last kill of each: 60 kills.
+STEPS = [
+    Signal.SERVICE_STARTING,
+    Signal.CONFIG_LOADED,
+    Signal.SERVICE_READY,
+    Signal.JOB_CLAIMED,
+    Signal.JOB_STARTED,
+    Signal.JOB_EXITED,
+    Signal.JOB_SUCCEEDED,
+    Signal.JOB_ACCEPTED,
+    Signal.JOB_RETRYING,
+    Signal.JOB_RECOVERED,
+    Signal.JOB_STDERR,
+    Signal.SERVICE_STOPPING,
+]
+TIMES = (1, 2, 3, 7)
+
+#: Notes every run under a lock that dies with the process: two at once for one job would be seen.
+SOURCE = """#!{python}
+import fcntl, json, os, select, sys
+request = json.load(sys.stdin)
+notes = request["config"]["notes"]
+lock = open(os.path.join(notes, request["job_id"]), "a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    open(os.path.join(notes, "overlap"), "a").write(request["job_id"] + "\\n")
+lock.write("run\\n")
+lock.flush()
+select.select([], [], [], 0.01)
+runs = open(os.path.join(notes, request["job_id"])).read().count("run")
+if request["payload"]["n"] % 3 == 0 and runs == 1:
+    sys.stderr.write("the first try fails\\n")
+    json.dump({{"status": "error", "error": "not yet"}}, sys.stdout)
+else:
+    event = {{"type": "found", "payload": {{"n": request["payload"]["n"]}}}}
+    json.dump({{"status": "ok", "result": "done", "events": [event, event]}}, sys.stdout)
+"""
+SINK = """#!/bin/sh
+cat > /dev/null
+echo '{"status": "ok", "result": "kept"}'
+"""
+CONFIG = """
+service: {{max_workers: 4, log_level: debug, shutdown_grace: 1s}}
+plugins:
+  source:
+    config: {{notes: {notes}}}
+    retry: {{backoff_base: 20ms, max_attempts: 50}}
+  sink:
+    retry: {{backoff_base: 20ms, max_attempts: 50}}
+routes:
+  - {{from: source, event_type: found, to: sink}}
+"""
+
+
+@dataclass(slots=True)
+class Ground:
+    """A configuration, its store, and what has been accepted from us."""
+
+    directory: Path
+    accepted: list[str] = field(default_factory=list)
+    kills: int = 0
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "data" / "state.db"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "data" / "ductile.sock"
+
+    def start(self, dies_at: str, times: int) -> Life:
+        return Life(
+            subprocess.Popen(
+                [sys.executable, str(DAEMON), str(self.directory), dies_at, str(times)],
+                stdout=subprocess.PIPE,
+                env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
+            )
+        )
+
+    def submit(self, number: int) -> None:
+        given: JsonObject = {"plugin": "source", "command": "handle", "payload": {"n": number}}
+        self.accepted.append(str(ask(self.socket, "plugin.run", given)["job_id"]))
+
+    def wait_for_all(self) -> None:
+        for job_id in self.accepted:
+            ask(self.socket, "job.wait", {"job_id": job_id})
+
+
+def a_ground(directory: Path) -> Ground:
+    notes = directory / "notes"
+    notes.mkdir()
+    for name, script in (("source", SOURCE.format(python=sys.executable)), ("sink", SINK)):
+        plugin = directory / "plugins" / name
+        plugin.mkdir(parents=True)
+        (plugin / "run").write_text(script, encoding="utf-8")
+        (plugin / "run").chmod(stat.S_IRWXU)
+        manifest = {
+            "manifest_spec": "ductile.plugin",
+            "manifest_version": 1,
+            "name": name,
+            "version": "1",
+            "protocol": 2,
+            "entrypoint": "run",
+            "commands": ["handle"],
+        }
+        (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
+    (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
+    return Ground(directory=directory)
+
+
+class Life:
+    """A daemon whose log is read all the time, as whoever runs it would."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._ready_or_over = threading.Event()
+        self._is_ready = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if b'"service.ready"' in line:
+                self._is_ready = True
+                self._ready_or_over.set()
+        self._ready_or_over.set()
+
+    def wait_until_ready(self) -> bool:
+        """False if it died before."""
+        self._ready_or_over.wait()
+        return self._is_ready
+
+    def end(self) -> None:
+        self.process.kill()
+        assert self.process.wait() == -signal.SIGKILL
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def live_through(ground: Ground, step: Signal, times: int) -> None:
+    """One life: submit until it dies, or let it finish, then kill it."""
+    daemon = ground.start(step, times)
+    try:
+        if daemon.wait_until_ready():
+            for number in range(8):
+                ground.submit(number)
+            if step is Signal.SERVICE_STOPPING:
+                daemon.process.terminate()
+            ground.wait_for_all()
+    except DuctileError:
+        pass  # it died while we talked to it, which is the point
+    daemon.end()
+    ground.kills += 1
+    if ground.store.exists():  # it may have died before it made one
+        assert violations(ground.store) == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_is_lost_or_doubled_whichever_step_it_dies_at(tmp_path: Path, step: Signal) -> None:
+    """Every accepted job ends, no job runs twice at once, no child exists twice, every row is sound."""
+    ground = a_ground(tmp_path)
+    for times in TIMES:
+        live_through(ground, step, times)
+    daemon = ground.start("never", 1)
+    assert daemon.wait_until_ready()
+    ground.submit(99)
+    ground.wait_for_all()
+    daemon.end()
+    ground.kills += 1
+    assert ground.kills == len(TIMES) + 1
+    assert violations(ground.store) == []
+    assert not (tmp_path / "notes" / "overlap").exists()
+    check_everything_ended(ground)
+
+
+def check_everything_ended(ground: Ground) -> None:
+    connection = apsw.Connection(str(ground.store), flags=apsw.SQLITE_OPEN_READONLY)
+    rows = {str(row[0]): row[1] for row in connection.execute("SELECT id, status FROM job_queue").fetchall()}
+    assert [job_id for job_id in ground.accepted if rows.get(job_id) != "succeeded"] == []
+    origins = connection.execute(
+        "SELECT origin_job_id, origin_event_index FROM job_queue WHERE plugin = 'sink'"
+    ).fetchall()
+    connection.close()
+    # Two events, one route: two children for each job that succeeded, whichever life it succeeded in.
+    done = [job_id for job_id, status in rows.items() if status == "succeeded"]
+    sources = {job_id for job_id in done if job_id in {origin for origin, _ in origins}}
+    assert set(ground.accepted) <= sources
+    assert set(Counter(origin for origin, _ in origins).values()) == {2}

@@ -1,0 +1,97 @@
+"""Who may start next (SPEC 4.4, ENGINE 4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START
+from ductile.core.admission import Caps, decide_hold, next_start
+from ductile.core.jobs import Hold
+
+names = st.sampled_from("abcd")
+queues = st.lists(names, max_size=20)
+caps = st.builds(
+    Caps, workers=st.integers(0, 8), plugins=st.dictionaries(names, st.integers(0, 5), max_size=4)
+)
+runnings = st.dictionaries(names, st.integers(0, 3))
+
+
+def started(queue: list[str], running: dict[str, int], limits: Caps) -> list[int]:
+    """Start from a queue of plugin names until nobody may; the places taken, in order."""
+    left = dict(enumerate(queue))
+    counts = Counter(running)
+    order: list[int] = []
+    while True:
+        heads: dict[str, int] = {}
+        for place, plugin in left.items():
+            heads.setdefault(plugin, place)
+        chosen = next_start(heads, counts, limits)
+        if chosen is None:
+            return order
+        place = heads[chosen]
+        del left[place]
+        counts[chosen] += 1
+        order.append(place)
+
+
+@given(queues, runnings, caps)
+def test_never_above_a_cap(queue: list[str], running: dict[str, int], limits: Caps) -> None:
+    order = started(queue, running, limits)
+    counts = Counter(running) + Counter(queue[place] for place in order)
+    if order:
+        assert counts.total() <= limits.workers
+    for plugin in {queue[place] for place in order}:
+        assert counts[plugin] <= limits.of(plugin)
+
+
+@given(queues, runnings, caps)
+def test_nobody_eligible_is_passed_over(queue: list[str], running: dict[str, int], limits: Caps) -> None:
+    """FIFO: whoever is left behind was at a cap, and the pool is full or all that is left is capped."""
+    order = started(queue, running, limits)
+    assert order == sorted(order)
+    counts = Counter(running) + Counter(queue[place] for place in order)
+    for place in set(range(len(queue))) - set(order):
+        plugin = queue[place]
+        assert counts.total() >= limits.workers or counts[plugin] >= limits.of(plugin)
+
+
+@given(queues, caps)
+def test_of_one_plugin_the_oldest_go(queue: list[str], limits: Caps) -> None:
+    order = started(queue, {}, limits)
+    for plugin in set(queue):
+        places = [place for place, name in enumerate(queue) if name == plugin]
+        taken = [place for place in order if queue[place] == plugin]
+        assert taken == places[: len(taken)]
+
+
+@given(
+    st.none() | st.integers(-5, 5).map(lambda seconds: START + timedelta(seconds=seconds)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_job_is_held_for_a_reason_that_is_there(
+    retry_at: datetime | None, predecessor: bool, key: bool, suspect: bool, other: bool
+) -> None:
+    hold = decide_hold(
+        now=START,
+        retry_at=retry_at,
+        predecessor_live=predecessor,
+        key_taken=key,
+        suspect=suspect,
+        other_suspect_active=other,
+    )
+    waits = retry_at is not None and retry_at > START
+    there = {
+        Hold.RETRY: waits,
+        Hold.PREDECESSOR: predecessor,
+        Hold.KEY: key,
+        Hold.SUSPECT: suspect and other,
+    }
+    assert hold is None or there[hold]
+    assert (hold is None) == (not any(there.values()))

@@ -1,0 +1,109 @@
+"""The breaker as a fold over verdicts and probes (SPEC 4.7, ENGINE 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START
+from ductile.core.breaker import (
+    Breaker,
+    BreakerPolicy,
+    BreakerReason,
+    BreakerState,
+    Verdict,
+    after_job,
+    reason_for,
+)
+
+verdicts = st.sampled_from(Verdict)
+policies = st.builds(BreakerPolicy, threshold=st.integers(1, 6))
+#: What can happen to a breaker: a job ends, or (once open) a probe begins or ends.
+happenings = st.lists(st.tuples(st.sampled_from(["job", "probe", "probe ends"]), verdicts), max_size=30)
+
+
+def fold(
+    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
+) -> list[tuple[str, Verdict, Breaker, Breaker]]:
+    breaker, history = Breaker(), []
+    for number, (kind, verdict) in enumerate(steps):
+        now = START + timedelta(minutes=number)
+        if kind == "probe":
+            if breaker.state is BreakerState.OPEN:
+                breaker = replace(breaker, state=BreakerState.HALF_OPEN, probe_job_id=f"probe-{number}")
+            continue
+        job_id = breaker.probe_job_id if kind == "probe ends" and breaker.probe_job_id else f"job-{number}"
+        after = after_job(breaker, verdict, job_id=job_id, policy=policy, now=now)
+        history.append((job_id, verdict, breaker, after))
+        breaker = after
+    return history
+
+
+@given(policies, st.lists(verdicts, max_size=20))
+def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
+    policy: BreakerPolicy, row: list[Verdict]
+) -> None:
+    failures, opened = 0, False
+    for _, verdict, _, after in fold(policy, [("job", verdict) for verdict in row]):
+        if verdict is Verdict.SUCCESS:
+            failures, opened = 0, False
+        elif verdict is Verdict.FAILURE:
+            failures += 1
+            opened = opened or failures >= policy.threshold
+        assert (after.state is BreakerState.OPEN) == opened
+        assert after.failures == failures
+
+
+@given(policies, happenings)
+def test_a_success_always_closes_and_forgets(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+    for _, verdict, _, after in fold(policy, steps):
+        if verdict is Verdict.SUCCESS:
+            assert (after.state, after.failures) == (BreakerState.CLOSED, 0)
+            assert (after.opened_at, after.probe_job_id) == (None, None)
+
+
+@given(policies, happenings)
+def test_half_open_is_exactly_one_probe(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+    """The probe decides; somebody else's failure or missing verdict does not."""
+    for job_id, verdict, before, after in fold(policy, steps):
+        assert (after.state is BreakerState.HALF_OPEN) == (after.probe_job_id is not None)
+        if before.state is BreakerState.HALF_OPEN and verdict is not Verdict.SUCCESS:
+            decided = job_id == before.probe_job_id
+            assert after.state is (BreakerState.OPEN if decided else BreakerState.HALF_OPEN)
+
+
+@given(policies, happenings)
+def test_whoever_returns_to_open_cools_down_afresh(
+    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
+) -> None:
+    for _, _, before, after in fold(policy, steps):
+        if before.state is not BreakerState.OPEN and after.state is BreakerState.OPEN:
+            assert after.opened_at is not None
+            assert before.opened_at is None or after.opened_at > before.opened_at
+        if before.state is BreakerState.OPEN and after.state is BreakerState.OPEN:
+            assert after.opened_at == before.opened_at, "an old job's failure does not prolong the cooldown"
+
+
+@given(policies, happenings)
+def test_every_change_has_its_reason_and_nothing_else_has(
+    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
+) -> None:
+    for _, verdict, before, after in fold(policy, steps):
+        reason = reason_for(before, after)
+        assert (reason is None) == (before.state is after.state)
+        expected = {
+            Verdict.SUCCESS: BreakerReason.SUCCESS,
+            Verdict.FAILURE: BreakerReason.FAILURE_THRESHOLD,
+            Verdict.NONE: BreakerReason.PROBE_WITHOUT_VERDICT,
+        }
+        assert reason in (None, expected[verdict])
+
+
+@given(policies, happenings)
+def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+    for job_id, verdict, before, after in fold(policy, steps):
+        if verdict is Verdict.NONE and before.probe_job_id != job_id:
+            assert after == before

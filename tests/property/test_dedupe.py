@@ -1,0 +1,74 @@
+"""When a submission is a duplicate, and whose keys can meet (SPEC 4.5, ENGINE 7)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from builders.jobs import START
+from ductile.core.dedupe import KeyDoor, Match, find_duplicate, namespaced_key, normalise_key
+
+ages = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
+matches = st.lists(
+    st.builds(Match, job_id=st.uuids().map(str), succeeded_at=st.none() | ages.map(lambda age: START - age)),
+    max_size=5,
+).map(tuple)
+
+
+@given(matches, ages, st.booleans())
+def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
+    found: tuple[Match, ...], window: timedelta, override: bool
+) -> None:
+    def counts(match: Match) -> bool:
+        if match.succeeded_at is None:
+            return override
+        return START - match.succeeded_at <= window
+
+    answer = find_duplicate(found, window=window, override=override, now=START)
+    assert (answer is None) == (not any(counts(match) for match in found))
+    assert answer is None or counts(answer)
+
+
+@given(matches, ages)
+def test_without_an_override_live_jobs_never_drop_anything(
+    found: tuple[Match, ...], window: timedelta
+) -> None:
+    answer = find_duplicate(found, window=window, override=False, now=START)
+    assert answer is None or answer.succeeded_at is not None
+
+
+@given(st.text())
+def test_keys_are_trimmed_and_blank_is_none(key: str) -> None:
+    trimmed = normalise_key(key)
+    assert trimmed == (key.strip() or None)
+    assert normalise_key(trimmed) == trimmed
+    assert normalise_key(f"  {key}\n") == trimmed
+
+
+@given(st.text(), st.sampled_from(KeyDoor), st.sampled_from(KeyDoor))
+def test_keys_of_different_doors_never_meet(key: str, one: KeyDoor, other: KeyDoor) -> None:
+    assume(one is not other)
+    first, second = namespaced_key(one, key), namespaced_key(other, key)
+    assert (first is None) == (second is None) == (normalise_key(key) is None)
+    assert first is None or first != second
+
+
+@given(st.text(min_size=1), st.sampled_from(KeyDoor), st.text("abc", min_size=1), st.text("abc", min_size=1))
+def test_keys_of_different_owners_never_meet(key: str, door: KeyDoor, one: str, other: str) -> None:
+    assume(one != other and key.strip())
+    assert namespaced_key(door, key, owner=one) != namespaced_key(door, key, owner=other)
+
+
+@given(st.sampled_from(KeyDoor), st.text(min_size=1), st.text(min_size=1))
+def test_the_same_key_at_the_same_door_is_the_same(door: KeyDoor, key: str, owner: str) -> None:
+    assert namespaced_key(door, key, owner=owner) == namespaced_key(door, f" {key} ", owner=owner)
+
+
+@given(st.text(), st.text())
+def test_no_text_of_a_caller_reaches_into_another_door(text: str, other: str) -> None:
+    """A key may hold colons: its door still comes first."""
+    mine = namespaced_key(KeyDoor.CALLER, text)
+    theirs = namespaced_key(KeyDoor.IDEMPOTENCY, other, owner="token")
+    assert mine is None or theirs is None or mine != theirs

@@ -1,0 +1,72 @@
+"""Identifiers and instants as text (SPEC 4.1)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import RFC_4122, UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import some_dice
+from ductile.core.ids import make_id
+from ductile.core.instants import EPOCH, format_instant, parse_instant
+
+LAST_EXACT_YEAR = 2200  # a float of seconds has room for microseconds until 2242
+instants = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - the zone is drawn
+zoned = st.datetimes(
+    datetime(1971, 1, 1),  # noqa: DTZ001 - the zone is drawn
+    datetime(9000, 1, 1),  # noqa: DTZ001 - the zone is drawn
+    timezones=st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
+)
+
+
+@given(instants, st.integers())
+def test_ids_are_uuids_of_version_seven(now: datetime, seed: int) -> None:
+    text = make_id(now, some_dice(seed))
+    parsed = UUID(text)
+    assert str(parsed) == text
+    assert (parsed.version, parsed.variant) == (7, RFC_4122)
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(LAST_EXACT_YEAR, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - the zone is drawn
+def test_an_id_tells_its_millisecond(now: datetime) -> None:
+    """RFC 9562: 48 bits of Unix milliseconds, not one off through floating point while we live."""
+    milliseconds = UUID(make_id(now, some_dice())).int >> 80
+    assert milliseconds == (now - EPOCH) // timedelta(milliseconds=1)
+
+
+@given(instants, instants, st.integers(), st.integers())
+def test_ids_sort_by_the_millisecond_they_were_made_in(
+    one: datetime, other: datetime, seed: int, another: int
+) -> None:
+    first, second = make_id(one, some_dice(seed)), make_id(other, some_dice(another))
+    if other - one >= timedelta(milliseconds=1):
+        assert first < second
+
+
+@given(instants, st.integers())
+def test_ids_made_at_one_instant_differ(now: datetime, seed: int) -> None:
+    dice = some_dice(seed)
+    assert len({make_id(now, dice) for _ in range(50)}) == 50
+
+
+@given(zoned)
+def test_what_is_written_is_read_back_as_the_same_instant(instant: datetime) -> None:
+    read = parse_instant(format_instant(instant))
+    assert read == instant
+    assert read.utcoffset() == timedelta(0)
+
+
+@given(zoned, zoned)
+def test_text_order_is_time_order(one: datetime, other: datetime) -> None:
+    """SPEC 4.1: whatever their zones."""
+    first, second = format_instant(one), format_instant(other)
+    assert (first < second) == (one < other)
+    assert (first == second) == (one == other)
+
+
+@given(zoned)
+def test_instants_have_one_width(instant: datetime) -> None:
+    assert len(format_instant(instant)) == len("2026-02-08T10:00:00.000000Z")
+    assert format_instant(instant).endswith("Z")

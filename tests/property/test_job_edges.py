@@ -1,0 +1,63 @@
+"""Random lives of a job: whatever happens to it, in any order, it stays on the drawn edges (SPEC 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START, a_job, failed, ok, some_dice, some_rules, timed_out
+from ductile.core.jobs import EDGES, TERMINAL, Job, JobStatus, Reason, Transition
+from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
+from ductile.core.settlement import SettleView, settle
+
+HAPPENINGS: dict[str, Outcome] = {
+    "ok": ok(),
+    "failed": failed(),
+    "permanent": failed(permanent=True),
+    "timed_out": timed_out(),
+    "interrupted": Interrupted(),
+    "orphaned": Orphaned(),
+    "purged": Ended(reason=Reason.PURGED, error="x"),
+    "not_made": NotMade(reason=Reason.BAD_TEMPLATE, error="x"),
+}
+
+
+def after(job: Job, happening: str) -> tuple[Job, tuple[Transition, ...]]:
+    """The job after one happening that its status allows; claims and retries by hand are such too."""
+    if job.status in TERMINAL:
+        if happening != "permanent" or job.status is JobStatus.SUCCEEDED:
+            return job, ()
+        edge = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
+        return replace(job, status=JobStatus.QUEUED, attempt=1), (edge,)
+    if job.status is JobStatus.QUEUED and happening not in ("purged", "not_made"):
+        edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
+        return replace(job, status=JobStatus.RUNNING, execution=job.execution + 1), (edge,)
+    settlement = settle(
+        SettleView(job=job, state={}), HAPPENINGS[happening], some_rules(), START, some_dice()
+    )
+    return replace(job, status=settlement.status, attempt=settlement.attempt), settlement.transitions
+
+
+@given(st.lists(st.sampled_from(sorted(HAPPENINGS)), max_size=40), st.integers(1, 5))
+def test_every_life_is_a_walk_on_the_edges(happenings: list[str], most: int) -> None:
+    job = a_job(status=JobStatus.QUEUED, max_attempts=most)
+    walk: list[Transition] = []
+    for happening in happenings:
+        job, edges = after(job, happening)
+        walk += edges
+        assert 1 <= job.attempt <= most
+        assert job.execution == sum(edge.to_status is JobStatus.RUNNING for edge in walk)
+    for before, following in pairwise(walk):
+        assert before.to_status is following.from_status
+        assert (following.from_status, following.to_status) in EDGES
+
+
+@given(st.integers(1, 8))
+def test_failures_alone_end_a_job_after_all_its_attempts(most: int) -> None:
+    job = a_job(status=JobStatus.QUEUED, max_attempts=most)
+    while job.status not in TERMINAL:
+        job, _ = after(job, "failed")
+    assert (job.status, job.attempt, job.execution) == (JobStatus.DEAD, most, most)

@@ -1,0 +1,53 @@
+"""Delays between attempts (SPEC 4.6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import some_dice
+from ductile.core.retry import RetryPolicy, plan_delay
+
+spans = st.integers(0, 10**12).map(lambda us: timedelta(microseconds=us))
+policies = st.builds(RetryPolicy, backoff_base=spans, backoff_max=spans)
+seeds = st.integers(0, 2**32)
+NEARLY = 200  # microseconds that floating point may take of two weeks
+
+
+@given(policies, st.integers(1, 200), seeds)
+def test_the_delay_is_doubled_from_the_base_with_one_base_of_chance_and_capped(
+    policy: RetryPolicy, attempt: int, seed: int
+) -> None:
+    delay = plan_delay(policy, attempt, some_dice(seed)) // timedelta(microseconds=1)
+    base, cap = (span // timedelta(microseconds=1) for span in (policy.backoff_base, policy.backoff_max))
+    doubled = base * 2 ** (attempt - 1)
+    assert min(doubled, cap) - NEARLY <= delay <= min(doubled + base, cap) + NEARLY
+
+
+@given(policies, st.integers(1, 100), seeds, seeds)
+def test_a_later_attempt_never_waits_less(policy: RetryPolicy, attempt: int, one: int, other: int) -> None:
+    """Whatever the dice say: 2^n bases are no less than 2^(n-1) and one more."""
+    earlier = plan_delay(policy, attempt, some_dice(one))
+    later = plan_delay(policy, attempt + 1, some_dice(other))
+    assert later >= earlier - timedelta(microseconds=NEARLY)
+
+
+@given(st.integers(1, 4), seeds)
+def test_the_defaults_are_half_a_minute_doubling(attempt: int, seed: int) -> None:
+    delay = plan_delay(RetryPolicy(), attempt, some_dice(seed))
+    base = timedelta(seconds=30)
+    assert base * 2 ** (attempt - 1) <= delay <= base * 2 ** (attempt - 1) + base
+
+
+@given(seeds)
+def test_chance_is_used(seed: int) -> None:
+    """Two that fail together do not come back together."""
+    dice = some_dice(seed)
+    assert len({plan_delay(RetryPolicy(), 1, dice) for _ in range(5)}) > 1
+
+
+@given(st.integers(1, 10**9))
+def test_any_attempt_has_a_delay(attempt: int) -> None:
+    assert plan_delay(RetryPolicy(), attempt, some_dice()) <= timedelta(hours=1)

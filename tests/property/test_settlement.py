@@ -1,0 +1,199 @@
+"""Rules of `settle` over all outcomes and situations (ENGINE 1)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START, a_job, a_route, emitted, some_dice, some_evidence, some_rules
+from ductile.core.breaker import Breaker, BreakerState
+from ductile.core.jobs import EDGES, RESTING, TERMINAL, Callback, Job, JobStatus, Reason, SubmittedBy
+from ductile.core.outcomes import (
+    ENDINGS,
+    Completed,
+    Ended,
+    Failed,
+    Interrupted,
+    Orphaned,
+    Outcome,
+    Response,
+    TimedOut,
+)
+from ductile.core.rules import FactRule
+from ductile.core.settlement import Settlement, SettleView, settle
+
+RULES = some_rules(
+    a_route(), a_route(to="other"), facts={"source": (FactRule(command="poll", fact_type="seen"),)}
+)
+
+failures = st.sampled_from(
+    [Reason.PLUGIN_ERROR, Reason.PROTOCOL_ERROR, Reason.BAD_EXIT, Reason.COULD_NOT_START]
+)
+states: st.SearchStrategy[dict[str, Any] | None] = st.none() | st.dictionaries(
+    st.text(max_size=3), st.integers()
+)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(
+        Completed,
+        response=st.builds(
+            Response,
+            ok=st.just(True),
+            result=st.just("r"),
+            events=st.lists(
+                st.sampled_from([emitted(), emitted("unheard"), emitted(key="k")]), max_size=4
+            ).map(tuple),
+            state_updates=states,
+        ),
+    ),
+    st.builds(Failed, reason=failures, error=st.just("e"), permanent=st.booleans()),
+    st.builds(TimedOut, error=st.just("e")),
+    st.just(Interrupted(evidence=some_evidence())),
+    st.just(Orphaned()),
+    st.builds(Ended, reason=st.sampled_from(sorted(ENDINGS)), error=st.just("e")),
+)
+
+
+@st.composite
+def running_jobs(draw: st.DrawFn) -> Job:
+    most = draw(st.integers(1, 6))
+    return a_job(
+        draw(st.sampled_from(["source", "echo"])),
+        draw(st.sampled_from(["handle", "poll", "health", "init"])),
+        max_attempts=most,
+        attempt=draw(st.integers(1, most)),
+        execution=draw(st.integers(1, 9)),
+        hops=draw(st.integers(0, 25)),
+        submitted_by=draw(st.sampled_from(SubmittedBy)),
+        cancel_requested_at=draw(st.sampled_from([None, START])),
+        suspect=draw(st.booleans()),
+        callback=draw(st.sampled_from([None, Callback(url="u")])),
+        claim_seq=draw(st.integers(1, 9)),
+    )
+
+
+views = st.builds(
+    SettleView,
+    job=running_jobs(),
+    state=st.dictionaries(st.text(max_size=3), st.integers(), max_size=3),
+    state_claim_seq=st.integers(0, 9),
+    breaker=st.none()
+    | st.builds(
+        Breaker,
+        state=st.sampled_from(BreakerState),
+        failures=st.integers(0, 5),
+        probe_job_id=st.sampled_from([None, "somebody"]),
+    ),
+)
+
+
+def decided(view: SettleView, outcome: Outcome) -> Settlement:
+    return settle(view, outcome, RULES, START, some_dice())
+
+
+@given(views, outcomes)
+def test_transitions_are_a_chain_of_edges_from_the_jobs_status(view: SettleView, outcome: Outcome) -> None:
+    """SPEC 4.2: no other edge is possible, and a row rests only where rows rest."""
+    settlement = decided(view, outcome)
+    assert settlement.transitions
+    at: JobStatus = view.job.status
+    for edge in settlement.transitions:
+        assert edge.from_status is at
+        assert (edge.from_status, edge.to_status) in EDGES
+        at = edge.to_status
+    assert settlement.status is at
+    assert at in RESTING
+
+
+@given(views, outcomes)
+def test_attempts_stay_within_bounds(view: SettleView, outcome: Outcome) -> None:
+    """SPEC 4.2: raised by one when the job is put back, never beyond the last, never lowered."""
+    settlement = decided(view, outcome)
+    assert view.job.attempt <= settlement.attempt <= view.job.max_attempts
+    raised = settlement.reason in (Reason.RETRY, Reason.RECOVERED)
+    assert settlement.attempt - view.job.attempt == int(raised)
+
+
+@given(views, outcomes)
+def test_a_job_waits_if_and_only_if_it_was_put_back_for_a_retry(view: SettleView, outcome: Outcome) -> None:
+    settlement = decided(view, outcome)
+    waits = settlement.next_retry_at is not None
+    assert waits == (settlement.reason in (Reason.RETRY, Reason.RECOVERED))
+    if settlement.next_retry_at is not None:
+        assert settlement.status is JobStatus.QUEUED
+        assert START < settlement.next_retry_at <= START + timedelta(minutes=1)
+    assert settlement.is_terminal == (settlement.status in TERMINAL)
+
+
+@given(views, outcomes)
+def test_every_execution_leaves_a_log_entry_with_its_evidence(view: SettleView, outcome: Outcome) -> None:
+    settlement = decided(view, outcome)
+    assert settlement.log is not None
+    assert settlement.log.evidence == outcome.evidence
+
+
+@given(views, outcomes)
+def test_only_success_has_consequences(view: SettleView, outcome: Outcome) -> None:
+    """ENGINE 1: children, events, state and facts exist only for a succeeded execution."""
+    settlement = decided(view, outcome)
+    if settlement.status is not JobStatus.SUCCEEDED:
+        assert (settlement.children, settlement.events, settlement.artifacts) == ((), (), ())
+        assert (settlement.state, settlement.fact) == (None, None)
+    assert (settlement.status is JobStatus.SUCCEEDED) == (
+        isinstance(outcome, Completed) and view.job.cancel_requested_at is None
+    )
+
+
+@given(views, outcomes)
+def test_a_cancelled_job_is_dead(view: SettleView, outcome: Outcome) -> None:
+    settlement = decided(view, outcome)
+    if view.job.cancel_requested_at is not None:
+        assert settlement.status is JobStatus.DEAD
+        if not isinstance(outcome, Ended):
+            assert settlement.reason is Reason.CANCELLED
+
+
+@given(views, outcomes)
+def test_children_are_identified_by_execution_event_and_target(view: SettleView, outcome: Outcome) -> None:
+    settlement = decided(view, outcome)
+    origins = [child.origin for child in settlement.children]
+    assert len(set(origins)) == len(origins)
+    ids = [child.id for child in settlement.children] + [event.id for event in settlement.events]
+    assert len(set(ids)) == len(ids)
+    for child in settlement.children:
+        assert child.origin is not None
+        assert (child.origin.job_id, child.origin.execution) == (view.job.id, view.job.execution)
+        assert child.hops == view.job.hops + 1 <= RULES.max_hops
+
+
+@given(views, outcomes)
+def test_only_the_schedulers_ended_jobs_move_a_breaker(view: SettleView, outcome: Outcome) -> None:
+    """SPEC 4.7."""
+    settlement = decided(view, outcome)
+    if view.job.submitted_by is not SubmittedBy.SCHEDULER or not settlement.is_terminal:
+        assert settlement.breaker is None
+
+
+@given(views, outcomes)
+def test_the_caller_is_told_of_every_outcome_or_of_none(view: SettleView, outcome: Outcome) -> None:
+    assert (decided(view, outcome).callback is None) == (view.job.callback is None)
+
+
+@given(views, outcomes)
+def test_the_same_view_and_dice_give_the_same_settlement(view: SettleView, outcome: Outcome) -> None:
+    """Units may run twice before they are committed: deciding has no memory."""
+    assert decided(view, outcome) == decided(view, outcome)
+
+
+@given(views, outcomes)
+def test_only_an_orphan_becomes_a_suspect_and_only_an_interruption_keeps_one(
+    view: SettleView, outcome: Outcome
+) -> None:
+    """ENGINE 3: until each has finished once."""
+    settlement = decided(view, outcome)
+    assert settlement.suspect == (
+        settlement.reason is Reason.RECOVERED
+        or (settlement.reason is Reason.INTERRUPTED and view.job.suspect)
+    )

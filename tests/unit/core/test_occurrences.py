@@ -1,0 +1,313 @@
+"""What becomes of due instants: run, late, or skipped with a reason (SPEC 5.4, 5.5, 5.7, 5.9; ENGINE 8)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, told, utc
+from ductile.core.accounting import RUN_NOW, preview, prove_no_gap
+from ductile.core.occurrences import (
+    MOST_CAUGHT_UP,
+    SKIP_REASONS,
+    Skip,
+    SkipReason,
+    lateness,
+    plan_due,
+)
+from ductile.core.schedule import After, CatchUp, ScheduleRule, Slot
+from ductile.store.values import Occurrence, OccurrenceOutcome
+
+HOUR = timedelta(hours=1)
+SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL
+
+
+def test_nothing_is_planned_before_its_start() -> None:
+    """Jitter moves the start: the nominal instant alone makes nothing due."""
+    place = slot("2026-02-08 10:00", "2026-02-08 10:04")
+    now = utc("2026-02-08 10:03")
+    assert plan_due(cron("0 * * * *"), place, now=now, armed_since=now, paused=False, dice=Random(1)) is None
+
+
+def test_a_run_and_where_the_schedule_stands_then() -> None:
+    plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00")
+    assert told(plan) == ["10:00 ran"]
+    assert plan.following == slot("2026-02-08 11:00")
+
+
+def test_firing_an_interval_sets_a_provisional_next() -> None:
+    """ENGINE 8: due + interval, without jitter; the end of the run draws it."""
+    rule = every("1h", jitter=timedelta(minutes=30))
+    plan = planned(rule, slot("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
+    assert plan.following == slot("2026-02-08 11:00")
+
+
+def test_lateness_is_measured_from_the_start() -> None:
+    """SPEC 5.9: late, and by how much."""
+    plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00", "2026-02-08 10:04"), "2026-02-08 10:06")
+    (run,) = plan.runs
+    assert lateness(run, utc("2026-02-08 10:06")) == timedelta(minutes=2)
+    assert lateness(run, utc("2026-02-08 10:04:00.900")) is None
+
+
+# -- catching up
+
+
+@pytest.mark.parametrize("rule", [every("1h"), cron("0 * * * *")], ids=["every", "cron"])
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        (SKIP, ["03:00-10:00 x8 missed"]),
+        (ONCE, ["03:00-09:00 x7 missed", "10:00 ran"]),
+        (ALL, [f"{hour:02}:00 ran" for hour in range(3, 11)]),
+    ],
+)
+def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[str]) -> None:
+    """SPEC 5.5, ENGINE 8: missed = 1 + floor((now - next) / interval); it goes on with the next slot."""
+    rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
+    plan = planned(rule, slot("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
+    assert told(plan) == expected
+    assert plan.following == slot("2026-02-08 11:00")
+    assert plan.in_a_row is (catch_up is ALL)
+
+
+def test_what_comes_due_after_the_start_is_no_downtime() -> None:
+    """SPEC 5.5: a run that is late by a second still runs, whatever `catch_up` says."""
+    plan = planned(
+        cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
+    )
+    assert told(plan) == ["10:00 ran"]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        (SKIP, ["08:00-09:00 x2 missed", "10:00 ran"]),
+        (ONCE, ["08:00-09:00 x2 missed", "10:00 ran"]),
+        (ALL, ["08:00 ran", "09:00 ran", "10:00 ran"]),
+    ],
+)
+def test_a_daemon_that_hung_starts_no_storm(catch_up: CatchUp, expected: list[str]) -> None:
+    """SPEC 5.8: what a later occurrence has overtaken was missed; the latest one still runs."""
+    rule = cron("0 * * * *", catch_up=catch_up)
+    assert told(planned(rule, slot("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
+
+
+def test_run_all_makes_up_for_a_hundred_at_most() -> None:
+    """SPEC 5.5: the newest hundred; the rest is accounted for all the same."""
+    rule = every("1m", catch_up=ALL)
+    plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
+    assert len(plan.runs) == MOST_CAUGHT_UP
+    assert told(plan)[0] == "00:00-01:20 x81 catch_up_limit"
+
+
+@pytest.mark.parametrize("catch_up", list(CatchUp))
+@pytest.mark.parametrize("rule", [every("1m"), cron("* * * * *")], ids=["every", "cron"])
+def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch_up: CatchUp) -> None:
+    """SPEC 5.9: every occurrence once, though no plan looks at more than a bounded number."""
+    rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
+    now, place = utc("2026-02-03 00:00:30"), slot("2026-02-01 00:00")
+    count, runs, steps = 0, 0, 0
+    while (plan := plan_due(rule, place, now=now, armed_since=now, paused=False, dice=Random(1))) is not None:
+        count += sum(item.count if isinstance(item, Skip) else 1 for item in plan.items)
+        runs += len(plan.runs)
+        steps += 1
+        assert plan.following is not None
+        place = plan.following
+    assert count == 2 * 24 * 60 + 1
+    assert runs == {SKIP: 0, ONCE: 1, ALL: 100}[catch_up]
+    assert steps <= 4
+    assert place == slot("2026-02-03 00:01")
+
+
+def test_the_pieces_leave_enough_to_make_up_for() -> None:
+    """SPEC 5.5: the hundred newest run, also where a piece ends a little before them."""
+    rule = cron("* * * * *", catch_up=ALL)
+    first = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    assert first.runs == ()
+    assert first.following is not None
+    rest = planned(rule, first.following, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    assert len(rest.runs) == MOST_CAUGHT_UP
+
+
+def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
+    """SPEC 5.5."""
+    for catch_up, expected in (
+        (SKIP, ["09:00-09:00 x1 missed"]),
+        (ONCE, ["09:00 ran"]),
+        (ALL, ["09:00 ran"]),
+    ):
+        plan = planned(
+            at("2026-02-08 09:00", catch_up=catch_up),
+            slot("2026-02-08 09:00"),
+            "2026-02-08 10:00",
+            armed="2026-02-08 10:00",
+        )
+        assert (told(plan), plan.following) == (expected, None)
+
+
+def test_a_delay_is_never_missed() -> None:
+    """ENGINE 8: it is armed with each start; a machine that slept runs it late."""
+    rule = ScheduleRule(trigger=After(delay=HOUR))
+    plan = planned(rule, slot("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
+    assert (told(plan), plan.following) == (["09:00 ran"], None)
+
+
+# -- hours, days, windows
+
+
+def test_outside_the_hours_is_skipped() -> None:
+    """SPEC 5.4: the end does not belong to them."""
+    rule = cron("0 * * * *", NEW_YORK, only_between=hours("08:00-10:00"))
+    for moment, expected in (
+        ("12:00", "outside_hours"),
+        ("13:00", "ran"),
+        ("14:00", "ran"),
+        ("15:00", "outside_hours"),
+    ):
+        plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
+        assert told(plan)[0].endswith(expected), moment
+
+
+def test_hours_across_midnight() -> None:
+    rule = cron("0 * * * *", only_between=hours("22:00-06:00"))
+    for moment, expected in (
+        ("21:00", "outside_hours"),
+        ("22:00", "ran"),
+        ("05:00", "ran"),
+        ("06:00", "outside_hours"),
+    ):
+        plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
+        assert told(plan)[0].endswith(expected), moment
+
+
+def test_days_without_runs_are_those_of_the_zone() -> None:
+    """SPEC 5.4: Sunday is 0. 03:00 UTC on Monday is still Sunday in New York."""
+    rule = cron("0 * * * *", NEW_YORK, not_on=frozenset({0}))
+    assert told(planned(rule, slot("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith("excluded_day")
+    assert told(planned(rule, slot("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
+
+
+def test_catching_up_respects_the_hours_of_the_moment() -> None:
+    """SPEC 5.4: quiet hours are quiet, though the missed run would have been within them."""
+    rule = cron("0 21 * * *", only_between=hours("08:00-22:00"), catch_up=ONCE)
+    plan = planned(rule, slot("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
+    assert told(plan) == ["21:00-21:00 x1 outside_hours"]
+
+
+def test_runs_that_move_to_one_window_are_one_run() -> None:
+    """SPEC 5.4: hourly runs of a whole day do not all start at two in the night."""
+    rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
+    plan = planned(rule, slot("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
+    assert told(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
+    assert plan.following == slot("2026-02-09 03:00")
+
+
+def test_an_interval_goes_on_from_where_it_was_moved_to() -> None:
+    rule = every("1h", preferred_window=hours("02:00-04:00"))
+    plan = planned(rule, slot("2026-02-08 03:30"), "2026-02-08 03:30")
+    assert plan.following == slot("2026-02-09 02:00")
+
+
+def test_catching_up_waits_for_the_preferred_window() -> None:
+    rule = cron("0 3 * * *", preferred_window=hours("02:00-04:00"), catch_up=ONCE)
+    plan = planned(rule, slot("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
+    assert told(plan) == ["03:00-03:00 x2 missed"]
+    assert plan.following == slot("2026-02-08 03:00", "2026-02-09 02:00")
+    at_last = planned(rule, plan.following, "2026-02-09 02:00", armed="2026-02-08 10:00")
+    assert (told(at_last), at_last.following) == (["03:00 ran"], slot("2026-02-09 03:00"))
+
+
+def test_a_paused_schedule_skips_everything_in_one_row() -> None:
+    """SPEC 5.7, 5.9: paused is the reason, not the hour and not the downtime."""
+    rule = every("1m", only_between=hours("00:00-00:30"), catch_up=ALL)
+    plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True)
+    assert told(plan) == ["00:00-02:00 x121 paused"]
+
+
+def test_every_reason_is_explained() -> None:
+    """SPEC 5.9: in the program and, word for word, in the docs."""
+    assert set(SKIP_REASONS) == set(SkipReason)
+    page = (Path(__file__).parents[3] / "docs/explanation/schedules.md").read_text(encoding="utf-8")
+    for reason, meaning in SKIP_REASONS.items():
+        assert f"| `{reason}` | {meaning} |" in page
+
+
+# -- looking ahead, and looking back
+
+
+def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> None:
+    """SPEC 5.9: `schedule next -n`."""
+    rule = cron("30 2 * * *", NEW_YORK, not_on=frozenset({1}))
+    place = Slot(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
+    shown = preview(rule, place, 4)
+    assert [each.nominal_at for each in shown] == [
+        utc("2026-03-07 07:30"),
+        utc("2026-03-08 07:00"),
+        utc("2026-03-09 06:30"),
+        utc("2026-03-10 06:30"),
+    ]
+    assert shown[0].start_at == place.start_at
+    assert [each.skip for each in shown] == [None, None, SkipReason.EXCLUDED_DAY, None]
+    assert preview(at("2026-03-08 07:00"), slot("2026-03-08 07:00"), 20)[1:] == ()
+    assert preview(rule, None, 20) == ()
+
+
+def row(start: str, until: str | None = None, *, count: int = 1, job: str | None = None) -> Occurrence:
+    return Occurrence(
+        plugin="p",
+        schedule_id="s",
+        nominal_at=utc(f"2026-02-08 {start}"),
+        until_at=utc(f"2026-02-08 {until or start}"),
+        count=count,
+        outcome=OccurrenceOutcome.RAN if job else OccurrenceOutcome.SKIPPED,
+        job_id=job,
+        reason=None if job else "missed",
+    )
+
+
+def gaps(rule: ScheduleRule, *rows: Occurrence, until: str = "06:30", **ended: str) -> list[str]:
+    found = prove_no_gap(
+        rows,
+        rule,
+        since=utc("2026-02-08 01:00"),
+        until=utc(f"2026-02-08 {until}"),
+        ended={job: utc(f"2026-02-08 {at}") for job, at in ended.items()},
+    )
+    return [f"{gap.from_at:%H:%M}-{gap.to_at:%H:%M} {gap.expected}/{gap.found}" for gap in found]
+
+
+def test_the_check_finds_what_a_cron_left_out_or_did_twice() -> None:
+    """SPEC 5.9."""
+    rule = cron("0 * * * *")
+    whole = [row("01:00", job="a"), row("02:00", "05:00", count=4), row("06:00", job="b")]
+    assert gaps(rule, *whole) == []
+    assert gaps(rule, *whole[:2]) == ["06:00-06:00 1/0"]
+    assert gaps(rule, *whole, row("04:00", job="c")) == ["04:00-04:00 1/2"]
+    assert gaps(rule, whole[0], row("02:00", "05:00", count=3), whole[2]) == ["02:00-05:00 4/3"]
+    by_hand = Occurrence(
+        plugin="p",
+        schedule_id="s",
+        nominal_at=utc("2026-02-08 04:00"),
+        outcome=OccurrenceOutcome.RAN,
+        job_id="d",
+        reason=RUN_NOW,
+    )
+    assert gaps(rule, *whole, by_hand) == []
+
+
+def test_the_check_follows_an_interval_from_the_ends_of_its_runs() -> None:
+    """SPEC 5.2, 5.9."""
+    rule = every("1h")
+    rows = [
+        row("01:00", job="a"),
+        row("02:40", job="b"),
+        row("03:40", "04:40", count=2),
+        row("06:10", job="c"),
+    ]
+    assert gaps(rule, *rows, a="01:40", b="05:10") == []
+    assert gaps(rule, rows[0], *rows[2:], a="01:40", b="05:10") == ["01:00-02:40 1/0", "04:40-05:40 1/0"]
+    assert gaps(rule, *rows, until="09:00", a="01:40", b="05:10", c="06:20") == ["06:10-07:20 1/0"]

@@ -1,0 +1,273 @@
+"""When schedules are due: triggers, clock changes, windows and jitter (SPEC 5.1 to 5.4)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from random import Random
+
+import pytest
+
+from builders.schedules import NEW_YORK, VIENNA, at, cron, every, hours, slot, utc, wall
+from ductile.core.hours import instant_of, next_opening, span_around
+from ductile.core.schedule import (
+    After,
+    Cron,
+    ScheduleRule,
+    Slot,
+    fingerprint_of,
+    first_slot,
+    place,
+    reanchored_slot,
+    redefined_slot,
+    redrawn_slot,
+    slot_at,
+    slots_from,
+    step,
+)
+
+NOW = utc("2026-02-08 10:00")
+HOUR = timedelta(hours=1)
+
+
+def upcoming(rule: ScheduleRule, after: str, count: int) -> list[str]:
+    first = first_slot(rule, now=utc(after), started_at=utc(after), dice=Random(1))
+    assert first is not None
+    return [wall(nominal, rule.timezone) for nominal in islice(slots_from(rule, first.nominal_at), count)]
+
+
+def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -> Slot | None:
+    return first_slot(rule, now=now, started_at=started, dice=Random(1))
+
+
+# -- cron across clock changes
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 2 * * *", ["2026-03-08 03:00 EDT", "2026-03-09 02:30 EDT"]),
+        ("*/15 2 * * *", ["2026-03-08 03:00 EDT", "2026-03-09 02:00 EDT"]),
+        ("0 */2 * * *", ["2026-03-08 03:00 EDT", "2026-03-08 04:00 EDT"]),
+        ("0,30 1,2,3 * * *", ["2026-03-08 01:30 EST", "2026-03-08 03:00 EDT", "2026-03-08 03:30 EDT"]),
+        ("*/30 * * * *", ["2026-03-08 01:30 EST", "2026-03-08 03:00 EDT", "2026-03-08 03:30 EDT"]),
+    ],
+)
+def test_a_cron_time_that_does_not_exist_runs_once_right_after_the_gap(
+    expression: str, expected: list[str]
+) -> None:
+    """SPEC 5.3. New York goes from 02:00 to 03:00 on March 8."""
+    assert upcoming(cron(expression, NEW_YORK), "2026-03-08 06:00", len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 1 * * *", ["2026-11-01 01:30 EDT", "2026-11-02 01:30 EST"]),
+        ("*/30 1 * * *", ["2026-11-01 01:00 EDT", "2026-11-01 01:30 EDT", "2026-11-02 01:00 EST"]),
+        ("15 */1 * * *", ["2026-11-01 00:15 EDT", "2026-11-01 01:15 EDT", "2026-11-01 01:15 EST"]),
+        (
+            "*/30 0-23 * * *",
+            ["2026-11-01 00:30 EDT", "2026-11-01 01:00 EDT", "2026-11-01 01:30 EDT", "2026-11-01 01:00 EST"],
+        ),
+    ],
+)
+def test_a_repeated_cron_time_runs_once_unless_every_hour_is_meant(
+    expression: str, expected: list[str]
+) -> None:
+    """SPEC 5.3. New York shows 01:00 to 02:00 twice on November 1; what names no hour goes by time."""
+    assert upcoming(cron(expression, NEW_YORK), "2026-11-01 04:00", len(expected)) == expected
+
+
+def test_looking_from_the_second_pass_does_not_find_the_first() -> None:
+    """SPEC 5.3: at 01:10 after the change, 01:30 was an hour ago."""
+    seen_from = utc("2026-11-01 06:10")
+    assert wall(seen_from, NEW_YORK) == "2026-11-01 01:10 EST"
+    assert upcoming(cron("30 1 * * *", NEW_YORK), "2026-11-01 06:10", 1) == ["2026-11-02 01:30 EST"]
+
+
+def test_a_midnight_that_does_not_exist() -> None:
+    """SPEC 5.3. Santiago skips the first hour of September 6."""
+    assert upcoming(cron("0 0 * * *", "America/Santiago"), "2026-09-05 12:00", 2) == [
+        "2026-09-06 01:00 -03",
+        "2026-09-07 00:00 -03",
+    ]
+
+
+class Never:
+    expression = "never"
+
+    def next_after(self, instant: datetime) -> None:
+        del instant
+
+
+def test_a_cron_that_never_comes_is_over() -> None:
+    assert first(ScheduleRule(trigger=Cron(times=Never()))) is None
+
+
+# -- every
+
+
+def test_an_interval_runs_when_first_seen_and_then_from_the_end_of_the_run() -> None:
+    """SPEC 5.2: first run when first seen, next from the completion."""
+    assert first(every("1h", jitter=HOUR)) == Slot(nominal_at=NOW, start_at=NOW)
+    ended = NOW + timedelta(minutes=7)
+    again = redrawn_slot(every("1h"), ended_at=ended, dice=Random(1))
+    assert again == Slot(nominal_at=ended + HOUR, start_at=ended + HOUR)
+
+
+def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
+    """ENGINE 8."""
+    for rule in (cron("0 * * * *"), at("2026-02-08 11:00"), ScheduleRule(trigger=After(delay=HOUR))):
+        assert redrawn_slot(rule, ended_at=NOW, dice=Random(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("interval", "start", "expected"),
+    [
+        ("daily", "2026-03-28 01:30", ["2026-03-29 03:00 CEST", "2026-03-30 02:30 CEST"]),
+        ("daily", "2026-10-24 00:30", ["2026-10-25 02:30 CEST", "2026-10-26 02:30 CET"]),
+        ("weekly", "2026-03-25 09:00", ["2026-04-01 10:00 CEST", "2026-04-08 10:00 CEST"]),
+        ("monthly", "2026-01-31 09:00", ["2026-02-28 10:00 CET", "2026-03-31 10:00 CEST"]),
+        ("monthly", "2026-12-15 09:00", ["2027-01-15 10:00 CET", "2027-02-15 10:00 CET"]),
+        ("24h", "2026-03-28 01:30", ["2026-03-29 03:30 CEST", "2026-03-30 03:30 CEST"]),
+    ],
+)
+def test_calendar_steps_keep_the_time_of_day_of_the_zone(
+    interval: str, start: str, expected: list[str]
+) -> None:
+    """SPEC 5.4: daily is not 24 hours; a month that is too short gives its last day."""
+    rule = every(interval, timezone=VIENNA)
+    assert [wall(step(rule, utc(start), count), VIENNA) for count in (1, 2)] == expected
+
+
+def test_an_edited_interval_counts_from_the_last_run() -> None:
+    """SPEC 5.2: only a schedule that was never seen runs at once."""
+    rule = every("2h")
+    fired = NOW - HOUR
+    again = redefined_slot(rule, fired, now=NOW, started_at=NOW, dice=Random(1))
+    assert again is not None
+    assert again.nominal_at == NOW + HOUR
+    overdue = redefined_slot(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, dice=Random(1))
+    assert overdue is not None
+    assert overdue.nominal_at == NOW
+
+
+# -- at, after
+
+
+def test_an_instant_is_due_at_its_instant_even_when_it_is_past() -> None:
+    """SPEC 5.5: only so can it be seen to have been missed."""
+    assert first(at("2026-02-08 09:00")) == slot("2026-02-08 09:00")
+
+
+def test_a_delay_counts_from_the_start_of_the_service() -> None:
+    """SPEC 5.1, ENGINE 8: it re-arms with each start, and not with a reload after its time."""
+    rule = ScheduleRule(trigger=After(delay=HOUR))
+    assert first(rule) == slot("2026-02-08 11:00")
+    assert first(rule, now=NOW + timedelta(minutes=30)) == slot("2026-02-08 11:00")
+    assert first(rule, now=NOW + 2 * HOUR) is None
+    assert first(ScheduleRule(trigger=After(delay=timedelta()))) == slot("2026-02-08 10:00")
+    assert fingerprint_of(rule, NOW) != fingerprint_of(rule, NOW + HOUR)
+
+
+def test_what_makes_a_schedule_another_one() -> None:
+    """ENGINE 8: an edited `at` fires again; what does not move its instants leaves it in its place."""
+    same = [every("1h"), every("60m"), every("1h", jitter=HOUR, only_between=hours("08:00-22:00"))]
+    assert len({fingerprint_of(rule, NOW) for rule in same}) == 1
+    others = [
+        every("1h"),
+        every("2h"),
+        every("daily"),
+        every("24h"),
+        every("daily", timezone=VIENNA),
+        every("1h", preferred_window=hours("02:00-04:00")),
+        cron("0 * * * *"),
+        cron("1 * * * *"),
+        at("2026-02-08 10:00"),
+        at("2026-02-08 11:00"),
+    ]
+    assert len({fingerprint_of(rule, NOW) for rule in others}) == len(others)
+
+
+# -- windows and jitter
+
+
+def test_a_preferred_window_moves_a_run_to_its_next_start() -> None:
+    """SPEC 5.4. 05:00 UTC is 06:00 in Vienna: after the window that ends at 04:00, so the next night's."""
+    rule = cron("0 * * * *", VIENNA, preferred_window=hours("02:00-04:00"))
+    assert wall(place(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
+    assert wall(place(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
+    assert wall(place(rule, utc("2026-02-08 03:00")), VIENNA) == "2026-02-09 02:00 CET"
+
+
+def test_a_window_across_midnight() -> None:
+    rule = cron("0 * * * *", preferred_window=hours("22:00-02:00"))
+    assert place(rule, utc("2026-02-08 01:30")) == utc("2026-02-08 01:30")
+    assert place(rule, utc("2026-02-08 02:00")) == utc("2026-02-08 22:00")
+    assert span_around(hours("22:00-02:00"), utc("2026-02-08 01:30"), rule.zone) == (
+        utc("2026-02-07 22:00"),
+        utc("2026-02-08 02:00"),
+    )
+
+
+def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
+    """SPEC 5.3, 5.4."""
+    rule = cron("0 * * * *", NEW_YORK, preferred_window=hours("02:15-02:45"))
+    opening = next_opening(hours("02:15-02:45"), utc("2026-03-08 05:00"), rule.zone)
+    assert wall(opening, NEW_YORK) == "2026-03-08 03:00 EDT"
+
+
+def test_wall_time_of_a_repeated_hour_is_the_first_one() -> None:
+    zone = cron("0 * * * *", NEW_YORK).zone
+    found = instant_of(datetime(2026, 11, 1, 1, 30), zone)  # noqa: DTZ001 - what the wall shows
+    assert wall(found, NEW_YORK) == "2026-11-01 01:30 EDT"
+    assert found.tzinfo is UTC
+
+
+def test_jitter_moves_the_start_and_never_the_nominal_instant() -> None:
+    """SPEC 5.4, ENGINE 8: up to half of it to either side, drawn once."""
+    rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
+    nominal = utc("2026-02-08 12:00")
+    drawn = [slot_at(rule, nominal, earliest=NOW, dice=Random(seed)) for seed in range(200)]
+    offsets = [each.start_at - nominal for each in drawn if each and each.nominal_at == nominal]
+    assert len(offsets) == 200
+    assert timedelta(minutes=-5) <= min(offsets) < timedelta(minutes=-4)
+    assert timedelta(minutes=4) < max(offsets) <= timedelta(minutes=5)
+
+
+def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
+    rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
+    late = utc("2026-02-08 11:59")
+    for seed in range(50):
+        drawn = slot_at(rule, utc("2026-02-08 12:00"), earliest=late, dice=Random(seed))
+        assert drawn is not None
+        assert drawn.start_at >= late
+
+
+# -- the clock was set back
+
+
+def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
+    """SPEC 5.8: a clock that had been a year ahead starves nobody; ENGINE 8: not beyond now + interval."""
+    far = slot("2027-02-08 10:00")
+    for rule, expected in (
+        (every("1h"), NOW + HOUR),
+        (every("daily"), NOW + 24 * HOUR),
+        (cron("30 * * * *"), NOW + HOUR / 2),
+        (ScheduleRule(trigger=After(delay=HOUR)), NOW + HOUR),
+    ):
+        nearer = reanchored_slot(rule, far, now=NOW, dice=Random(1))
+        assert nearer is not None
+        assert nearer.nominal_at == expected
+    assert reanchored_slot(at("2027-02-08 10:00"), far, now=NOW, dice=Random(1)) is None
+
+
+def test_a_slot_in_its_place_is_left_alone() -> None:
+    """A start that was drawn ahead of its nominal instant is no clock set back."""
+    for rule, place_of in (
+        (every("1h"), slot("2026-02-08 11:00")),
+        (cron("0 * * * *"), slot("2026-02-08 11:00")),
+        (cron("5 * * * *", jitter=timedelta(minutes=20)), slot("2026-02-08 11:05")),
+    ):
+        assert reanchored_slot(rule, place_of, now=NOW, dice=Random(1)) is None

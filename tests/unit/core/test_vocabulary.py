@@ -1,0 +1,52 @@
+"""Enumerations that users meet are explained, each of them (SPEC 4.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.core.jobs import EDGES, REASONS, RESTING, RESTING_EDGES, TERMINAL, JobStatus, Reason, Transition
+from ductile.core.ledger import LEDGER_KINDS, LedgerKind
+
+
+def test_every_reason_is_explained() -> None:
+    assert set(REASONS) == set(Reason)
+    assert all(text.endswith(".") for text in REASONS.values())
+
+
+def test_every_kind_of_ledger_entry_is_explained() -> None:
+    assert set(LEDGER_KINDS) == set(LedgerKind)
+
+
+def test_only_a_manual_retry_leads_out_of_an_end() -> None:
+    """SPEC 4.2: terminal are succeeded, failed and dead; failed → dead is passed through, not rested in."""
+    assert {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD} == TERMINAL
+    leaving = {(a, b) for a, b in RESTING_EDGES if a in TERMINAL}
+    assert leaving == {(JobStatus.FAILED, JobStatus.QUEUED), (JobStatus.DEAD, JobStatus.QUEUED)}
+
+
+def test_no_row_rests_in_timed_out() -> None:
+    assert JobStatus.TIMED_OUT not in RESTING
+    assert all(JobStatus.TIMED_OUT not in edge for edge in RESTING_EDGES)
+
+
+def test_edges_are_those_of_the_specification() -> None:
+    """SPEC 4.2 and ENGINE 1, written out once more by hand."""
+    drawn = {
+        None: "queued",
+        "queued": "running failed dead",
+        "running": "succeeded failed timed_out queued dead",
+        "failed": "queued dead",
+        "timed_out": "queued dead",
+        "dead": "queued",
+    }
+    assert {(source, target) for source, words in drawn.items() for target in words.split()} == EDGES
+
+
+@pytest.mark.parametrize("source", [None, *JobStatus])
+@pytest.mark.parametrize("target", list(JobStatus))
+def test_no_other_edge_can_be_taken(source: JobStatus | None, target: JobStatus) -> None:
+    if (source, target) in EDGES:
+        Transition(from_status=source, to_status=target, reason=Reason.RETRY)
+    else:
+        with pytest.raises(ValueError, match="cannot go from"):
+            Transition(from_status=source, to_status=target, reason=Reason.RETRY)
