@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks import store_depth, store_throughput
+from benchmarks import jobs, life, store_depth, store_throughput
 from benchmarks.table import Line, render
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
@@ -26,6 +26,8 @@ BEGIN, END = "<!-- begin: measured -->", "<!-- end: measured -->"
 SUITES: dict[str, Callable[[Path, int], list[Line]]] = {
     "throughput": store_throughput.measure,
     "depth": store_depth.measure,
+    "jobs": jobs.measure,
+    "life": life.measure,
 }
 
 

@@ -89,7 +89,7 @@ class Dispatcher:
         for claim in claims:
             task = asyncio.create_task(self._work(claim), name=f"job {claim.job.id}")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._finished)
 
     async def _work(self, claim: Claim) -> None:
         try:
@@ -99,7 +99,11 @@ class Dispatcher:
         finally:
             if self._initialising.get(claim.job.plugin) == claim.job.id:
                 del self._initialising[claim.job.plugin]
-            self.wake()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        # Only now: woken while the task still counted, the dispatcher would find no worker free and sleep on.
+        self._tasks.discard(task)
+        self.wake()
 
     def stop(self) -> None:
         """Claim nothing more; what runs goes on."""

@@ -1,0 +1,175 @@
+"""Whole jobs, durable from submission to result, beside the bare loop that only starts processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+
+from benchmarks.plugins import HERE, compile_c, write_plugins
+from benchmarks.table import Line, compared
+from ductile.core.ids import make_id
+from ductile.core.jobs import NewJob, SubmittedBy
+from ductile.engine.clock import SystemClock
+from ductile.engine.engine import Engine, Equipment
+from ductile.operations.configuration import open_configuration
+from ductile.runner.warm.pool import WarmRunner
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.values import Submission
+from ductile.telemetry.signals import Happening, Signal, Signals
+
+AT_ONCE = 8
+JOBS = {"c": 1500, "sh": 1000, "python": 120, "httpx": 40}
+OURS = {"c": 1500, "sh": 1000, "python": 600, "httpx": 400}
+GOALS = {"c": ">= 0.25", "sh": ">= 0.5", "python": ">= 4", "httpx": ">= 12"}
+
+
+def measure(directory: Path, rounds: int) -> list[Line]:
+    ground = directory / "jobs"
+    ground.mkdir()
+    entrypoints = write_plugins(ground, workers=AT_ONCE)
+    loop = directory / "spawn_loop"
+    compile_c(HERE / "spawn_loop.c", loop)
+    bare: dict[str, list[float]] = {name: [] for name in JOBS}
+    ours: dict[str, list[float]] = {name: [] for name in JOBS}
+    xargs: list[float] = []
+    for number in range(rounds):
+        for name, entrypoint in entrypoints.items():
+            bare[name].append(bare_rate(loop, entrypoint, JOBS[name]))
+            ours[name].append(asyncio.run(drain_rate(ground, f"{number}-{name}", name)))
+        xargs.append(xargs_rate(entrypoints["sh"], JOBS["sh"]))
+    lines = [
+        compared(f"jobs, {name} plugin, {AT_ONCE} at once", ours[name], bare[name], "jobs/s", GOALS[name])
+        for name in JOBS
+    ]
+    lines.append(compared("jobs, sh plugin, beside xargs -P", ours["sh"], xargs, "jobs/s"))
+    return lines + latency(ground)
+
+
+def bare_rate(loop: Path, entrypoint: Path, jobs: int) -> float:
+    command = [str(loop), str(entrypoint), str(jobs), str(AT_ONCE)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def xargs_rate(entrypoint: Path, jobs: int) -> float:
+    """No pipes, no requests: processes only."""
+    began = time.perf_counter()
+    subprocess.run(
+        ["xargs", "-P", str(AT_ONCE), "-n", "1", str(entrypoint)],
+        input="\n".join(map(str, range(jobs))),
+        text=True,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return jobs / (time.perf_counter() - began)
+
+
+class Ends:
+    """Counts jobs that have ended and tells when there are enough."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._done = asyncio.Event()
+
+    def __call__(self, happening: Happening) -> None:
+        if happening.signal is Signal.JOB_SUCCEEDED:
+            self._left -= 1
+            if self._left == 0:
+                self._done.set()
+
+    async def wait_for(self, jobs: int) -> None:
+        self._left += jobs
+        self._done.clear()
+        await self._done.wait()
+
+
+@asynccontextmanager
+async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, SqliteStore, Ends]]:
+    snapshot = open_configuration(str(ground), os.environ).snapshot
+    store = open_sqlite_store(ground / f"{name}.db", clock=lambda: datetime.now(UTC), dice=Random(1))
+    signals, ends = Signals(), Ends()
+    signals.subscribe(ends)
+    equipment = Equipment(
+        store=store,
+        runner=WarmRunner(),
+        clock=SystemClock(),
+        dice=Random(2),
+        signals=signals,
+        environ=os.environ,
+        load=lambda: snapshot,
+    )
+    engine = Engine(equipment, snapshot)
+    ready = asyncio.Event()
+    life = asyncio.create_task(engine.run(ready.set))
+    await ready.wait()
+    try:
+        yield engine, store, ends
+    finally:
+        engine.stop()
+        await life
+        await equipment.runner.close()
+        await store.close()
+
+
+async def drain_rate(ground: Path, name: str, plugin: str) -> float:
+    """Jobs per second from the first claim to the last result on disk; one job first, to be warm."""
+    async with an_engine(ground, name) as (engine, store, ends):
+        await run_jobs(engine, store, ends, plugin, 1)
+        began = time.perf_counter()
+        await run_jobs(engine, store, ends, plugin, OURS[plugin])
+        return OURS[plugin] / (time.perf_counter() - began)
+
+
+async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, count: int) -> None:
+    ended = asyncio.create_task(ends.wait_for(count))
+    await asyncio.sleep(0)
+    await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))))
+    engine.wake()
+    await ended
+
+
+_dice = Random(3)
+
+
+def a_job(plugin: str) -> NewJob:
+    return NewJob(
+        id=make_id(datetime.now(UTC), _dice),
+        plugin=plugin,
+        command="handle",
+        submitted_by=SubmittedBy.API,
+        max_attempts=1,
+        payload={"text": "x" * 400},
+    )
+
+
+def latency(ground: Path) -> list[Line]:
+    """Milliseconds from submitting a sh job to its result on disk, one at a time, and of the parts."""
+    spent = asyncio.run(_latencies(ground))
+    cuts = quantiles(spent, n=100)
+    return [
+        Line(
+            what="submit to done, sh plugin, idle: p50 in ms",
+            ours=f"{cuts[49]:.1f} ms (p99 {cuts[98]:.1f})",
+            bare="",
+            ratio=median(spent),
+            goal="<= 5",
+        )
+    ]
+
+
+async def _latencies(ground: Path) -> list[float]:
+    spent = []
+    async with an_engine(ground, "latency") as (engine, store, ends):
+        await run_jobs(engine, store, ends, "sh", 5)
+        for _ in range(200):
+            began = time.perf_counter()
+            await run_jobs(engine, store, ends, "sh", 1)
+            spent.append((time.perf_counter() - began) * 1000)
+    return spent

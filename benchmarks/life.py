@@ -1,0 +1,90 @@
+"""The daemon as a process: how soon it is ready, what it costs at rest, and whether it grows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.plugins import write_plugins
+from benchmarks.table import Line
+from ductile.control.client import ask
+
+JOBS = 20_000
+IDLE_SECONDS = 10
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(directory: Path, _rounds: int) -> list[Line]:
+    ground = directory / "life"
+    ground.mkdir()
+    write_plugins(ground, workers=8)
+    socket = ground / "data" / "ductile.sock"
+    began = time.perf_counter()
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "ductile", "system", "start", "--config", str(ground)],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(socket)
+    ready = time.perf_counter() - began
+    before_idle = cpu_seconds(daemon.pid)
+    time.sleep(IDLE_SECONDS)
+    idle = (cpu_seconds(daemon.pid) - before_idle) / IDLE_SECONDS * 100
+    run(socket, JOBS // 4)
+    early, open_early = resident(daemon.pid), descriptors(daemon.pid)
+    run(socket, JOBS - JOBS // 4)
+    late, open_late = resident(daemon.pid), descriptors(daemon.pid)
+    daemon.terminate()
+    daemon.wait()
+    return [
+        Line(what="start to ready, seconds", ours=f"{ready:.2f} s", bare="", ratio=ready, goal="<= 0.5"),
+        Line(what="processor at rest, per cent", ours=f"{idle:.2f} %", bare="", ratio=idle, goal="<= 0.5"),
+        Line(
+            what=f"resident memory after {JOBS:,} jobs, MB",
+            ours=f"{late:.0f} MB",
+            bare=f"{early:.0f} MB after {JOBS // 4:,}",
+            ratio=late,
+            goal="<= 60",
+        ),
+        Line(
+            what=f"descriptors after {JOBS:,} jobs",
+            ours=str(open_late),
+            bare=f"{open_early} after {JOBS // 4:,}",
+            ratio=open_late / open_early,
+            goal="<= 1.1",
+        ),
+    ]
+
+
+def wait_for(socket: Path) -> None:
+    while True:
+        try:
+            ask(socket, "queue.status", {})
+        except Exception:  # noqa: BLE001 - it is not up yet
+            time.sleep(0.005)
+        else:
+            return
+
+
+def run(socket: Path, jobs: int) -> None:
+    """Submit over the socket, a few at a time, then wait for the last."""
+    last = ""
+    for _ in range(jobs):
+        last = str(ask(socket, "plugin.run", {"plugin": "c", "command": "handle"})["job_id"])
+    ask(socket, "job.wait", {"job_id": last})
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * _PAGE / 1e6
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names only

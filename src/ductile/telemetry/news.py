@@ -1,0 +1,22 @@
+"""Waiting for something to happen: a subscriber for readers who have seen everything there is so far."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ductile.telemetry.signals import Happening
+
+
+class News:
+    """Subscribe it once. What happens wakes everybody who waits; what it was is read from the store."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def __call__(self, _happening: Happening) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def coming(self) -> asyncio.Event:
+        """Set by the next happening. Get it before looking at the store, or miss what comes in between."""
+        return self._next

@@ -1,0 +1,140 @@
+"""SPEC 4.4: a bounded pool, caps of plugins, no polling; and every job is started in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from builders.configs import a_config, loaded
+from builders.jobs import START, Clock, a_new_job, ok
+from ductile.config.compile import compile_snapshot
+from ductile.config.installed import Discovery
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import JobStatus
+from ductile.core.rules import Rules
+from ductile.engine.dispatcher import Dispatcher
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.values import Claim, Submission
+
+
+class Pool:
+    """A dispatcher on a real store, with executions that the test lets go on."""
+
+    def __init__(self, store: SqliteStore, snapshot: Snapshot) -> None:
+        self.store = store
+        self.running: set[str] = set()
+        self.most = 0
+        self.order: list[str] = []
+        self.gate = asyncio.Event()
+        self.failures: list[BaseException] = []
+        self.changed = asyncio.Event()
+        self.dispatcher = Dispatcher(
+            store, self._execute, lambda: snapshot, owner="test", failed=self._failed
+        )
+
+    async def _execute(self, claim: Claim) -> None:
+        self.running.add(claim.job.id)
+        self.most = max(self.most, len(self.running))
+        self.order.append(claim.job.id)
+        self.changed.set()
+        await self.gate.wait()
+        await self.store.settle(claim.job.id, claim.job.execution, ok(), Rules())
+        self.running.discard(claim.job.id)
+        self.changed.set()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def a_snapshot(directory: Path) -> Snapshot:
+    """Three workers and no plugins: jobs of any plugin are bounded by the pool alone."""
+    config = a_config(directory, "service: {max_workers: 3}\n")
+    return compile_snapshot(loaded(config), Discovery(installed={}, refused={}, warnings=()))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return open_sqlite_store(tmp_path / "state.db", clock=lambda: Clock(START).now, dice=Random(1))
+
+
+async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path) -> None:
+    """A worker that becomes free takes the next job at once: nothing else has to wake the dispatcher."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    pool.gate.set()
+    jobs = [a_new_job() for _ in range(40)]
+    await store.enqueue(Submission(jobs=tuple(jobs)))
+    service = asyncio.create_task(pool.dispatcher.run())
+    pool.dispatcher.wake()
+    await pool.until(lambda: len(pool.order) == len(jobs) and not pool.running)
+    assert pool.order == [job.id for job in jobs], "first come, first served"
+    assert pool.most <= 3
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
+async def test_nothing_is_started_after_stop_and_what_runs_is_waited_for(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """SPEC 4.8: a shutdown starts nothing and lets running jobs finish."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    jobs = [a_new_job() for _ in range(5)]
+    await store.enqueue(Submission(jobs=tuple(jobs)))
+    service = asyncio.create_task(pool.dispatcher.run())
+    pool.dispatcher.wake()
+    await pool.until(lambda: len(pool.running) == 3)
+    pool.dispatcher.stop()
+    await service
+    assert await pool.dispatcher.drain(0) is False
+    pool.gate.set()
+    assert await pool.dispatcher.drain(None) is True
+    assert len(pool.order) == 3
+    left = [await store.job(job.id) for job in jobs[3:]]
+    assert [job.status for job in left if job] == [JobStatus.QUEUED] * 2
+    await store.close()
+
+
+async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Path) -> None:
+    """SPEC 3.5, ENGINE 13: the init runs first, although it was enqueued last."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    pool.gate.set()
+    first, other = a_new_job("p"), a_new_job("q")
+    init = replace(a_new_job("p"), command="init")
+    await store.enqueue(Submission(jobs=(first, other, init)))
+    pool.dispatcher.initialise("p", init.id)
+    service = asyncio.create_task(pool.dispatcher.run())
+    await pool.until(lambda: len(pool.order) == 3 and not pool.running)
+    assert pool.order.index(init.id) < pool.order.index(first.id)
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
+async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tmp_path: Path) -> None:
+    """Nobody waits for the task of a job, so a failure in it must not be silent."""
+    pool = Pool(store, a_snapshot(tmp_path))
+
+    async def fails(_claim: Claim) -> None:
+        raise RuntimeError("a defect")
+
+    pool.dispatcher._execute = fails
+    await store.enqueue(Submission(jobs=(a_new_job(),)))
+    service = asyncio.create_task(pool.dispatcher.run())
+    pool.dispatcher.wake()
+    await pool.until(lambda: bool(pool.failures))
+    assert str(pool.failures[0]) == "a defect"
+    pool.dispatcher.stop()
+    await service
+    await store.close()
