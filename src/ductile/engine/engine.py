@@ -71,7 +71,8 @@ class Engine:
             schedule_moved=self._move_schedule,
             job_ended=self._upkeep.job_ended,
         )
-        surroundings = Surroundings(environ=equipment.environ, directory=os.getcwd())  # noqa: PTH109 - text
+        # A copy: reading os.environ decodes every variable anew, for each job.
+        surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
         self._executor = Executor(
             store,
             equipment.runner,

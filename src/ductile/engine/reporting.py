@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.jobs import Job, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonValue
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import Settlement
@@ -88,8 +88,9 @@ class Reporter:
             self._followers.retry_expected(due)
         if answer.settlement.is_terminal:
             self._followers.job_ended()
-            self._followers.schedule_moved()
             self._waiters.ended(job.id)
+            if job.submitted_by is SubmittedBy.SCHEDULER:
+                self._followers.schedule_moved()
 
     def _tell_end(self, job: Job, settlement: Settlement) -> None:
         signal = _signal_for(settlement)
