@@ -8,7 +8,7 @@ DEMO    ?= demo
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs lock clean
+.PHONY: help run test nightly check bench docs lock clean
 
 help: ## Show what can be done
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo and us
 test: $(VENV)/.dev ## Set up, then run every check and every test
 	$(MAKE) check
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+nightly: $(VENV)/.dev ## What takes longer than a coffee: hundreds of kills
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
 
 check: $(VENV)/.dev ## Formatting, lint, types and import directions
 	$(BIN)/ruff format --check --quiet .

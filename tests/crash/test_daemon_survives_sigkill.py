@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
@@ -24,7 +26,7 @@ from ductile.telemetry.signals import Signal
 
 DAEMON = Path(__file__).with_name("dying_daemon.py")
 
-#: Where to die, and how often before it really does. Together with the last kill of each: 60 kills.
+#: Where to die, and at the how manieth time. With those at random instants, 60 kills.
 STEPS = [
     Signal.SERVICE_STARTING,
     Signal.CONFIG_LOADED,
@@ -95,13 +97,14 @@ class Ground:
     def socket(self) -> Path:
         return self.directory / "data" / "ductile.sock"
 
-    def start(self, dies_at: str, times: int) -> Life:
+    def start(self, dies_at: str, times: int = 1, *, kill_after: int | None = None) -> Life:
         return Life(
             subprocess.Popen(
                 [sys.executable, str(DAEMON), str(self.directory), dies_at, str(times)],
                 stdout=subprocess.PIPE,
                 env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
-            )
+            ),
+            kill_after=kill_after,
         )
 
     def submit(self, number: int) -> None:
@@ -138,8 +141,10 @@ def a_ground(directory: Path) -> Ground:
 class Life:
     """A daemon whose log is read all the time, as whoever runs it would."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None = None) -> None:
+        """`kill_after` so many lines of its log: an instant that the daemon knows nothing of."""
         self.process = process
+        self._kill_after = kill_after
         self._ready_or_over = threading.Event()
         self._is_ready = False
         self._reader = threading.Thread(target=self._read)
@@ -147,7 +152,9 @@ class Life:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for number, line in enumerate(self.process.stdout, start=1):
+            if number == self._kill_after:
+                self.process.kill()
             if b'"service.ready"' in line:
                 self._is_ready = True
                 self._ready_or_over.set()
@@ -166,14 +173,13 @@ class Life:
         self.process.stdout.close()
 
 
-def live_through(ground: Ground, step: Signal, times: int) -> None:
+def live_through(ground: Ground, daemon: Life, *, jobs: int = 8, terminate: bool = False) -> None:
     """One life: submit until it dies, or let it finish, then kill it."""
-    daemon = ground.start(step, times)
     try:
         if daemon.wait_until_ready():
-            for number in range(8):
+            for number in range(jobs):
                 ground.submit(number)
-            if step is Signal.SERVICE_STOPPING:
+            if terminate:
                 daemon.process.terminate()
             ground.wait_for_all()
     except DuctileError:
@@ -184,23 +190,55 @@ def live_through(ground: Ground, step: Signal, times: int) -> None:
         assert violations(ground.store) == []
 
 
+def die_at_a_step(ground: Ground, step: Signal, times: Iterable[int]) -> None:
+    for count in times:
+        terminate = step is Signal.SERVICE_STOPPING
+        live_through(ground, ground.start(step, count), terminate=terminate)
+
+
+def die_at_random(ground: Ground, dice: Random, kills: int) -> None:
+    for _ in range(kills):
+        live_through(ground, ground.start("never", kill_after=dice.randrange(1, 160)), jobs=16)
+
+
+def check_after_one_more_life(ground: Ground, kills: int) -> None:
+    daemon = ground.start("never")
+    assert daemon.wait_until_ready()
+    ground.submit(99)
+    ground.wait_for_all()
+    daemon.end()
+    assert ground.kills == kills
+    assert violations(ground.store) == []
+    assert not (ground.directory / "notes" / "overlap").exists(), "a job ran twice at the same time"
+    check_everything_ended(ground)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_is_lost_or_doubled_whichever_step_it_dies_at(tmp_path: Path, step: Signal) -> None:
     """Every accepted job ends, no job runs twice at once, no child exists twice, every row is sound."""
     ground = a_ground(tmp_path)
-    for times in TIMES:
-        live_through(ground, step, times)
-    daemon = ground.start("never", 1)
-    assert daemon.wait_until_ready()
-    ground.submit(99)
-    ground.wait_for_all()
-    daemon.end()
-    ground.kills += 1
-    assert ground.kills == len(TIMES) + 1
-    assert violations(ground.store) == []
-    assert not (tmp_path / "notes" / "overlap").exists()
-    check_everything_ended(ground)
+    die_at_a_step(ground, step, TIMES)
+    check_after_one_more_life(ground, kills=len(TIMES))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_or_doubled_at_random_instants_under_load(tmp_path: Path, seed: int) -> None:
+    ground = a_ground(tmp_path)
+    die_at_random(ground, Random(seed), kills=6)
+    check_after_one_more_life(ground, kills=6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("step", STEPS)
+def test_hundreds_of_kills(tmp_path: Path, step: Signal) -> None:
+    """The nightly form: over five hundred kills in all."""
+    ground = a_ground(tmp_path)
+    die_at_a_step(ground, step, range(1, 33))
+    die_at_random(ground, Random(step), kills=12)
+    check_after_one_more_life(ground, kills=44)
 
 
 def check_everything_ended(ground: Ground) -> None:
