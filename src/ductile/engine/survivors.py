@@ -23,16 +23,19 @@ JOB_VARIABLE = "DUCTILE_JOB_ID"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survivor:
     pid: int
-    job_id: str
+    job_id: str | None
 
 
 def find_survivors(store_id: str, *, proc: Path = _PROC) -> tuple[Survivor, ...]:
-    """Processes of our user whose environment says that they run a job of this store."""
+    """Processes of our user whose environment says that they belong to this store.
+
+    One that was started warm shows the environment of its server, which knows the store and no job.
+    """
     found = []
     for pid in _pids(proc):
         variables = _environment(proc / str(pid) / "environ")
-        if variables.get(STORE_VARIABLE) == store_id and variables.get(JOB_VARIABLE):
-            found.append(Survivor(pid=pid, job_id=variables[JOB_VARIABLE]))
+        if variables.get(STORE_VARIABLE) == store_id:
+            found.append(Survivor(pid=pid, job_id=variables.get(JOB_VARIABLE)))
     return tuple(found)
 
 

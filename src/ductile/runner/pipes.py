@@ -1,0 +1,154 @@
+"""The three pipes of a process, on the event loop: the request goes in, output comes out under caps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+_CHUNK = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeEnds:
+    """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited by accident."""
+
+    ours: tuple[int, int, int]
+    theirs: tuple[int, int, int]
+
+    def close_theirs(self) -> None:
+        _close(self.theirs)
+
+    def close(self) -> None:
+        _close((*self.ours, *self.theirs))
+
+
+def open_pipes() -> PipeEnds:
+    made: list[int] = []
+    try:
+        for _ in range(3):
+            made += os.pipe()
+    except OSError:
+        _close(made)
+        raise
+    stdin, into_stdin, from_stdout, stdout, from_stderr, stderr = made
+    ours = (into_stdin, from_stdout, from_stderr)
+    for descriptor in ours:
+        os.set_blocking(descriptor, False)
+    return PipeEnds(ours=ours, theirs=(stdin, stdout, stderr))
+
+
+def _close(descriptors: tuple[int, ...] | list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class RequestWriter:
+    """Writes the request without ever waiting for a plugin that does not read, then closes the pipe."""
+
+    __slots__ = ("_descriptor", "_loop", "_rest", "_waiting")
+
+    def __init__(self, descriptor: int, request: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        self._descriptor: int | None = descriptor
+        self._rest = memoryview(request)
+        self._loop = loop
+        self._waiting = False
+
+    def write(self) -> None:
+        """Write what the pipe takes now; the rest follows when there is room."""
+        if self._descriptor is None:
+            return
+        try:
+            while self._rest:
+                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+        except BlockingIOError:
+            if not self._waiting:
+                self._loop.add_writer(self._descriptor, self.write)
+                self._waiting = True
+            return
+        except OSError:
+            # EPIPE: the plugin does not want its request, which is its right.
+            self._rest = self._rest[:0]
+        self.close()
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        if self._waiting:
+            self._loop.remove_writer(descriptor)
+        os.close(descriptor)
+
+
+class CappedReader:
+    """Keeps the first `cap` bytes of a pipe, and goes on reading so that nobody blocks on it."""
+
+    __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "cut")
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        cap: int,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[], None],
+        on_cut: Callable[[], None] | None = None,
+    ) -> None:
+        self._descriptor: int | None = descriptor
+        self._cap = cap
+        self._loop = loop
+        self._on_end = on_end
+        self._on_cut = on_cut
+        self._chunks: list[bytes] = []
+        self._kept = 0
+        self.cut = False
+        loop.add_reader(descriptor, self._read)
+
+    @property
+    def ended(self) -> bool:
+        return self._descriptor is None
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._chunks)
+
+    def close(self) -> None:
+        """Stop reading. The loop forgets the descriptor before its number can be used again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def take_rest(self) -> None:
+        """Read what is already in the pipe, once: for the last words of a process that is gone."""
+        while self._descriptor is not None and self._kept < self._cap:
+            before = self._kept
+            self._read()
+            if self._kept == before:
+                return
+
+    def _read(self) -> None:
+        if self._descriptor is None:
+            return
+        chunk: bytes | None = None
+        with suppress(BlockingIOError):
+            chunk = os.read(self._descriptor, _CHUNK)
+        if chunk is None:
+            return
+        if not chunk:
+            self.close()
+            self._on_end()
+        else:
+            self._keep(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        room = self._cap - self._kept
+        if room > 0:
+            self._chunks.append(chunk[:room])
+            self._kept += min(len(chunk), room)
+        if len(chunk) > room and not self.cut:
+            self.cut = True
+            if self._on_cut is not None:
+                self._on_cut()

@@ -1,0 +1,168 @@
+"""The port: what can be run, how a process can end, and what a runner is.
+
+What a plugin does wrong is a value here. The endings say what *happened*; what it means for the job
+is decided by `ductile.runner.judgement`, which is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+MAX_STDOUT = 10 * 1024 * 1024
+MAX_STDERR = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds that the kernel puts on each process of a plugin. None leaves the daemon's own."""
+
+    memory: int | None = None
+    cpu_seconds: int | None = None
+    open_files: int | None = None
+    processes: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """The plugin may be forked from a prepared interpreter that has imported these modules."""
+
+    preload: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One request for one process."""
+
+    #: Absolute path of the executable. It gets no arguments.
+    entrypoint: str
+    request: bytes
+    #: The whole environment of the process; may hold secrets, so it is not shown.
+    environment: Mapping[str, str] = field(repr=False)
+    directory: str
+    timeout: timedelta
+    limits: Limits = NO_LIMITS
+    warm: WarmStart | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the runner waits, in seconds, before it uses force."""
+
+    #: From SIGTERM to SIGKILL.
+    after_terminate: float = 5.0
+    #: For what is left of the group, and holds a pipe open, after the leader has exited.
+    for_leftovers: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitStatus:
+    """Exactly one of the two is set, unless the status was lost."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+UNKNOWN_STATUS = ExitStatus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What a process left behind."""
+
+    status: ExitStatus
+    stdout: bytes = field(repr=False)
+    stderr: bytes = field(repr=False)
+    #: More was printed than is kept.
+    stdout_cut: bool = False
+    stderr_cut: bool = False
+    #: Other processes held its pipes after it had exited, and were ended.
+    leftovers: bool = False
+    duration: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """It ended by itself."""
+
+    remains: Remains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinePassed:
+    """It was running at its deadline and was ended, whatever it had printed."""
+
+    remains: Remains
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedTooMuch:
+    """It went over the cap on stdout and was ended."""
+
+    remains: Remains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """Somebody called `stop`: a cancel or a shutdown."""
+
+    remains: Remains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLost:
+    """What had started it was lost, and with it the exit status."""
+
+    error: str
+    remains: Remains | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CouldNotStart:
+    """There never was a process. `permanent` when trying again cannot help."""
+
+    error: str
+    permanent: bool
+
+
+Ending: TypeAlias = Exited | DeadlinePassed | PrintedTooMuch | Stopped | RunnerLost | CouldNotStart
+
+
+class StartedBy(StrEnum):
+    """How a process came to be."""
+
+    SPAWN = "spawn"
+    WARM = "warm"
+
+
+class Process(Protocol):
+    """A plugin at work."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def started_by(self) -> StartedBy: ...
+
+    async def wait(self) -> Ending:
+        """How it ended. When this returns its group has been cleared. May be called more than once,
+        and cancelling the caller does not touch the process.
+        """
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the group to end (SIGTERM), and make it end if it does not. `at_once`: SIGKILL now."""
+
+
+class Runner(Protocol):
+    """Starts processes. Everything it started is ended when it is closed."""
+
+    async def start(self, run: Run) -> Process | CouldNotStart | RunnerLost: ...
+
+    async def close(self) -> None: ...

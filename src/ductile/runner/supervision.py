@@ -1,0 +1,201 @@
+"""One process from its start to its end: the deadline, the group, the pipes (SPEC 3.4).
+
+Everything here runs on the event loop and nothing waits. The order at the end is what matters: the
+leader is seen to be gone, then its group is cleared, then its pipes are let go, then it is reaped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum, auto
+from signal import Signals
+
+from ductile.runner.leader import Leader
+from ductile.runner.pipes import CappedReader, RequestWriter
+from ductile.runner.port import (
+    MAX_STDERR,
+    MAX_STDOUT,
+    UNKNOWN_STATUS,
+    DeadlinePassed,
+    Ending,
+    Exited,
+    ExitStatus,
+    Patience,
+    PrintedTooMuch,
+    Remains,
+    Run,
+    RunnerLost,
+    StartedBy,
+    Stopped,
+)
+
+
+class _Cause(Enum):
+    """Why we ended it, when it was us. The first cause stays."""
+
+    DEADLINE = auto()
+    OUTPUT = auto()
+    STOP = auto()
+
+
+class Supervised:
+    """A running plugin. Implements `ductile.runner.port.Process`."""
+
+    def __init__(
+        self,
+        *,
+        leader: Leader,
+        ours: tuple[int, int, int],
+        run: Run,
+        patience: Patience,
+        started_by: StartedBy,
+        on_end: Callable[[Supervised], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        into_stdin, from_stdout, from_stderr = ours
+        self._loop = loop
+        self._leader = leader
+        self._timeout = run.timeout
+        self._patience = patience
+        self._started_by = started_by
+        self._on_end = on_end
+        self._started_at = loop.time()
+        self._duration = 0.0
+        self._cause: _Cause | None = None
+        self._status: ExitStatus | None = None
+        self._exited = False
+        self._leftovers = False
+        self._ending: asyncio.Future[Ending] = loop.create_future()
+        self._writer = RequestWriter(into_stdin, run.request, loop)
+        self._stdout = CappedReader(
+            from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._pipe_ended, on_cut=self._printed_too_much
+        )
+        self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
+        self._timer = loop.call_later(run.timeout.total_seconds(), self._deadline)
+        leader.watch(self._leader_ended)
+        self._writer.write()
+
+    @property
+    def pid(self) -> int:
+        return self._leader.pid
+
+    @property
+    def started_by(self) -> StartedBy:
+        return self._started_by
+
+    async def wait(self) -> Ending:
+        return await asyncio.shield(self._ending)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        if at_once and not self._exited:
+            self._cause = self._cause or _Cause.STOP
+            self._kill()
+        else:
+            self._end(_Cause.STOP)
+
+    def _deadline(self) -> None:
+        # A process that has exited in time is judged by its answer, even if we are late to notice.
+        if self._leader.has_exited():
+            self._wait_for(self._patience.after_terminate, self._miss_word)
+        else:
+            self._end(_Cause.DEADLINE)
+
+    def _printed_too_much(self) -> None:
+        # The attempt has failed already; going on would only fill pipes until the deadline.
+        self._end(_Cause.OUTPUT)
+
+    def _end(self, cause: _Cause) -> None:
+        if self._cause is not None:
+            return
+        if self._exited:
+            # Too late to end it; but output beyond the cap is a failure whenever it is read.
+            self._cause = cause if cause is _Cause.OUTPUT else None
+            return
+        self._cause = cause
+        self._leader.signal_group(Signals.SIGTERM)
+        self._wait_for(self._patience.after_terminate, self._kill)
+
+    def _kill(self) -> None:
+        self._leader.signal_group(Signals.SIGKILL)
+        self._wait_for(self._patience.after_terminate, self._miss_word)
+
+    def _miss_word(self) -> None:
+        """It should be gone by now. If it is, whoever was to tell us hangs; if not, the kernel is at it."""
+        if self._leader.has_exited():
+            self._leader_ended(None)
+        else:
+            self._wait_for(self._patience.after_terminate, self._miss_word)
+
+    def _leader_ended(self, status: ExitStatus | None) -> None:
+        if self._exited:
+            return
+        self._exited = True
+        self._status = status
+        self._duration = self._loop.time() - self._started_at
+        self._writer.close()
+        if self._pipes_ended:
+            self._clear_group()
+        else:
+            self._wait_for(self._patience.for_leftovers, self._clear_group)
+
+    def _pipe_ended(self) -> None:
+        if self._exited and self._pipes_ended and not self._ending.done():
+            self._clear_group()
+
+    def _clear_group(self) -> None:
+        """End what is left of the group. Who left the group and still holds a pipe is not waited for."""
+        if not self._leftovers:
+            self._leader.signal_group(Signals.SIGKILL)
+        if self._pipes_ended:
+            self._finish()
+        elif self._leftovers:
+            self._stdout.take_rest()
+            self._stderr.take_rest()
+            self._finish()
+        else:
+            self._leftovers = True
+            self._wait_for(self._patience.for_leftovers, self._clear_group)
+
+    @property
+    def _pipes_ended(self) -> bool:
+        return self._stdout.ended and self._stderr.ended
+
+    def _wait_for(self, seconds: float, then: Callable[[], None]) -> None:
+        self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, then)
+
+    def _finish(self) -> None:
+        if self._ending.done():
+            return
+        self._timer.cancel()
+        self._writer.close()
+        self._stdout.close()
+        self._stderr.close()
+        self._leader.reap()
+        self._ending.set_result(self._describe())
+        self._on_end(self)
+
+    def _describe(self) -> Ending:
+        remains = Remains(
+            status=self._status or UNKNOWN_STATUS,
+            stdout=self._stdout.content,
+            stderr=self._stderr.content,
+            stdout_cut=self._stdout.cut,
+            stderr_cut=self._stderr.cut,
+            leftovers=self._leftovers,
+            duration=timedelta(seconds=self._duration),
+        )
+        if self._status is None:
+            error = "what had started the process was lost before it told how the process ended"
+            return RunnerLost(error=error, remains=remains)
+        match self._cause:
+            case None:
+                return Exited(remains=remains)
+            case _Cause.DEADLINE:
+                return DeadlinePassed(remains=remains, timeout=self._timeout)
+            case _Cause.OUTPUT:
+                return PrintedTooMuch(remains=remains)
+            case _Cause.STOP:
+                return Stopped(remains=remains)

@@ -1,0 +1,109 @@
+"""Which runs may start warm, and from which server (ENGINE 12). In any doubt: a plain spawn.
+
+Looks at the entrypoint's first line and at the environment of the job; decides nothing about servers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ductile.runner.port import Run
+from ductile.runner.start_faults import shebang
+
+#: Variables that change how an interpreter starts, or what it loads. Their effects cannot be had by forking.
+_CHANGE_THE_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
+_INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+#: What a server is started with: what the interpreter itself looks at, and whose it is. Nothing secret.
+_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    path: str
+    #: The name it is called by: the word in the first line, not the file that was found for it.
+    argv0: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKey:
+    """Runs with the same key can be forked from the same server."""
+
+    interpreter: str
+    preload: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmPlan:
+    key: ServerKey
+    argv0: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartsCold:
+    """Why a run is spawned plainly."""
+
+    reason: str
+
+
+def plan_warm_start(run: Run) -> WarmPlan | StartsCold:
+    if not hasattr(os, "pidfd_open"):
+        return StartsCold(reason="warm start needs Linux")
+    if run.warm is None:
+        return StartsCold(reason="warm start is off for this plugin")
+    if changing := sorted(name for name in run.environment if name.startswith(_CHANGE_THE_START)):
+        return StartsCold(reason=f"{changing[0]} is set, which changes how an interpreter starts")
+    if any("\0" in word for pair in run.environment.items() for word in pair):
+        return StartsCold(reason="its environment is not possible")
+    if not (_is_executable_file(run.entrypoint) and os.path.isdir(run.directory)):  # noqa: PTH112 - hot path
+        return StartsCold(reason="the entrypoint cannot be run")
+    found = find_interpreter(shebang(run.entrypoint), run.environment.get("PATH"))
+    if isinstance(found, StartsCold):
+        return found
+    key = ServerKey(
+        interpreter=found.path,
+        preload=tuple(sorted(set(run.warm.preload))),
+        environment=_server_environment(run.environment),
+    )
+    return WarmPlan(key=key, argv0=found.argv0)
+
+
+def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | StartsCold:
+    """The Python that a first line names by its path, or through `env`, without any option."""
+    if "\r" in (first_line or ""):
+        return StartsCold(reason="its first line ends with a Windows line break")
+    match (first_line or "").split():
+        case [path] if path.startswith("/") and _INTERPRETER.fullmatch(os.path.basename(path)):  # noqa: PTH119
+            return Interpreter(path=path, argv0=path)
+        case [env, name] if env.startswith("/") and env.endswith("/env") and _INTERPRETER.fullmatch(name):
+            return _search(name, search_path)
+        case []:
+            return StartsCold(reason="it has no first line that names an interpreter")
+    return StartsCold(reason="its first line names no Python, or one with options")
+
+
+def _search(name: str, search_path: str | None) -> Interpreter | StartsCold:
+    for directory in (search_path or "").split(os.pathsep):
+        candidate = f"{directory}/{name}"
+        if directory.startswith("/") and _is_executable_file(candidate):
+            return Interpreter(path=candidate, argv0=name)
+    return StartsCold(reason=f"no {name} was found on PATH")
+
+
+def _is_executable_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)  # noqa: PTH116 - hot path
+    except OSError:
+        return False
+
+
+def _server_environment(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (name, value)
+        for name, value in sorted(environment.items())
+        if name in _SERVER_VARIABLES or name.startswith("LC_")
+    )

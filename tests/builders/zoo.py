@@ -1,0 +1,189 @@
+"""Plugins that behave badly, as files; and the runs that start them."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import venv
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from ductile.runner.port import NO_LIMITS, CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
+
+OK = '{"status": "ok", "result": "done"}'
+REQUEST = b'{"protocol": 2, "job_id": "j1", "command": "poll"}'
+#: Python plugins may start warm, if the runner can do that.
+WARM = WarmStart()
+#: Long enough for the slowest machine; no test waits for it.
+AMPLE = timedelta(seconds=60)
+
+#: Bodies of Python plugins. `say` prints and flushes; `ready` tells the test through a FIFO.
+ANIMALS = {
+    "answers": "sys.stdin.read(); say(OK)",
+    "prints garbage": "say('this is not JSON')",
+    "prints nothing": "pass",
+    "prints blanks": "say(' \\n\\t ')",
+    "prints a list": "say('[1, 2]')",
+    "prints two objects": "say(OK + OK)",
+    "prints trailing text": "say(OK + ' bye')",
+    "prints NaN": 'say(\'{"status": "ok", "result": NaN}\')',
+    "prints 5,000 levels": 'say(\'{"status": "ok", "result": \' + "[" * 5000 + "]" * 5000 + "}")',
+    "prints invalid UTF-8": 'os.write(1, b\'{"status": "ok", "result": "\\xff"}\')',
+    "prints a lone surrogate": 'say(\'{"status": "ok", "result": "\' + chr(92) + \'ud800"}\')',
+    "prints NUL bytes": "os.write(1, bytes(100))",
+    "prints 11 MiB": "say('x' * (11 * 1024 * 1024))",
+    "prints without end": "while True: say('x' * 65536)",
+    "complains 1 MiB": "sys.stderr.write('e' * (1024 * 1024)); say(OK)",
+    "complains without end": "while True: os.write(2, b'e' * 65536)",
+    "closes stdin": "os.close(0); say(OK)",
+    "never reads": "say(OK)",
+    "exits 3 after an answer": "say(OK); sys.exit(3)",
+    "exits 3 without an answer": "sys.stderr.write('no idea\\n'); sys.exit(3)",
+    "exits 78": "sys.exit(78)",
+    "exits 78 with an error": 'say(\'{"status": "error", "error": "no key"}\'); sys.exit(78)',
+    "exits 78 with an ok": "say(OK); sys.exit(78)",
+    "tells an error": 'say(\'{"status": "error", "error": "no luck"}\')',
+    "tells a lasting error": 'say(\'{"status": "error", "error": "no luck", "retry": false}\')',
+    "kills itself": "os.kill(os.getpid(), signal.SIGKILL)",
+    "dumps core": "os.abort()",
+    "answers and sleeps": "say(OK); wait_forever()",
+    "sleeps": "ready(); wait_forever()",
+    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); wait_forever()",
+    "answers at SIGTERM": (
+        "signal.signal(signal.SIGTERM, lambda *_: (say(OK), os._exit(0))); ready(); wait_forever()"
+    ),
+    "leaves a child with its pipes": "in_background(lambda: None); say(OK)",
+    "leaves a child without pipes": "in_background(lambda: [os.close(n) for n in range(3)]); say(OK)",
+    "leaves a child in another group": "in_background(lambda: os.setpgid(0, 0)); say(OK)",
+    "leaves a daemon": "in_background(os.setsid); say(OK)",
+    "leaves a child that ignores SIGTERM": (
+        "in_background(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)); ready(); wait_forever()"
+    ),
+}
+
+_HEAD = """\
+#!{interpreter}
+import os, signal, sys
+
+OK = {ok!r}
+
+
+def say(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def ready():
+    with open(os.environ["READY"], "w") as told:
+        told.write(str(os.getpid()))
+
+
+def wait_forever():
+    while True:
+        signal.pause()
+
+
+def in_background(prepare):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        prepare()
+        with open(os.environ["CHILD"], "w") as file:
+            file.write(str(os.getpid()))
+        os.close(reading)
+        os.close(writing)
+        wait_forever()
+    os.close(writing)
+    os.read(reading, 1)
+
+
+"""
+
+
+def an_animal(place: Path, name: str) -> Path:
+    """Write the plugin called `name` of the zoo."""
+    return a_python_plugin(place, _HEAD.format(interpreter=sys.executable, ok=OK) + ANIMALS[name] + "\n")
+
+
+def a_python_plugin(place: Path, text: str, *, name: str = "run.py") -> Path:
+    """A script with exactly this text; a first line that names this interpreter is added if there is none."""
+    if not text.startswith("#!"):
+        text = f"#!{sys.executable}\n{text}"
+    return an_executable(place, text, name=name)
+
+
+def an_executable(place: Path, text: str, *, name: str = "run.py", mode: int = 0o755) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / name
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+    return path
+
+
+def an_interpreter(place: Path) -> tuple[Path, Path]:
+    """A Python of its own, and the directory where packages for it go."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(place)
+    return place / "bin" / "python3", next((place / "lib").glob("python3*/site-packages"))
+
+
+def an_environment(place: Path, **more: str) -> dict[str, str]:
+    """A small environment, with places where plugins can leave word."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(place),
+        "LANG": "C.UTF-8",
+        "READY": str(place / "ready"),
+        "CHILD": str(place / "child"),
+        **more,
+    }
+
+
+def a_run(
+    entrypoint: Path,
+    *,
+    request: bytes = REQUEST,
+    timeout: timedelta = AMPLE,
+    limits: Limits = NO_LIMITS,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    warm: WarmStart | None = WARM,
+) -> Run:
+    place = entrypoint.parent
+    return Run(
+        entrypoint=str(entrypoint),
+        request=request,
+        environment=an_environment(place) if environment is None else environment,
+        directory=str(directory or place),
+        timeout=timeout,
+        limits=limits,
+        warm=warm,
+    )
+
+
+async def start(runner: Runner, run: Run) -> Process:
+    """Start something that can be started."""
+    process = await runner.start(run)
+    assert not isinstance(process, CouldNotStart | RunnerLost), process
+    return process
+
+
+def wait_until_gone(pid: int, seconds: float = 10) -> None:
+    """Wait for the end of a process that is not ours."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            ended, _, _ = select.select([descriptor], [], [], seconds)
+        finally:
+            os.close(descriptor)
+        assert ended, f"process {pid} still runs"
+
+
+def open_descriptors() -> dict[str, str]:
+    """What this process holds open: number -> what it is."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found[entry.name] = str(entry.readlink())
+    return found

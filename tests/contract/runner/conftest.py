@@ -1,0 +1,49 @@
+"""The runner under test: each kind in turn, impatient, and with nothing left behind afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from builders.zoo import open_descriptors
+from ductile.runner.port import Patience, Runner, StartedBy
+from ductile.runner.spawn import SpawnRunner
+from ductile.runner.warm.pool import WarmRunner
+
+IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+
+
+@pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])
+def kind(request: pytest.FixtureRequest) -> StartedBy:
+    """How Python plugins are to be started in this test."""
+    kind: StartedBy = request.param
+    return kind
+
+
+@pytest.fixture
+async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
+    before = len(open_descriptors())
+    made: Runner = SpawnRunner(IMPATIENT) if kind is StartedBy.SPAWN else WarmRunner(IMPATIENT)
+    yield made
+    await made.close()
+    assert len(open_descriptors()) == before, open_descriptors()
+    assert not _children(), "a child was not reaped"
+
+
+@pytest.fixture(autouse=True)
+def _no_survivors(tmp_path: Path) -> Iterator[None]:
+    """A process that has left its group is nobody's to end; here it is the test's."""
+    yield
+    child = next(iter(tmp_path.rglob("child")), None)
+    if child is not None:
+        with suppress(ProcessLookupError):
+            os.kill(int(child.read_text()), 9)
+
+
+def _children() -> list[str]:
+    listing = Path(f"/proc/self/task/{os.getpid()}/children")
+    return listing.read_text().split()

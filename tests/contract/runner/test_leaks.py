@@ -1,0 +1,34 @@
+"""Thousands of runs leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from builders.zoo import OK, a_run, an_animal, an_executable, open_descriptors, start
+from ductile.core.outcomes import Completed
+from ductile.runner.judgement import judge
+from ductile.runner.port import Run, Runner, StartedBy
+
+AT_ONCE = 8
+
+
+async def many(runner: Runner, run: Run, count: int) -> None:
+    async def one_after_another() -> None:
+        for _ in range(count // AT_ONCE):
+            process = await start(runner, run)
+            assert isinstance(judge(await process.wait()).outcome, Completed)
+
+    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+
+
+async def test_thousands_of_runs_leak_no_descriptor_and_no_zombie(
+    runner: Runner, kind: StartedBy, tmp_path: Path
+) -> None:
+    """SPEC 1: nothing needs a person watching. (That no child is left is checked by the fixture.)"""
+    script = an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n")
+    plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (an_animal(tmp_path, "answers"), 800)
+    await many(runner, a_run(plugin), AT_ONCE)
+    before = open_descriptors()
+    await many(runner, a_run(plugin), count)
+    assert open_descriptors().keys() == before.keys()

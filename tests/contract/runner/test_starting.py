@@ -1,0 +1,181 @@
+"""What a process is started with, and what happens when it cannot be (SPEC 3.4)."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.zoo import (
+    a_python_plugin,
+    a_run,
+    an_animal,
+    an_environment,
+    an_executable,
+    open_descriptors,
+    start,
+)
+from ductile.core.jobs import Reason
+from ductile.core.outcomes import Completed, Failed
+from ductile.runner.judgement import judge
+from ductile.runner.port import CouldNotStart, Limits, Run, Runner
+
+LOOK = """\
+import json, os, sys
+
+def is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+answer = {
+    "argv": sys.argv,
+    "environment": {name: os.fsencode(value).hex() for name, value in os.environ.items()},
+    "directory": os.getcwd(),
+    "leads": os.getsid(0) == os.getpgid(0) == os.getpid(),
+    "descriptors": [number for number in range(256) if is_open(number)],
+    "request": sys.stdin.read(),
+}
+print(json.dumps({"status": "ok", "result": answer}))
+"""
+
+
+async def result_of(runner: Runner, run: Run) -> Any:
+    outcome = judge(await (await start(runner, run)).wait()).outcome
+    assert isinstance(outcome, Completed), outcome
+    return outcome.response.result
+
+
+async def test_a_process_gets_what_it_is_given_and_nothing_else(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 3.4: own session and group, given environment and directory, no arguments, three descriptors."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    plugin = a_python_plugin(tmp_path / "plugin", LOOK)
+    environment = an_environment(tmp_path, WORD="grüß\udcff", EMPTY="")
+    leaking = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leaking, True)
+    try:
+        run = a_run(plugin, environment=environment, directory=elsewhere, request=b"all of it")
+        seen = await result_of(runner, run)
+    finally:
+        os.close(leaking)
+    assert seen == {
+        "argv": [str(plugin)],
+        "environment": {name: os.fsencode(value).hex() for name, value in environment.items()},
+        "directory": str(elsewhere),
+        "leads": True,
+        "descriptors": [0, 1, 2],
+        "request": "all of it",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        (None, 0o755, "there is no such file"),
+        ("#!/bin/sh\n", 0o644, "not executable"),
+        ("#!/nowhere/python3\n", 0o755, "/nowhere/python3, which does not exist"),
+        ("no first line\n", 0o755, "begins with #!"),
+        ("#!/bin/sh\r\n", 0o755, "Windows line break"),
+        ("#!/usr/bin/python3\r\n", 0o755, "Windows line break"),
+    ],
+)
+async def test_faults_of_the_plugin_are_permanent(
+    runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str
+) -> None:
+    """SPEC 3.4, 4.6: ENOENT, EACCES and a bad first line are not tried again, and are told in words."""
+    plugin = tmp_path / "run.py"
+    if text is not None:
+        an_executable(tmp_path, text, mode=mode)
+    ending = await runner.start(a_run(plugin))
+    assert isinstance(ending, CouldNotStart)
+    outcome = judge(ending).outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.permanent) == (Reason.COULD_NOT_START, True)
+    assert words in outcome.error
+    assert str(plugin) in outcome.error
+
+
+async def test_a_missing_directory_is_told_apart(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 3.4: the message names the directory, not the plugin that would have run in it."""
+    run = a_run(an_animal(tmp_path, "answers"), directory=tmp_path / "gone")
+    ending = await runner.start(run)
+    assert isinstance(ending, CouldNotStart)
+    assert f"{tmp_path / 'gone'} does not exist" in ending.error
+
+
+async def test_an_impossible_variable_is_refused_without_showing_it(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 2.1: the value of a variable may be a secret, so no message shows it."""
+    environment = an_environment(tmp_path, TOKEN="canary\0canary")
+    ending = await runner.start(a_run(an_animal(tmp_path, "answers"), environment=environment))
+    assert isinstance(ending, CouldNotStart)
+    assert ending.permanent
+    assert "canary" not in repr(ending)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(number) for number in open_descriptors())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, limits[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+async def test_a_shortage_of_descriptors_passes(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 4.6: what the machine is short of is not the plugin's fault; the job is tried again."""
+    run = a_run(an_animal(tmp_path, "answers"))
+    await result_of(runner, run)
+    with no_descriptor_left():
+        ending = await runner.start(run)
+    assert isinstance(ending, CouldNotStart)
+    assert not ending.permanent
+    await result_of(runner, run)
+
+
+ASK_LIMITS = """\
+import json, resource, sys
+sys.stdin.read()
+names = ["RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_NOFILE", "RLIMIT_NPROC"]
+limits = [resource.getrlimit(getattr(resource, name))[0] for name in names]
+print(json.dumps({"status": "ok", "result": limits}))
+"""
+
+
+async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 3.4: a process that has read its request has its limits."""
+    limits = Limits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
+    seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    assert seen == [2**31, 7, 33, 4000]
+
+
+async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 3.4: a generous setting does not keep a plugin from starting."""
+    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limits = Limits(open_files=highest + 1)
+    seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    assert seen[2] == highest
+
+
+async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
+    """SPEC 3.4: the plugin fails, nobody else does."""
+    hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
+    run = a_run(a_python_plugin(tmp_path, hungry), limits=Limits(memory=2**29))
+    outcome = judge(await (await start(runner, run)).wait()).outcome
+    assert isinstance(outcome, Failed)
+    assert "MemoryError" in outcome.error

@@ -1,0 +1,144 @@
+"""A plugin cannot tell a warm start from a cold one (ENGINE 12), apart from what is documented.
+
+Each script is run plainly and twice warm (the second time its code comes from memory), and everything
+observable is compared: stdout, stderr, exit status or signal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.zoo import a_python_plugin, a_run, an_environment, start
+from ductile.runner.port import Ending, Exited, Patience, Remains, Run, StartedBy, WarmStart
+from ductile.runner.spawn import SpawnRunner
+from ductile.runner.warm.pool import WarmRunner
+
+IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+
+HERE = Path(__file__).parent
+#: Name -> script. Some of them break rules of style, encoding or syntax, hence they are kept as text.
+SCRIPTS = dict(part.partition("\n")[::2] for part in (HERE / "scripts.txt").read_text().split("=== ") if part)
+#: Everything a script can ask about its surroundings, as JSON, for a comparison name by name. What begins
+#: with DIFFERS is documented in docs/explanation/warm-start.md.
+SURROUNDINGS = (HERE / "surroundings.txt").read_text()
+
+
+class Both:
+    """The two runners."""
+
+    def __init__(self) -> None:
+        self.cold = SpawnRunner(IMPATIENT)
+        self.warm = WarmRunner(IMPATIENT)
+
+    async def run(self, run: Run) -> tuple[Remains, Remains, Remains]:
+        """Cold, warm, and warm once more."""
+        cold = await (await start(self.cold, run)).wait()
+        warm = []
+        for _ in range(2):
+            process = await start(self.warm, run)
+            assert process.started_by is StartedBy.WARM
+            warm.append(await process.wait())
+        return remains(cold), remains(warm[0]), remains(warm[1])
+
+    async def close(self) -> None:
+        await self.warm.close()
+        await self.cold.close()
+
+
+def remains(ending: Ending) -> Remains:
+    assert isinstance(ending, Exited), ending
+    return ending.remains
+
+
+def observed(found: Remains) -> dict[str, Any]:
+    """Everything, but for the addresses of objects."""
+    return {
+        "status": found.status,
+        "stdout": found.stdout,
+        "stderr": re.sub(rb" at 0x[0-9a-f]+", b"", found.stderr),
+        "leftovers": found.leftovers,
+    }
+
+
+def comparable(found: Remains) -> dict[str, Any]:
+    """The answers of the surroundings script, without the documented differences."""
+    assert found.stderr == b""
+    return {name: value for name, value in json.loads(found.stdout).items() if not name.startswith("DIFFERS")}
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Both]:
+    made = Both()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> None:
+    """ENGINE 12: same output, same error text, same end."""
+    plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
+    environment = an_environment(tmp_path)
+    cold, warm, again = await both.run(a_run(plugin, environment=environment, request=b"one\ntwo\r\nthree"))
+    assert observed(warm) == observed(cold)
+    assert observed(again) == observed(cold)
+    if name == "unclosed file":
+        assert (tmp_path / "kept").read_text() == "written at the end"
+
+
+def environments(place: Path) -> dict[str, dict[str, str]]:
+    return {
+        "usual": an_environment(place),
+        "zone and language": an_environment(place, TZ="Asia/Tokyo", LC_TIME="C", XDG_X="1"),
+        "C locale": an_environment(place, LANG="C"),
+        "POSIX for all": an_environment(place, LC_ALL="POSIX"),
+        "no locale": {"PATH": "/usr/bin:/bin", "HOME": str(place)},
+        "bytes": an_environment(place, ODD="\udcff\udcfe", EMPTY=""),
+        "nothing": {},
+    }
+
+
+@pytest.mark.parametrize("which", environments(Path()))
+async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: str) -> None:
+    """ENGINE 12: everything a script can ask, but for the documented differences, has the same answer."""
+    plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
+    environment = environments(tmp_path)[which]
+    run = a_run(plugin, environment=environment, directory=tmp_path, request=b"request")
+    cold, warm, again = [comparable(found) for found in await both.run(run)]
+    assert warm == cold
+    assert again == cold
+
+
+async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: what modules remember about their process is right in the forked one."""
+    plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
+    warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
+    cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin, warm=warm_start))]
+    assert warm == cold
+    assert again == cold
+
+
+async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: what is documented as different is, so that the list does not outlive its truth."""
+    plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
+    cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_run(plugin))]
+    differing = [name for name in cold if name.startswith("DIFFERS")]
+    assert [name for name in differing if cold[name] == warm[name]] == []
+
+
+async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: `env python3` is looked for on the job's PATH."""
+    python = Path(sys.executable)
+    plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")
+    environment = an_environment(tmp_path, PATH=f"/nowhere:{python.parent}:/usr/bin:/bin")
+    cold, warm, again = [
+        comparable(found) for found in await both.run(a_run(plugin, environment=environment))
+    ]
+    assert warm == cold
+    assert again == cold

@@ -1,0 +1,370 @@
+"""The life of fork servers: who gets one, when one is replaced, and what is lost with it (ENGINE 12)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.zoo import (
+    OK,
+    a_python_plugin,
+    a_run,
+    an_animal,
+    an_environment,
+    an_executable,
+    an_interpreter,
+    start,
+    wait_until_gone,
+)
+from ductile.core.jobs import Reason
+from ductile.core.outcomes import Completed, Failed
+from ductile.runner.judgement import judge
+from ductile.runner.port import Patience, Process, Run, RunnerLost, StartedBy, WarmStart
+from ductile.runner.warm.pool import WarmRunner, WarmTimes
+
+IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+
+
+@pytest.fixture
+async def runner() -> AsyncIterator[WarmRunner]:
+    made = WarmRunner(IMPATIENT)
+    yield made
+    await made.close()
+
+
+async def result_of(process: Process) -> Any:
+    outcome = judge(await process.wait()).outcome
+    assert isinstance(outcome, Completed), outcome
+    return outcome.response.result
+
+
+async def run_of(runner: WarmRunner, run: Run, kind: StartedBy = StartedBy.WARM) -> Any:
+    process = await start(runner, run)
+    assert process.started_by is kind
+    return await result_of(process)
+
+
+def saying(word: str) -> str:
+    return f"""print('{{"status": "ok", "result": "{word}"}}')\n"""
+
+
+async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: even with the same size and the same times, it is the content that counts."""
+    plugin = a_python_plugin(tmp_path, saying("one"))
+    times = plugin.stat()
+    assert await run_of(runner, a_run(plugin)) == "one"
+    assert await run_of(runner, a_run(plugin)) == "one"
+    with plugin.open("r+b") as file:
+        content = file.read().replace(b"one", b"two")
+        file.seek(0)
+        file.write(content)
+    os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert await run_of(runner, a_run(plugin)) == "two"
+    assert len(runner.server_pids) == 1
+
+
+async def test_an_edited_neighbour_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: modules in the plugin's directory are imported anew in every process."""
+    plugin = a_python_plugin(tmp_path, "from words import answer\nprint(answer)\n")
+    (tmp_path / "words.py").write_text(f"answer = '{OK}'\n")
+    assert await run_of(runner, a_run(plugin)) == "done"
+    (tmp_path / "words.py").write_text(f"answer = '{OK}'.replace('done', 'more')\n")
+    assert await run_of(runner, a_run(plugin)) == "more"
+
+
+PRELOADING = """\
+import sys
+loaded = "slow_library" in sys.modules
+import json, slow_library
+print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
+"""
+
+
+def a_preloading_run(
+    place: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
+) -> Run:
+    """A plugin, with an interpreter of its own, whose library is imported beforehand."""
+    python, packages = an_interpreter(place / "venv")
+    (packages / "slow_library.py").write_text(library)
+    plugin = a_python_plugin(place / "plugin", f"#!{python}\n{PRELOADING}")
+    return a_run(plugin, warm=WarmStart(preload=("slow_library",)), environment=environment)
+
+
+def library_of(place: Path) -> Path:
+    return next(place.rglob("slow_library.py"))
+
+
+async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: one import in the server serves every process."""
+    assert await run_of(runner, a_preloading_run(tmp_path)) == [True, 1]
+
+
+async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
+    runner: WarmRunner, tmp_path: Path
+) -> None:
+    """ENGINE 12: the first run after the edit already has it; those after it are warm again."""
+    run = a_preloading_run(tmp_path)
+    assert await run_of(runner, run) == [True, 1]
+    (old,) = runner.server_pids
+    library_of(tmp_path).write_text("VALUE = 2222\n")
+    assert await run_of(runner, run) == [False, 2222]
+    assert await run_of(runner, run) == [True, 2222]
+    assert old not in runner.server_pids
+    wait_until_gone(old)
+
+
+async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: what is installed beside the preloaded modules may change how an interpreter starts."""
+    run = a_preloading_run(tmp_path)
+    assert await run_of(runner, run) == [True, 1]
+    (library_of(tmp_path).parent / "more.pth").write_text(
+        "import sys; sys.modules.setdefault('slow_library', sys); sys.VALUE = 'pth'\n"
+    )
+    assert await run_of(runner, run) == [True, "pth"]
+
+
+@pytest.mark.parametrize(
+    "library", ["raise SystemExit(3)", "import nothing_of_this_name", "1 / 0", "import os; os._exit(1)"]
+)
+async def test_a_module_that_cannot_be_preloaded_is_the_plugins_affair(
+    runner: WarmRunner, tmp_path: Path, library: str
+) -> None:
+    """ENGINE 12: the plugin fails at its own import, with its own message; the runner does not care."""
+    process = await start(runner, a_preloading_run(tmp_path, library=library))
+    outcome = judge(await process.wait()).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.reason is Reason.BAD_EXIT
+
+
+async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: threads do not survive a fork, so such a server is not used."""
+    threads = (
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nVALUE = 1\n"
+    )
+    run = a_preloading_run(tmp_path, library=threads)
+    assert await run_of(runner, run, StartedBy.SPAWN) == [False, 1]
+    assert "started a thread" in (await runner.why_cold(run) or "")
+
+
+async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
+    """ENGINE 12: a module that hangs at import costs a moment once, not a job."""
+    hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
+    runner = WarmRunner(IMPATIENT, WarmTimes(to_start=0.5))
+    try:
+        assert await run_of(runner, a_preloading_run(tmp_path, library=hanging), StartedBy.SPAWN) == [
+            False,
+            1,
+        ]
+    finally:
+        await runner.close()
+
+
+async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: no job is lost over a server that died between jobs."""
+    run = a_run(an_animal(tmp_path, "answers"))
+    await run_of(runner, run)
+    (old,) = runner.server_pids
+    os.kill(old, signal.SIGKILL)
+    await asyncio.to_thread(wait_until_gone, old)
+    assert await result_of(await start(runner, run)) == "done"
+    assert await run_of(runner, run) == "done"
+    assert old not in runner.server_pids
+
+
+async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: it may have had effects, so the attempt is failed, may be retried, and is ended."""
+    os.mkfifo(tmp_path / "ready")
+    process = await start(runner, a_run(an_animal(tmp_path, "ignores SIGTERM")))
+    await asyncio.to_thread((tmp_path / "ready").read_bytes)
+    (server,) = runner.server_pids
+    os.kill(server, signal.SIGKILL)
+    outcome = judge(await process.wait()).outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.permanent) == (Reason.RUNNER_LOST, False)
+    await asyncio.to_thread(wait_until_gone, process.pid)
+
+
+async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
+    """ENGINE 12: a request that was sent and not answered may have been carried out; the next job is fine."""
+    runner = WarmRunner(IMPATIENT, WarmTimes(to_start=2.0))
+    try:
+        run = a_run(an_animal(tmp_path, "answers"))
+        await run_of(runner, run)
+        (old,) = runner.server_pids
+        os.kill(old, signal.SIGSTOP)
+        assert isinstance(await runner.start(run), RunnerLost)
+        assert await run_of(runner, run) == "done"
+        assert old not in runner.server_pids
+    finally:
+        await runner.close()
+
+
+async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_path: Path) -> None:
+    """SPEC 3.4: the deadline holds whether or not the server tells how the process ended."""
+    os.mkfifo(tmp_path / "ready")
+    run = a_run(an_animal(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
+    process = await start(runner, run)
+    await asyncio.to_thread((tmp_path / "ready").read_bytes)
+    (server,) = runner.server_pids
+    os.kill(server, signal.SIGSTOP)
+    assert isinstance(await process.wait(), RunnerLost)
+    os.kill(server, signal.SIGCONT)
+    assert await run_of(runner, a_run(an_animal(tmp_path / "next", "answers"))) == "done"
+
+
+async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
+    runner: WarmRunner, tmp_path: Path
+) -> None:
+    """ENGINE 12: a plugin's own `json.py` comes before the one that the server has imported."""
+    plugin = a_python_plugin(tmp_path, "import json\nprint(json.answer)\n")
+    (tmp_path / "json.py").write_text(f"answer = '{OK}'\n")
+    assert await run_of(runner, a_run(plugin)) == "done"
+
+
+@pytest.mark.parametrize(
+    ("first_line", "more", "reason"),
+    [
+        (f"#!{sys.executable} -B", {}, "options"),
+        (f"#!/usr/bin/env -S {sys.executable} -B", {}, "options"),
+        (f"#!{sys.executable}", {"PYTHONHASHSEED": "0"}, "PYTHONHASHSEED"),
+        (f"#!{sys.executable}", {"LD_PRELOAD": ""}, "LD_PRELOAD"),
+        ("#!/bin/sh", {}, "no Python"),
+    ],
+)
+async def test_doubtful_cases_start_cold(
+    runner: WarmRunner, tmp_path: Path, first_line: str, more: dict[str, str], reason: str
+) -> None:
+    """ENGINE 12: options, and variables that change how an interpreter starts, need a real start."""
+    body = f"echo '{OK}'\n" if "sh" in first_line else f"print('{OK}')\n"
+    plugin = an_executable(tmp_path, f"{first_line}\n{body}")
+    run = a_run(plugin, environment=an_environment(tmp_path, **more))
+    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+    assert reason in (await runner.why_cold(run) or "")
+
+
+async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
+    """SPEC 2.2: `warm: false`."""
+    run = a_run(an_animal(tmp_path, "answers"), warm=None)
+    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+    assert runner.server_pids == frozenset()
+
+
+async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: a version manager's shim decides at each start; only it can."""
+    shim = an_executable(tmp_path / "shims", f'#!/bin/sh\nexec {sys.executable} "$@"\n', name="python3")
+    plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
+    run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
+    assert await run_of(runner, run, StartedBy.SPAWN) == "shimmed"
+    assert "wrapper" in (await runner.why_cold(run) or "")
+
+
+async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: an odd interpreter is found out by asking it."""
+    odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
+    plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
+    run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
+    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+
+
+async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: what was never sent may be started by somebody else."""
+    large = {f"V{number}": "x" * 60_000 for number in range(20)}
+    run = a_run(an_animal(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
+    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+
+
+async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: a server starts with a minimal environment, and /proc shows it for all its children."""
+    environment = an_environment(tmp_path, SECRET_TOKEN="canary", DUCTILE_STORE_ID="s1", DUCTILE_JOB_ID="j1")
+    await run_of(runner, a_run(an_animal(tmp_path, "answers"), environment=environment))
+    (server,) = runner.server_pids
+    started_with = await asyncio.to_thread(Path(f"/proc/{server}/environ").read_bytes)
+    assert b"canary" not in started_with
+    assert b"DUCTILE_STORE_ID=s1" in started_with
+    assert b"DUCTILE_JOB_ID" not in started_with
+
+
+async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: what has ended is reaped once its group is cleared."""
+    environment = an_environment(tmp_path)
+    await run_of(runner, a_run(an_animal(tmp_path / "one", "answers"), environment=environment))
+    process = await start(runner, a_run(an_animal(tmp_path / "two", "sleeps"), environment=environment))
+    (server,) = runner.server_pids
+    children = await asyncio.to_thread(Path(f"/proc/{server}/task/{server}/children").read_text)
+    assert [int(pid) for pid in children.split()] == [process.pid]
+    process.stop(at_once=True)
+    await process.wait()
+
+
+async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRunner, tmp_path: Path) -> None:
+    """ENGINE 12: one server for each interpreter and set of modules."""
+    environment = an_environment(tmp_path)
+    for name, preload in (("a", ()), ("b", ()), ("c", ("csv",)), ("d", ("csv",))):
+        plugin = an_animal(tmp_path / name, "answers")
+        await run_of(runner, a_run(plugin, environment=environment, warm=WarmStart(preload=preload)))
+    assert len(runner.server_pids) == 2
+
+
+async def test_an_idle_server_is_stopped(tmp_path: Path) -> None:
+    """ENGINE 12: a server that nobody wants gives its memory back; the next job gets a new one."""
+    runner = WarmRunner(IMPATIENT, WarmTimes(until_idle_stop=0.5))
+    try:
+        run = a_run(an_animal(tmp_path, "answers"))
+        process = await start(runner, run)
+        (server,) = runner.server_pids
+        assert await result_of(process) == "done"
+        await asyncio.to_thread(wait_until_gone, server)
+        assert await result_of(await start(runner, run)) == "done"
+    finally:
+        await runner.close()
+
+
+DAEMON = """\
+import asyncio, sys
+from datetime import timedelta
+from pathlib import Path
+from builders.zoo import a_run
+from ductile.runner.warm.pool import WarmRunner
+
+async def main():
+    runner = WarmRunner()
+    process = await runner.start(a_run(Path(sys.argv[1])))
+    (server,) = runner.server_pids
+    print(server, process.pid, flush=True)
+    await process.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) -> None:
+    """ENGINE 3: after SIGKILL of the daemon a warm job is ended by its server, so it cannot run twice."""
+    os.mkfifo(tmp_path / "ready")
+    plugin = an_animal(tmp_path, "leaves a child that ignores SIGTERM")
+    path = os.pathsep.join(["tests", "src"])
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", DAEMON, str(plugin)],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+    )
+    assert daemon.stdout is not None
+    with daemon, daemon.stdout:
+        (tmp_path / "ready").read_bytes()
+        pids = [int(word) for word in daemon.stdout.readline().split()]
+        pids.append(int((tmp_path / "child").read_text()))
+        descriptors = [os.pidfd_open(pid) for pid in pids]
+        daemon.kill()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], timedelta(seconds=10).total_seconds())[0]
+        os.close(descriptor)

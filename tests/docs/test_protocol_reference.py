@@ -1,0 +1,111 @@
+"""docs/reference/protocol.md is the protocol: its tables are complete and its examples are real."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ductile.config.snapshot import COMMAND_TIMEOUTS, OTHER_TIMEOUT
+from ductile.core.outcomes import Response
+from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
+from ductile.protocol.response import MAX_DEPTH, Answer, ProtocolFault, decode_response
+from ductile.runner.environment import ALLOWED, ALLOWED_PREFIXES, describe_job
+from ductile.runner.port import MAX_STDERR, MAX_STDOUT, Patience
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")
+WARM_START = (DOCS / "explanation" / "warm-start.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```\w+ {kind}\n(.*?)^```$", REFERENCE, re.DOTALL | re.MULTILINE)
+
+
+def rows(text: str) -> list[str]:
+    """First cells of the tables in a part of the page, as far as they are code."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+def section(title: str) -> str:
+    return REFERENCE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def a_full_request() -> dict[str, Any]:
+    now = datetime(2026, 2, 8, 10, tzinfo=UTC)
+    event = RequestEvent(
+        type="t", payload={}, source="s", timestamp=now, event_id="e", dedupe_key="k", headers={}
+    )
+    request = PluginRequest(
+        job_id="j",
+        command="handle",
+        instance="i",
+        config={},
+        state={},
+        context={},
+        deadline_at=now,
+        payload={},
+        event=event,
+    )
+    body: dict[str, Any] = json.loads(encode_request(request))
+    return body
+
+
+def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
+    """SPEC 3.3: nothing is sent that is not documented, nor the other way round."""
+    request = a_full_request()
+    assert rows(section("The request")) == [*request, *request["event"]]
+    example = json.loads(blocks("request")[0])
+    assert list(example) == list(request)
+    assert list(example["event"]) == list(request["event"])
+
+
+def test_every_field_of_a_response_has_a_row() -> None:
+    """SPEC 3.3: those that the decoder knows, and `status` and `logs`, which it turns into something else."""
+    known = (set(Response.__dataclass_fields__) - {"ok"}) | {"status", "logs"}
+    assert set(rows(section("The response"))) == known
+
+
+@pytest.mark.parametrize("example", blocks("response"))
+def test_the_responses_shown_are_valid(example: str) -> None:
+    """SPEC 3.3: they can be copied."""
+    assert isinstance(decode_response(example.encode()), Answer)
+
+
+@pytest.mark.parametrize("line", blocks("faults")[0].splitlines())
+def test_the_faults_shown_are_faults(line: str) -> None:
+    """SPEC 3.3: each line, the empty one too."""
+    assert isinstance(decode_response(line.encode()), ProtocolFault)
+
+
+def test_the_environment_is_listed() -> None:
+    """SPEC 3.4: every variable that reaches a plugin, and no other."""
+    job = describe_job(store_id="s", job_id="j", plugin="p", command="c", attempt=1, trace_id="t")
+    documented = set(
+        re.findall(r"`([A-Z_]+\*?)`", REFERENCE.partition("### Environment")[2].partition("###")[0])
+    )
+    assert documented == {*ALLOWED, *(f"{prefix}*" for prefix in ALLOWED_PREFIXES), *job}
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    """SPEC 3.4: caps, graces, depth and timeouts."""
+    assert f"more than {MAX_STDOUT // 2**20} MiB" in REFERENCE
+    assert f"up to {MAX_STDERR // 2**10} KiB" in REFERENCE
+    assert f"nested more than {MAX_DEPTH} deep" in REFERENCE
+    assert f"SIGKILL {Patience().after_terminate:g} seconds later" in REFERENCE
+    assert Patience().for_leftovers == pytest.approx(0.5), "the page says half a second"
+    timeouts = dict(re.findall(r"^\| `?(\w+)`? \| (\d+) s \|$", REFERENCE, re.MULTILINE))
+    expected = {**COMMAND_TIMEOUTS, "others": OTHER_TIMEOUT}
+    assert timeouts == {name: f"{span.total_seconds():g}" for name, span in expected.items()}
+
+
+def test_every_difference_of_a_warm_start_is_told() -> None:
+    """ENGINE 12: the comparison of cold and warm leaves out what the page tells, and nothing else."""
+    script = Path(__file__).parents[1] / "contract" / "runner" / "surroundings.txt"
+    left_out = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
+    documented = re.findall(r"^\| ([a-z][^|]*) \|", WARM_START, re.MULTILINE)
+    assert documented == [*left_out, "hash seed"]

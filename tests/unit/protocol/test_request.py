@@ -1,0 +1,100 @@
+"""What a plugin is told, byte for byte (SPEC 3.3)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from ductile.core.json_values import JsonValue
+from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+
+NOON = datetime(2026, 2, 8, 12, 0, tzinfo=UTC)
+EVENT = RequestEvent(type="file.changed", payload={"n": 1}, source="watch", timestamp=NOON, event_id="e1")
+
+
+def a_request(command: str = "poll", **changes: object) -> PluginRequest:
+    made = PluginRequest(
+        job_id="j1",
+        command=command,
+        instance="mail",
+        config={"host": "example.org"},
+        state={},
+        context={"ductile_plugin": "mail"},
+        deadline_at=NOON,
+        event=EVENT,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # the names are checked by replace
+
+
+def decoded(request: PluginRequest) -> dict[str, JsonValue]:
+    body: dict[str, JsonValue] = json.loads(encode_request(request))
+    return body
+
+
+def test_the_fields_that_are_always_there() -> None:
+    """SPEC 3.3: these and no others for a poll; an absent field is left out, never null."""
+    assert decoded(a_request()) == {
+        "protocol": 2,
+        "job_id": "j1",
+        "command": "poll",
+        "instance": "mail",
+        "config": {"host": "example.org"},
+        "state": {},
+        "context": {"ductile_plugin": "mail"},
+        "deadline_at": "2026-02-08T12:00:00.000000Z",
+    }
+
+
+def test_a_payload_is_passed_when_there_is_one() -> None:
+    """SPEC 3.3: an empty payload is a payload."""
+    assert decoded(a_request(payload={}))["payload"] == {}
+
+
+def test_the_event_says_what_happened() -> None:
+    """SPEC 3.3: with key and headers only where it has them."""
+    plain = {
+        "type": "file.changed",
+        "payload": {"n": 1},
+        "source": "watch",
+        "timestamp": "2026-02-08T12:00:00.000000Z",
+        "event_id": "e1",
+    }
+    assert decoded(a_request("handle"))["event"] == plain
+    full = replace(EVENT, dedupe_key="k", headers={"x-id": "7"})
+    expected = {**plain, "dedupe_key": "k", "headers": {"x-id": "7"}}
+    assert decoded(a_request("handle", event=full))["event"] == expected
+
+
+@pytest.mark.parametrize("payload", [None, {"a": 1}])
+@pytest.mark.parametrize("command", ["poll", "health", "init"])
+def test_poll_health_and_init_never_get_an_event(command: str, payload: JsonValue) -> None:
+    """SPEC 3.3: they are not about something that happened."""
+    assert "event" not in decoded(a_request(command, payload=payload))
+
+
+def test_a_custom_command_gets_the_event_with_its_payload() -> None:
+    """SPEC 3.3: only when it was given a payload."""
+    assert "event" in decoded(a_request("sync", payload={}))
+    assert "event" not in decoded(a_request("sync"))
+    assert carries_event("sync", has_payload=True)
+    assert not carries_event("sync", has_payload=False)
+
+
+def test_handle_without_an_event_cannot_be_made() -> None:
+    """SPEC 3.3: handle always has one, so its absence is a defect of ours, found at once."""
+    with pytest.raises(ValueError, match="needs an event"):
+        a_request("handle", event=None)
+
+
+def test_integers_stay_exact() -> None:
+    """SPEC 3.3: beyond 2^53, and beyond 64 bits."""
+    state: dict[str, JsonValue] = {"a": 2**53 + 1, "b": -(2**64) - 1, "c": 10**40}
+    assert decoded(a_request(state=state))["state"] == state
+
+
+def test_text_that_is_not_unicode_does_not_stop_a_job() -> None:
+    """SPEC 2.1: a variable of the environment may hold any bytes, and come into the configuration."""
+    assert decoded(a_request(config={"k": "\udcff ü"}))["config"] == {"k": "\udcff ü"}

@@ -1,0 +1,183 @@
+"""What counts as an answer, and what is said about what does not (SPEC 3.3)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ductile.core.json_values import JsonValue
+from ductile.core.outcomes import Emitted, Response
+from ductile.protocol.response import (
+    MAX_DEPTH,
+    Answer,
+    LogLevel,
+    PluginLog,
+    ProtocolFault,
+    decode_response,
+)
+
+
+def answer(**fields: JsonValue) -> Answer | ProtocolFault:
+    return decode_response(json.dumps(fields).encode())
+
+
+def ok(**fields: JsonValue) -> Response:
+    found = answer(status="ok", **{"result": "x", **fields})
+    assert isinstance(found, Answer), found
+    return found.response
+
+
+def fault(**fields: JsonValue) -> str:
+    found = answer(**fields)
+    assert isinstance(found, ProtocolFault), found
+    return found.message
+
+
+@pytest.mark.parametrize("result", ["text", 0, False, 1.5, [], {}, {"a": None}, [None], 2**80])
+def test_any_value_is_a_result_but_null_and_blank(result: JsonValue) -> None:
+    """SPEC 3.3: zero, false and empty collections are results."""
+    assert ok(result=result) == Response(ok=True, result=result)
+
+
+@pytest.mark.parametrize("result", [None, "", " \n\t"])
+def test_ok_needs_a_result(result: JsonValue) -> None:
+    """SPEC 3.3: `result` is required with ok."""
+    assert "`result`" in fault(status="ok", result=result)
+    assert "`result`" in fault(status="ok")
+
+
+@pytest.mark.parametrize("error", [None, "", "  ", 5, ["x"]])
+def test_error_needs_a_text(error: JsonValue) -> None:
+    """SPEC 3.3: `error` is required with error."""
+    assert "`error`" in fault(status="error", error=error)
+
+
+def test_an_error_may_be_retried_unless_it_says_otherwise() -> None:
+    """SPEC 3.3: `retry` is true by default."""
+    lasting = answer(status="error", error="no", retry=False)
+    passing = answer(status="error", error="no", events=[{"type": "t", "payload": {}}])
+    assert isinstance(lasting, Answer)
+    assert isinstance(passing, Answer)
+    assert not lasting.response.retry
+    assert passing.response == Response(ok=False, error="no", events=(Emitted(type="t", payload={}),))
+
+
+def test_everything_a_response_may_carry() -> None:
+    """SPEC 3.3, 9.4: events, state, artifacts and log lines; unknown fields are ignored."""
+    found = answer(
+        status="ok",
+        result={"n": 1},
+        events=[{"type": "a", "payload": {"x": 1}, "dedupe_key": "k"}, {"type": "b"}],
+        state_updates={"last": 5},
+        logs=[{"level": "debug", "message": "d"}, {"level": "WARNING", "message": "w"}, {"message": "m"}],
+        artifacts=[{"name": "f", "path": "/f", "size": 3, "extra": 1}, {"name": "g", "url": "u:"}],
+        unknown={"deep": []},
+    )
+    assert found == Answer(
+        response=Response(
+            ok=True,
+            result={"n": 1},
+            events=(Emitted(type="a", payload={"x": 1}, dedupe_key="k"), Emitted(type="b", payload={})),
+            state_updates={"last": 5},
+            artifacts=(
+                {"name": "f", "path": "/f", "size": 3, "extra": 1},
+                {"name": "g", "url": "u:"},
+            ),
+        ),
+        logs=(
+            PluginLog(level=LogLevel.DEBUG, message="d"),
+            PluginLog(level=LogLevel.WARN, message="w"),
+            PluginLog(level=LogLevel.INFO, message="m"),
+        ),
+    )
+
+
+def test_null_is_the_same_as_absent() -> None:
+    """SPEC 3.3: in some languages an empty list or an unset field is written as null."""
+    absent: dict[str, JsonValue] = dict.fromkeys(
+        ("error", "retry", "events", "state_updates", "logs", "artifacts")
+    )
+    assert ok(**absent) == Response(ok=True, result="x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"status": "fine"}, "`status`"),
+        ({"status": None}, "`status`"),
+        ({"status": True}, "`status`"),
+        ({"error": 1}, "`error`"),
+        ({"retry": "no"}, "`retry`"),
+        ({"retry": 0}, "`retry`"),
+        ({"events": {}}, "`events`"),
+        ({"events": ["x"]}, "`events[0]`"),
+        ({"events": [{"type": "t"}, {"type": ""}]}, "`events[1]`.type"),
+        ({"events": [{"payload": {}}]}, "`events[0]`.type"),
+        ({"events": [{"type": "t", "payload": [1]}]}, "`events[0]`.payload"),
+        ({"events": [{"type": "t", "dedupe_key": 5}]}, "`events[0]`.dedupe_key"),
+        ({"state_updates": [1]}, "`state_updates`"),
+        ({"logs": "x"}, "`logs`"),
+        ({"logs": [{"level": "info"}]}, "`logs[0]`.message"),
+        ({"logs": [{"level": 3, "message": "m"}]}, "`logs[0]`.level"),
+        ({"artifacts": [{"path": "/f"}]}, "`artifacts[0]`.name"),
+        ({"artifacts": [{"name": "f"}]}, "`artifacts[0]`"),
+        ({"artifacts": [{"name": "f", "path": "/f", "url": "u:"}]}, "`artifacts[0]`"),
+        ({"artifacts": [{"name": "f", "path": "/f", "size": True}]}, "`artifacts[0]`.size"),
+        ({"artifacts": [{"name": "f", "path": "/f", "sha256": 1}]}, "`artifacts[0]`.sha256"),
+    ],
+)
+def test_wrong_types_are_named(fields: dict[str, JsonValue], place: str) -> None:
+    """SPEC 3.3: a wrong type is a protocol error, and the message says where it is."""
+    assert place in fault(**{"status": "ok", "result": "x", **fields})
+
+
+@pytest.mark.parametrize(
+    ("stdout", "words"),
+    [
+        (b"", "empty"),
+        (b" \r\n\t", "empty"),
+        (b"hello", "it begins with 'hello'"),
+        (b"[]", "a list"),
+        (b'"text"', "the text"),
+        (b"null", "null"),
+        (b"12", "a number"),
+        (b'{"status": "ok", "result": 1} {}', "trailing"),
+        (b'{"status": "ok", "result": 1}\nbye', "trailing"),
+        (b'{"status": "ok", "result": NaN}', "not one JSON object"),
+        (b'{"status": "ok", "result": -Infinity}', "not one JSON object"),
+        (b'{"status": "ok", "result": 1e999}', "out of range"),
+        (b'{"status": "ok", "result": ' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"status": "ok", "result": "\xff"}', "not UTF-8"),
+        (b'{"status": "ok", "result": "\xed\xa0\x80"}', "not UTF-8"),
+        (b'{"status": "ok", "result": "\\ud800 and more text"}', "surrogate"),
+        (b'{"status": "ok", "result": "x"', "not one JSON object"),
+        (b"{'status': 'ok'}", "not one JSON object"),
+        (b'\xef\xbb\xbf{"status": "ok", "result": 1}', "not one JSON object"),
+        (b"\0" * 10, "not one JSON object"),
+    ],
+)
+def test_what_is_not_one_json_object(stdout: bytes, words: str) -> None:
+    """SPEC 3.3: each is a protocol error with a reason that helps to find the mistake."""
+    found = decode_response(stdout)
+    assert isinstance(found, ProtocolFault)
+    assert words in found.message
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+@pytest.mark.parametrize("levels", [MAX_DEPTH, 1_000, 5_000, 500_000])
+def test_deep_nesting_is_refused_whatever_the_depth(opening: bytes, levels: int) -> None:
+    """SPEC 3.3: a plugin may never crash the core, neither here nor where the answer is stored."""
+    closing = b"]" if opening == b"[" else b"}"
+    stdout = b'{"status": "ok", "result": ' + opening * levels + b"1" + closing * levels + b"}"
+    found = decode_response(stdout)
+    assert isinstance(found, ProtocolFault)
+    assert "nested deeper" in found.message
+
+
+def test_nesting_up_to_the_limit_is_fine_and_width_does_not_count() -> None:
+    """SPEC 3.3: the limit is on depth alone."""
+    levels = MAX_DEPTH - 1
+    deep = b'{"status": "ok", "result": ' + b"[" * levels + b"]" * levels + b"}"
+    assert isinstance(decode_response(deep), Answer)
+    assert ok(result=[[] for _ in range(MAX_DEPTH * 5)]).ok

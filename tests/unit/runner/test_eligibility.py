@@ -1,0 +1,54 @@
+"""Which first lines name a Python that can be started warm (ENGINE 12)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders.zoo import an_executable
+from ductile.runner.warm.eligibility import Interpreter, StartsCold, find_interpreter
+
+
+@pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
+def test_an_interpreter_is_named_by_its_path(name: str) -> None:
+    """ENGINE 12: with no option."""
+    path = f"/opt/x/bin/{name}"
+    assert find_interpreter(path, None) == Interpreter(path=path, argv0=path)
+
+
+@pytest.mark.parametrize(
+    "first_line",
+    [
+        None,
+        "",
+        "/usr/bin/python3 -u",
+        "/usr/bin/python2",
+        "/usr/bin/python3-config",
+        "/usr/bin/pypy3",
+        "/usr/bin/env -S python3",
+        "/usr/bin/env python3 -u",
+        "/usr/bin/env uv run",
+        "/usr/bin/env node",
+        "/usr/bin/env ./python3",
+        "python3",
+        "bin/python3",
+        "/bin/sh",
+        "/usr/bin/python3\r",
+    ],
+)
+def test_everything_else_starts_cold(first_line: str | None) -> None:
+    """ENGINE 12: in any doubt."""
+    assert isinstance(find_interpreter(first_line, "/usr/bin:/bin"), StartsCold)
+
+
+def test_env_takes_the_first_on_the_path_that_can_be_run(tmp_path: Path) -> None:
+    """ENGINE 12: as `env` itself would; relative places depend on where it runs, so they do not count."""
+    an_executable(tmp_path / "a", "", name="python3", mode=0o644)
+    (tmp_path / "b" / "python3").mkdir(parents=True)
+    right = an_executable(tmp_path / "c", "", name="python3")
+    an_executable(tmp_path / "d", "", name="python3")
+    path = ":".join(["", ".", *(str(tmp_path / name) for name in "abcd")])
+    assert find_interpreter("/usr/bin/env python3", path) == Interpreter(path=str(right), argv0="python3")
+    assert isinstance(find_interpreter("/usr/bin/env python3", str(tmp_path / "a")), StartsCold)
+    assert isinstance(find_interpreter("/usr/bin/env python3", None), StartsCold)

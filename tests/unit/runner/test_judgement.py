@@ -1,0 +1,63 @@
+"""What is said about an attempt that failed (SPEC 3.3, 4.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.core.outcomes import Failed
+from ductile.runner.judgement import Remark, judge
+from ductile.runner.port import Exited, ExitStatus, Remains, Run
+
+
+def failed(status: ExitStatus, stdout: bytes = b"", stderr: bytes = b"") -> Failed:
+    outcome = judge(Exited(remains=Remains(status=status, stdout=stdout, stderr=stderr))).outcome
+    assert isinstance(outcome, Failed)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (ExitStatus(exit_code=3), "exited with status 3; stdout is empty"),
+        (ExitStatus(exit_code=78), "exited with status 78, a configuration error"),
+        (ExitStatus(signal=9), "killed by SIGKILL"),
+        (ExitStatus(signal=63), "killed by signal 63"),
+        (ExitStatus(exit_code=0), "stdout is empty"),
+    ],
+)
+def test_the_error_says_how_it_ended(status: ExitStatus, words: str) -> None:
+    """SPEC 1: you can always tell what happened and why."""
+    assert failed(status).error.startswith(words)
+
+
+def test_the_error_ends_with_the_last_words_on_stderr() -> None:
+    """SPEC 1: where a traceback has its message."""
+    trace = b"Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'x'\n"
+    error = failed(ExitStatus(exit_code=1), stderr=trace).error
+    assert error.endswith("stderr ends with: ModuleNotFoundError: No module named 'x'")
+    assert len(failed(ExitStatus(exit_code=1), stderr=b"x" * 10_000).error) < 400
+
+
+def test_the_output_is_kept_with_what_cannot_be_read_replaced() -> None:
+    """SPEC 3.3: stdout and stderr are kept, whatever they hold."""
+    evidence = failed(ExitStatus(exit_code=0), stdout=b"a\xffb\0c", stderr=b"\xed\xa0\x80").evidence
+    assert evidence.stdout == "a\ufffdb\ufffdc"
+    assert evidence.stderr == "\ufffd\ufffd\ufffd"
+
+
+def test_what_was_cut_or_left_over_is_remarked_upon() -> None:
+    """SPEC 3.4: warned about, and nothing more."""
+    remains = Remains(
+        status=ExitStatus(exit_code=0),
+        stdout=b'{"status": "ok", "result": 1}',
+        stderr=b"",
+        stderr_cut=True,
+        leftovers=True,
+    )
+    assert judge(Exited(remains=remains)).remarks == (Remark.STDERR_CUT, Remark.LEFTOVERS)
+
+
+def test_a_run_does_not_show_its_environment() -> None:
+    """SPEC 2.1: the environment may hold secrets; a value that is logged by accident must not."""
+    run = Run.__dataclass_fields__["environment"]
+    assert run.repr is False
