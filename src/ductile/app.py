@@ -9,14 +9,14 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import SystemRandom
 
-from ductile.config.snapshot import Snapshot, SqliteLocation
-from ductile.control.place import socket_path
+from ductile.config.snapshot import Snapshot
+from ductile.control.place import leave_link, remove_link, socket_path
 from ductile.control.server import ControlServer
 from ductile.core.json_values import JsonObject
 from ductile.engine.alone import TreeRunner
@@ -26,20 +26,17 @@ from ductile.engine.execution import Executor, Surroundings
 from ductile.engine.lock import StoreLock
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
-from ductile.errors import ConfigError, DuctileError
+from ductile.errors import ConflictError, DeniedError, DuctileError, StoreBusyError
 from ductile.operations import registry
-from ductile.operations.configuration import open_configuration
+from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.logs import LogWriter
-from ductile.telemetry.signals import Signal, Signals, Subscriber
+from ductile.telemetry.news import News
+from ductile.telemetry.signals import Happening, Signal, Signals, Subscriber
 
-
-def state_file(snapshot: Snapshot) -> Path:
-    if not isinstance(snapshot.state, SqliteLocation):
-        raise ConfigError("state.url is not supported by this version", hint="Use state.path.")
-    return snapshot.state.path
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def _now() -> datetime:
@@ -50,9 +47,10 @@ async def serve(
     named: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
 ) -> None:
     """Run the daemon until it is told to stop. Whatever it could not deal with is raised at the end."""
-    snapshot = open_configuration(named, environ).snapshot
+    opened = open_configuration(named, environ)
+    snapshot = opened.snapshot
     path = state_file(snapshot)
-    lock = StoreLock(path.parent)
+    lock = _lock(path.parent)
     log = LogWriter(sys.stdout.buffer, _now)
     signals = Signals()
     signals.subscribe(log)
@@ -60,11 +58,6 @@ async def serve(
         signals.subscribe(subscriber)
     _follow(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
-
-    def load() -> Snapshot:
-        fresh = open_configuration(named, environ).snapshot
-        _follow(log, fresh)
-        return fresh
 
     store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
     runner = WarmRunner()
@@ -75,10 +68,13 @@ async def serve(
         dice=SystemRandom(),
         signals=signals,
         environ=environ,
-        load=load,
+        load=lambda: open_configuration(named, environ).snapshot,
     )
+    engine = Engine(equipment, snapshot)
+    signals.subscribe(_keep_following(log, engine))
+    socket = socket_path(path.parent, environ)
     try:
-        await _serve_with(Engine(equipment, snapshot), equipment, socket_path(path.parent, environ))
+        await _serve_with(engine, equipment, socket, opened.loaded.path)
     finally:
         await runner.close()
         await store.close()
@@ -87,24 +83,30 @@ async def serve(
         log.close()
 
 
-async def _serve_with(engine: Engine, equipment: Equipment, socket: Path) -> None:
+async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config_file: Path) -> None:
+    news = News()
+    equipment.signals.subscribe(news)
     desk = Desk(
         store=equipment.store,
         snapshot=engine.snapshot,
         now=equipment.clock.now,
         dice=equipment.dice,
         engine=engine,
+        load=equipment.load,
+        news=news,
     )
     control = ControlServer(socket, registry.at(desk))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         loop.add_signal_handler(number, engine.stop)
     reloads: set[asyncio.Task[object]] = set()
     loop.add_signal_handler(signal.SIGHUP, _reload_in_background(engine, reloads))
     await control.start()
+    leave_link(config_file, socket)
     try:
         await engine.run(lambda: equipment.signals.emit(Signal.SERVICE_READY))
     finally:
+        remove_link(config_file, socket)
         await control.stop()
 
 
@@ -129,15 +131,25 @@ def _follow(log: LogWriter, snapshot: Snapshot) -> None:
     log.configure(level=str(service.log_level), text=str(service.log_format) == "text")
 
 
+def _keep_following(log: LogWriter, engine: Engine) -> Subscriber:
+    """Level and format of the log are those of the configuration in force, not of one that was refused."""
+
+    def follow(happening: Happening) -> None:
+        if happening.signal is Signal.CONFIG_LOADED:
+            _follow(log, engine.snapshot())
+
+    return follow
+
+
 @asynccontextmanager
 async def without_daemon(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[Desk]:
     """The store while no daemon runs: under its lock, without scheduler and listeners.
 
-    Raises `ConflictError` if a daemon holds the store.
+    Raises `StoreBusyError` if somebody holds it.
     """
     snapshot = open_configuration(named, environ).snapshot
     path = state_file(snapshot)
-    lock = StoreLock(path.parent)
+    lock = _lock_for_a_moment(path.parent)
     try:
         store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
         try:
@@ -148,6 +160,27 @@ async def without_daemon(named: str | None, environ: Mapping[str, str]) -> Async
         lock.release()
 
 
+def _lock(directory: Path) -> StoreLock:
+    try:
+        return StoreLock(directory)
+    except OSError as error:
+        raise DeniedError(
+            f"the store's directory {directory} cannot be used: {error.strerror}",
+            hint="Look at its permissions, or set state.path to another place.",
+        ) from error
+
+
+def _lock_for_a_moment(directory: Path) -> StoreLock:
+    try:
+        return _lock(directory)
+    except ConflictError as held:
+        raise StoreBusyError(
+            f"{held.message}, and does not answer",
+            hint="It may just be starting, stopping or running a job: try again.",
+            details=held.details,
+        ) from held
+
+
 async def ask_without_daemon(
     named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
 ) -> JsonObject:
@@ -156,8 +189,13 @@ async def ask_without_daemon(
         return await registry.OPERATIONS[operation](desk, given)
 
 
-async def run_without_daemon(named: str | None, environ: Mapping[str, str], given: JsonObject) -> JsonObject:
-    """Submit one job and run it here, with everything it leads to; what `job.show` says of it then."""
+async def run_without_daemon(
+    named: str | None, environ: Mapping[str, str], given: JsonObject, *, patience: timedelta | None = None
+) -> JsonObject:
+    """Submit one job and run it here, with everything it leads to; what `job.show` says of it then.
+
+    When `patience` ends, or at the first signal, what runs is ended and goes back to the queue.
+    """
     async with without_daemon(named, environ) as desk:
         tree = TreeRunner(desk.store, owner=f"cli:{os.getpid()}")
         followers = Followers(
@@ -178,7 +216,30 @@ async def run_without_daemon(named: str | None, environ: Mapping[str, str], give
         )
         try:
             submitted = await registry.OPERATIONS["plugin.run"](desk, given)
-            await tree.run(executor, str(submitted["job_id"]))
+            with _stoppable(executor, patience):
+                await tree.run(executor, str(submitted["job_id"]))
         finally:
             await runner.close()
         return await registry.OPERATIONS["job.show"](desk, {"job_id": submitted["job_id"]})
+
+
+@contextmanager
+def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[None]:
+    """Meanwhile a signal ends what runs, as it does for the daemon: first in good order, then at once."""
+    loop = asyncio.get_running_loop()
+    asked: list[None] = []
+
+    def stop() -> None:
+        executor.stop_all(at_once=bool(asked))
+        asked.append(None)
+
+    for number in _STOPPING:
+        loop.add_signal_handler(number, stop)
+    timer = None if patience is None else loop.call_later(patience.total_seconds(), stop)
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for number in _STOPPING:
+            loop.remove_signal_handler(number)

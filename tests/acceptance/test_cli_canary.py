@@ -62,6 +62,10 @@ ARGUMENTS = {
     "SECTION": ["plugins", "plugins.echo.config", "tokens", "state", "webhooks"],
     "VALUE": ["1"],
     "DIR": ["."],
+    "PLUGIN": ["echo"],
+    "COMMAND": ["poll"],
+    "SCHEDULE": ["default"],
+    "JOB": ["01a1e1b0"],
 }
 
 
@@ -101,9 +105,14 @@ def lines() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
-def test_no_command_shows_a_secret(place: Place, form: list[str]) -> None:
-    """SPEC 2.1: in no output, as text or JSON, good or bad."""
+@pytest.mark.parametrize("store", ["a database", "a file"])
+def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) -> None:
+    """SPEC 2.1: in no output, as text or JSON, good or bad; nor after a job was given all of them."""
+    if store == "a file":
+        text = "\n".join(line for line in CONFIG.splitlines() if line.split(":")[0] not in ("state", "  url"))
+        (place.directory / "config.yaml").write_text(f"{text}\n")
     assert place.ductile("config", "lock").status == 0
+    assert place.ductile("run", "echo").status == (0 if store == "a file" else 78)
     for words in lines():
         ran = place.ductile(*words, *form)
         shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]

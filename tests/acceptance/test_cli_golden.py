@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from builders.daemons import BROKEN, answering
 from builders.plugins import a_manifest, a_plugin
 from builders.terminal import Terminal
 
@@ -68,7 +69,44 @@ def refused_plugins(place: Path) -> None:
     (root / "half-done" / "run.py").write_text("")
 
 
+def a_broken_plugin(place: Path) -> None:
+    a_config("plugins:\n  echo: {}\n  broken: {}\n  table: {}\n")(place)
+    root = place / "demo" / "plugins"
+    a_plugin(root, "broken", script=BROKEN)
+    a_plugin(root, "table", script=answering({"status": "ok", "result": {"rows": 2}}))
+
+
 SCENARIOS = {
+    "without_a_daemon": Scenario(
+        a_broken_plugin,
+        (
+            "ductile status --config demo",
+            "ductile run echo --config demo",
+            "ductile run table --config demo",
+            "ductile run broken --config demo",
+            "ductile run ecko --config demo",
+            "ductile run echo shout --config demo",
+            """ductile run echo --payload '{"a": }' --config demo""",
+            "ductile run echo --dry-run --config demo",
+            "ductile job list --config demo",
+            "ductile queue --config demo",
+            "ductile queue status --config demo",
+            "ductile queue statsu --config demo",
+            "ductile status --config demo",
+            "ductile schedule list --config demo",
+            "ductile schedule pause echo --config demo",
+            "ductile system breaker brokn --config demo",
+            "ductile queue purge --config demo",
+            "ductile queue purge broken --dry-run --config demo",
+            "ductile queue purge broken --config demo",
+            "ductile queue purge --all --json --config demo",
+            "ductile job list --status dead --config demo",
+            "ductile job show 01234567 --config demo",
+            "ductile system start --dry-run --config demo",
+            "ductile system stop --config demo",
+            "ductile reload --json --config demo",
+        ),
+    ),
     "first_steps": Scenario(
         nothing,
         (
@@ -117,6 +155,8 @@ SCENARIOS = {
             "ductile config --help",
             "ductile config set --help",
             "ductile help plugin check",
+            "ductile queue --help",
+            "ductile run --help",
         ),
     ),
     "unknown_command": Scenario(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeAlias
 
-from ductile.errors import Exit
+from ductile.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
@@ -19,6 +19,9 @@ class Call(NamedTuple):
     config: str | None
     verbose: bool
     environ: Mapping[str, str]
+    json: bool
+    #: For answers that come bit by bit; whatever is known at once belongs into the `Answer`.
+    out: TextIO
 
     def text(self, name: str) -> str:
         """An argument that has to be given."""
@@ -28,6 +31,14 @@ class Call(NamedTuple):
         value = self.arguments.get(name)
         return None if value is None else str(value)
 
+    def number(self, name: str) -> int | None:
+        value = self.optional(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()):
+            raise UsageError(f"--{name} needs a whole number, not {value!r}")
+        return int(value)
+
     def switch(self, name: str) -> bool:
         return bool(self.arguments.get(name))
 
@@ -35,9 +46,13 @@ class Call(NamedTuple):
 class Answer(NamedTuple):
     """The same answer for programs and for people; only the one that was asked for is rendered."""
 
-    data: JsonObject
-    text: Callable[[Screen], str]
+    #: None where everything has been shown already.
+    data: JsonObject | None
+    #: None where there is nothing to print on standard output.
+    text: Callable[[Screen], str] | None = None
     exit_status: Exit = Exit.OK
+    #: What people are told beside the answer, on standard error: it is not what a script asked for.
+    aside: Callable[[Screen], str] | None = None
 
 
 Command: TypeAlias = Callable[[Call], Answer]

@@ -5,68 +5,44 @@ Nothing is imported that a command needs to run; a row names the function as tex
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ductile.cli.engine_commands import JOB, PLUGIN_RUN, QUEUE, SCHEDULE, SYSTEM
+from ductile.cli.grammar import (
+    CONFIG,
+    DRY_RUN,
+    EVERYWHERE,
+    HELP,
+    JSON,
+    VERBOSE,
+    VERSION,
+    Action,
+    Argument,
+    Noun,
+    Option,
+    ShortForm,
+)
 
-
-class Argument(NamedTuple):
-    """A positional argument."""
-
-    name: str
-    help: str
-    required: bool = True
-
-
-class Option(NamedTuple):
-    """An option; one without `metavar` is a switch."""
-
-    flags: tuple[str, ...]
-    help: str
-    metavar: str | None = None
-
-    @property
-    def destination(self) -> str:
-        return self.flags[-1].lstrip("-").replace("-", "_")
-
-
-class Action(NamedTuple):
-    """Something that can be done. `run` is `module:function` inside this package."""
-
-    name: str
-    summary: str
-    run: str
-    arguments: tuple[Argument, ...] = ()
-    options: tuple[Option, ...] = ()
-    about: str = ""
-
-
-class Noun(NamedTuple):
-    name: str
-    summary: str
-    actions: tuple[Action, ...]
-
-    def action(self, name: str) -> Action | None:
-        return next((action for action in self.actions if action.name == name), None)
-
-
-class ShortForm(NamedTuple):
-    """A word that stands for a noun and an action."""
-
-    name: str
-    noun: str
-    action: str
-    summary: str
-
-
-CONFIG = Option(("--config",), "configuration file, or the directory that holds config.yaml", "PATH")
-JSON = Option(("--json",), "answer in JSON, errors too")
-VERBOSE = Option(("-v", "--verbose"), "tell more; for an unexpected fault, show the traceback")
-HELP = Option(("-h", "--help"), "show this help")
-VERSION = Option(("--version",), "show the version")
-#: Accepted by every command, before the noun, before the action and after it.
-EVERYWHERE = (CONFIG, JSON, VERBOSE, HELP)
-DRY_RUN = Option(("--dry-run",), "show what would be done, and do nothing")
+__all__ = [
+    "CONFIG",
+    "EVERYWHERE",
+    "HELP",
+    "JSON",
+    "NOUNS",
+    "SHORT_FORMS",
+    "VERBOSE",
+    "VERSION",
+    "VERSION_ACTION",
+    "Action",
+    "Argument",
+    "Noun",
+    "Option",
+    "ShortForm",
+    "find_noun",
+    "find_short_form",
+    "first_words",
+]
 
 NOUNS = (
+    SYSTEM,
     Noun(
         "config",
         "check, seal, read and change the configuration",
@@ -126,8 +102,9 @@ NOUNS = (
     ),
     Noun(
         "plugin",
-        "see which plugins there are, and whether they can run",
+        "run a plugin; see which there are, and whether they can run",
         (
+            PLUGIN_RUN,
             Action("list", "list the plugins: active, disabled, refused, available", "plugin:list_all"),
             Action(
                 "show",
@@ -147,11 +124,19 @@ NOUNS = (
             ),
         ),
     ),
+    JOB,
+    QUEUE,
+    SCHEDULE,
 )
 
 VERSION_ACTION = Action("version", "show the version", "version:show")
 
 SHORT_FORMS = (
+    ShortForm("run", "plugin", "run", "run a plugin and show its result"),
+    ShortForm("status", "system", "status", "show the daemon, the queue and every plugin"),
+    ShortForm("logs", "system", "logs", "show what ran, as the ledger has it"),
+    ShortForm("queue", "queue", "list", "list what runs and what waits"),
+    ShortForm("reload", "system", "reload", "put the changed configuration into force"),
     ShortForm("init", "config", "init", "write a working, sealed starter configuration"),
     ShortForm("plugins", "plugin", "list", "list the plugins"),
 )

@@ -48,7 +48,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         request = parse(words)
         if request.action is None or request.help:
             return _show_help(request, out, err)
-        return _show_answer(_call(request.action, request, environ), request, environ, out)
+        return _show_answer(_call(request.action, request, environ, out), request, environ, out, err)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -74,7 +74,7 @@ def _as_error(fault: Exception, words: Sequence[str], err: TextIO) -> DuctileErr
     )
 
 
-def _call(action: Action, request: Request, environ: Mapping[str, str]) -> Answer:
+def _call(action: Action, request: Request, environ: Mapping[str, str], out: TextIO) -> Answer:
     from ductile.cli.answers import Call  # noqa: PLC0415 - help does without
 
     return _load(action)(
@@ -83,6 +83,8 @@ def _call(action: Action, request: Request, environ: Mapping[str, str]) -> Answe
             config=request.config,
             verbose=request.verbose,
             environ=environ,
+            json=request.json,
+            out=out,
         )
     )
 
@@ -114,13 +116,17 @@ def _show_help(request: Request, out: TextIO, err: TextIO) -> int:
     return _USAGE
 
 
-def _show_answer(answer: Answer, request: Request, environ: Mapping[str, str], out: TextIO) -> int:
-    if request.json:
+def _show_answer(
+    answer: Answer, request: Request, environ: Mapping[str, str], out: TextIO, err: TextIO
+) -> int:
+    if answer.data is not None and request.json:
         print(_json(answer.data), file=out)
-    else:
+    elif answer.data is not None:
         from ductile.cli.screen import screen_for  # noqa: PLC0415
 
-        print(answer.text(screen_for(out, environ)), file=out)
+        for part, stream in ((answer.text, out), (answer.aside, err)):
+            if part is not None:
+                print(part(screen_for(stream, environ)), file=stream)
     return answer.exit_status
 
 

@@ -76,12 +76,20 @@ def parse(words: Sequence[str]) -> Request:
         return parse([*rest[:2], HELP.flags[-1], *(JSON.flags if lead.json else ())])
     if first in (VERSION_ACTION.name, *VERSION.flags):
         return _parse_action(None, VERSION_ACTION, VERSION_ACTION.name, lead, rest)
-    if (form := find_short_form(first)) is not None:
+    if (form := find_short_form(first)) is not None and not _means_noun(first, rest):
         noun = find_noun(form.noun)
         action = None if noun is None else noun.action(form.action)
         if action is not None:
             return _parse_action(noun, action, first, lead, rest)
     return _parse_noun(first, lead, rest)
+
+
+def _means_noun(name: str, rest: list[str]) -> bool:
+    """`queue` alone lists the queue, and is a noun as soon as an action or a wish for help follows."""
+    noun = find_noun(name)
+    if noun is None or not rest:
+        return False
+    return not rest[0].startswith("-") or any(word in HELP.flags or noun.action(word) for word in rest)
 
 
 def _parse_noun(name: str, lead: _Lead, rest: list[str]) -> Request:

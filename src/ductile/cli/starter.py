@@ -58,8 +58,8 @@ def _text(starter: Starter, named: str, screen: Screen) -> str:
             "",
             "Next:",
             "",
-            f"  ductile config check --config {place}",
-            f"  ductile plugin list --config {place}",
+            f"  ductile run echo --config {place}",
+            f"  ductile system start --config {place}",
         ]
     )
 

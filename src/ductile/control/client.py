@@ -9,27 +9,50 @@ from typing import Any
 
 from ductile import errors
 from ductile.core.json_values import JsonObject
-from ductile.errors import DaemonNotRunningError, DuctileError
+from ductile.errors import ConfigError, DaemonNotRunningError, DuctileError, Problem, StoreBusyError
 
 _CONNECT_SECONDS = 5.0
 
 
 def ask(path: Path, operation: str, given: JsonObject, *, timeout: float | None = None) -> JsonObject:
     """The daemon's answer; `DaemonNotRunningError` if nobody listens, its own error if it refuses."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_CONNECT_SECONDS)
-        try:
-            connection.connect(str(path))
-        except OSError as error:
-            raise DaemonNotRunningError(
-                "no daemon is running here", hint="Start it with `ductile system start`."
-            ) from error
+    connection = reach(path)
+    if connection is None:
+        raise not_running()
+    return converse(connection, operation, given, timeout=timeout)
+
+
+def reach(path: Path) -> socket.socket | None:
+    """A connection to the daemon; None if nobody listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT_SECONDS)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def converse(
+    connection: socket.socket, operation: str, given: JsonObject, *, timeout: float | None
+) -> JsonObject:
+    """One question and its answer. `StoreBusyError` if the daemon takes longer than `timeout` seconds."""
+    with connection:
         connection.settimeout(timeout)
-        line = _talk(connection, json.dumps({"operation": operation, "given": given}).encode())
+        try:
+            connection.sendall(json.dumps({"operation": operation, "given": given}).encode() + b"\n")
+            line = _read_line(connection)
+        except TimeoutError:
+            raise StoreBusyError(
+                f"the daemon did not answer within {timeout:.0f} seconds",
+                hint="Try again; its log may tell what keeps it.",
+            ) from None
+        except OSError:
+            line = b""
     if not line.endswith(b"\n"):
         raise DaemonNotRunningError(
-            "the daemon stopped before it answered",
-            hint="Look before you ask again: what you asked for may have been done.",
+            "the daemon stopped before it answered", hint="Ask again when it is back."
         )
     said: dict[str, Any] = json.loads(line)
     if "error" in said:
@@ -38,16 +61,17 @@ def ask(path: Path, operation: str, given: JsonObject, *, timeout: float | None 
     return answer
 
 
-def _talk(connection: socket.socket, request: bytes) -> bytes:
-    """Send a line and read one; without its end if the connection broke."""
-    parts: list[bytes] = []
-    try:
-        connection.sendall(request + b"\n")
-        while not parts or (parts[-1] and not parts[-1].endswith(b"\n")):
-            parts.append(connection.recv(65536))
-    except (BrokenPipeError, ConnectionResetError):
-        return b""
-    return b"".join(parts)
+def not_running() -> DaemonNotRunningError:
+    return DaemonNotRunningError("no daemon is running here", hint="Start it with `ductile system start`.")
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    parts = []
+    while True:
+        part = connection.recv(65536)
+        parts.append(part)
+        if not part or part.endswith(b"\n"):
+            return b"".join(parts)
 
 
 _BY_CODE: dict[str, type[DuctileError]] = {
@@ -60,4 +84,8 @@ _BY_CODE: dict[str, type[DuctileError]] = {
 def _as_error(said: dict[str, Any]) -> DuctileError:
     """The error the daemon raised, as the same class on this side, so that the exit status is the same."""
     kind = _BY_CODE.get(said["code"], DuctileError)
-    return kind(message=said["message"], hint=said.get("hint"), details=said.get("details") or {})
+    message, hint, details = said["message"], said.get("hint"), dict(said.get("details") or {})
+    if issubclass(kind, ConfigError):
+        problems = tuple(Problem(**problem) for problem in details.pop("problems", ()))
+        return kind(message=message, hint=hint, details=details, problems=problems)
+    return kind(message=message, hint=hint, details=details)

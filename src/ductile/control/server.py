@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ductile.core.json_values import JsonObject
-from ductile.errors import DeniedError, DuctileError, UsageError
+from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
@@ -69,14 +69,18 @@ class ControlServer:
         try:
             _refuse_strangers(writer)
             operation, given = _decode(await reader.readuntil(b"\n"))
-            handler = self._operations.get(operation)
-            if handler is None:
-                raise UsageError(f"the daemon knows no operation {operation}", hint="Is it an older version?")
-            return {"answer": await handler(given)}
+            return {"answer": await self._handler(operation)(given)}
         except asyncio.LimitOverrunError:
             return _error(UsageError("the request is too large"))
         except DuctileError as error:
             return _error(error)
+        except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
+            return _error(DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})"))
+
+    def _handler(self, operation: str) -> Operation:
+        if operation not in self._operations:
+            raise UsageError(f"the daemon knows no operation {operation}", hint="Is it an older version?")
+        return self._operations[operation]
 
 
 def _decode(line: bytes) -> tuple[str, JsonObject]:
@@ -88,12 +92,13 @@ def _decode(line: bytes) -> tuple[str, JsonObject]:
 
 
 def _error(error: DuctileError) -> dict[str, Any]:
+    problems = {"problems": error.problems} if isinstance(error, ConfigError) else {}
     return {
         "error": {
             "code": error.code,
             "message": error.message,
             "hint": error.hint,
-            "details": error.details,
+            "details": {**error.details, **problems},
         }
     }
 

@@ -26,6 +26,7 @@ from ductile.config.locate import locate_config
 from ductile.config.model import Config
 from ductile.config.schema import config_schema
 from ductile.config.shape import SectionOf
+from ductile.config.snapshot import SqliteLocation
 from ductile.errors import ConfigError, DeniedError, IntegrityError
 from ductile.operations.effective import fill_in_defaults
 from ductile.plugins.discovery import discover
@@ -106,6 +107,13 @@ def open_configuration(
 ) -> OpenedConfiguration:
     """Find, load and compile. Looking does not need the seal; whatever starts jobs has to verify it."""
     return _compile(load_config(locate_config(named, environ), environ, seal=seal))
+
+
+def state_file(snapshot: Snapshot) -> Path:
+    """Where the store is; the lock and the socket are beside it."""
+    if not isinstance(snapshot.state, SqliteLocation):
+        raise ConfigError("state.url is not supported by this version", hint="Use state.path.")
+    return snapshot.state.path
 
 
 def _compile(loaded: LoadedConfig) -> OpenedConfiguration:

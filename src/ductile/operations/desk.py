@@ -13,6 +13,7 @@ from typing import Protocol
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.store.port import Store
+from ductile.telemetry.news import News
 
 
 class RunningEngine(Protocol):
@@ -59,6 +60,10 @@ class Desk:
     dice: Random
     #: None where a command works on the store while no daemon runs.
     engine: RunningEngine | None = None
+    #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
+    load: Callable[[], Snapshot] | None = None
+    #: Tells that something has happened. Only where an engine runs.
+    news: News | None = None
 
     def wake(self) -> None:
         if self.engine is not None:

@@ -12,24 +12,23 @@ from ductile.core.dedupe import KeyDoor, namespaced_key
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.settlement import LogStatus
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.shown import (
     result_of,
     shown_execution,
     shown_job,
-    shown_ledger,
     shown_transition,
 )
+from ductile.operations.system import engine_of
 from ductile.store.values import (
     DEFAULT_PAGE,
     LARGEST_PAGE,
     CancelAnswer,
     Deduplicated,
     JobFilter,
-    LogFilter,
     RetryAnswer,
     Submission,
 )
@@ -40,11 +39,6 @@ STATUS_ALIASES = {
     "completed": JobStatus.SUCCEEDED,
     "ok": JobStatus.SUCCEEDED,
     "error": JobStatus.FAILED,
-}
-LOG_ALIASES = {
-    "completed": LogStatus.SUCCEEDED,
-    "ok": LogStatus.SUCCEEDED,
-    "error": LogStatus.FAILED,
 }
 LONGEST_WAIT = timedelta(hours=24)
 
@@ -75,6 +69,8 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
         dedupe_key=namespaced_key(KeyDoor.CALLER, read.optional_text(given, "dedupe_key")),
         dedupe_ttl=None if ttl is None else ttl.total_seconds(),
     )
+    if read.flag(given, "dry_run"):
+        return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
     (answer,) = await desk.store.enqueue(Submission(jobs=(job,), dedupe_window=snapshot.service.dedupe_ttl))
     desk.wake()
     return {
@@ -139,38 +135,19 @@ async def list_jobs(desk: Desk, given: JsonObject) -> JsonObject:
     return {"jobs": [shown_job(job) for job in page.rows], "next_cursor": page.next_cursor}
 
 
-async def list_log(desk: Desk, given: JsonObject) -> JsonObject:
-    where = LogFilter(
-        job_id=read.optional_text(given, "job_id"),
-        plugin=read.optional_text(given, "plugin"),
-        command=read.optional_text(given, "command"),
-        status=read.optional_word(given, "status", LogStatus, LOG_ALIASES),
-        submitted_by=read.optional_word(given, "submitted_by", SubmittedBy),
-        completed_from=read.optional_instant(given, "from"),
-        completed_before=read.optional_instant(given, "to"),
-        query=read.optional_text(given, "query"),
-    )
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    page = await desk.store.log(where, limit=limit, cursor=read.optional_text(given, "cursor"))
-    return {"logs": [shown_execution(row) for row in page.rows], "next_cursor": page.next_cursor}
-
-
-async def find_job(desk: Desk, job_id: str) -> Job:
-    job = await desk.store.job(job_id)
-    if job is None:
-        raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
-    return job
-
-
 async def show_job(desk: Desk, given: JsonObject) -> JsonObject:
     """Everything about one job: its fields, what it was given, what it answered, and its history."""
-    job = await find_job(desk, read.text(given, "job_id"))
+    return await _whole_job(desk, await named_job(desk, given))
+
+
+async def _whole_job(desk: Desk, job: Job) -> JsonObject:
     executions = await desk.store.executions(job.id)
     transitions = await desk.store.transitions(job.id)
     return {
         **shown_job(job),
         "payload": job.payload,
         "result": result_of(executions[-1]) if executions else None,
+        "stderr": executions[-1].stderr if executions else None,
         "executions": [shown_execution(row) for row in executions],
         "transitions": [shown_transition(row) for row in transitions],
     }
@@ -178,7 +155,7 @@ async def show_job(desk: Desk, given: JsonObject) -> JsonObject:
 
 async def job_tree(desk: Desk, given: JsonObject) -> JsonObject:
     """The job and everything it led to, nested."""
-    root = await find_job(desk, read.text(given, "job_id"))
+    root = await named_job(desk, given)
     jobs = await desk.store.tree(root.id)
     children: dict[str | None, list[Job]] = {}
     for job in jobs:
@@ -193,72 +170,76 @@ def _branch(job: Job, children: dict[str | None, list[Job]]) -> JsonValue:
 
 async def job_logs(desk: Desk, given: JsonObject) -> JsonObject:
     """What each execution of a job printed."""
-    job = await find_job(desk, read.text(given, "job_id"))
+    job = await named_job(desk, given)
     executions = await desk.store.executions(job.id)
     return {"job_id": job.id, "executions": [shown_execution(row, output=True) for row in executions]}
 
 
 async def wait_for_job(desk: Desk, given: JsonObject) -> JsonObject:
-    """Answer when the job has ended, or when the time is up."""
-    job_id = read.text(given, "job_id")
+    """Answer when the job has ended, or when the time is up or the daemon stops."""
     timeout = read.optional_duration(given, "timeout") or LONGEST_WAIT
-    await find_job(desk, job_id)
-    if desk.engine is None:
-        return await show_job(desk, given)
-    with desk.engine.waiting_for(job_id) as ended:
+    job = await named_job(desk, given)
+    if job.status in TERMINAL:
+        return await _whole_job(desk, job)
+    with engine_of(desk).waiting_for(job.id) as ended:
         # Looked at after registering: an end between the two would never be told.
-        job = await find_job(desk, job_id)
-        if job.status not in TERMINAL:
+        if (await find_job(desk, job.id)).status not in TERMINAL:
             await asyncio.wait({ended}, timeout=timeout.total_seconds())
-    return await show_job(desk, given)
+    return await _whole_job(desk, await find_job(desk, job.id))
 
 
 async def cancel_job(desk: Desk, given: JsonObject) -> JsonObject:
-    job_id = read.text(given, "job_id")
-    answer = await desk.store.cancel(job_id, desk.snapshot().rules)
+    job = await named_job(desk, given)
+    if read.flag(given, "dry_run"):
+        if job.status in TERMINAL:
+            raise _ended_already(job)
+        return {"job_id": job.id, "cancel": None, **_status_of(job), "dry_run": True}
+    answer = await desk.store.cancel(job.id, desk.snapshot().rules)
     match answer:
-        case CancelAnswer.UNKNOWN_JOB:
-            raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
-        case CancelAnswer.ALREADY_ENDED:
-            job = await find_job(desk, job_id)
-            raise ConflictError(f"the job has ended already: {job.status}", details={"status": job.status})
+        case CancelAnswer.UNKNOWN_JOB | CancelAnswer.ALREADY_ENDED:
+            raise _ended_already(await find_job(desk, job.id))
         case CancelAnswer.REQUESTED if desk.engine is not None:
-            await desk.engine.end_running(job_id)
+            await desk.engine.end_running(job.id)
     desk.wake()
-    return {"job_id": job_id, "cancel": answer, **_status_of(await find_job(desk, job_id))}
+    return {"job_id": job.id, "cancel": answer, **_status_of(await find_job(desk, job.id))}
+
+
+def _ended_already(job: Job) -> ConflictError:
+    return ConflictError(f"the job has ended already: {job.status}", details={"status": job.status})
 
 
 async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
-    job_id = read.text(given, "job_id")
-    answer = await desk.store.retry(job_id)
+    job = await named_job(desk, given)
+    if read.flag(given, "dry_run"):
+        _refuse_retry(_expected_answer(job), job)
+        return {"job_id": job.id, **_status_of(job), "dry_run": True}
+    _refuse_retry(await desk.store.retry(job.id), job)
+    desk.wake()
+    return {"job_id": job.id, **_status_of(await find_job(desk, job.id))}
+
+
+def _expected_answer(job: Job) -> RetryAnswer:
+    """As far as the job itself can tell: only the store knows of its run and of what is retained."""
+    if job.status not in TERMINAL:
+        return RetryAnswer.NOT_ENDED
+    return RetryAnswer.SUCCEEDED if job.status is JobStatus.SUCCEEDED else RetryAnswer.QUEUED
+
+
+def _refuse_retry(answer: RetryAnswer, job: Job) -> None:
     match answer:
-        case RetryAnswer.UNKNOWN_JOB:
-            raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
-        case RetryAnswer.RETAINED_NO_MORE:
+        case RetryAnswer.UNKNOWN_JOB | RetryAnswer.RETAINED_NO_MORE:
             raise GoneError("only the log of this job is left", hint="Submit it anew.")
         case RetryAnswer.SUCCEEDED:
             raise ConflictError("the job has succeeded", hint="Submit it anew to run it again.")
         case RetryAnswer.NOT_ENDED:
             raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
         case RetryAnswer.RUN_ENDED:
-            job = await find_job(desk, job_id)
             raise ConflictError(
                 f"the job is step {job.step_path} of a pipeline run that has ended",
                 hint=f"Retry the run: ductile job retry {job.run_id}",
                 details={"run_id": job.run_id, "step": job.step_path},
             )
-    desk.wake()
-    return {"job_id": job_id, **_status_of(await find_job(desk, job_id))}
 
 
 def _status_of(job: Job) -> JsonObject:
     return {"status": job.status, "reason": job.reason}
-
-
-async def tail_ledger(desk: Desk, given: JsonObject) -> JsonObject:
-    """Ledger entries after a number; without one, the latest."""
-    lowest, highest = await desk.store.ledger_range()
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=1000)
-    after = read.number(given, "after", max(0, highest - limit), least=0, most=1 << 62)
-    rows = await desk.store.ledger(after=after, limit=limit)
-    return {"events": [shown_ledger(row) for row in rows], "lowest": lowest, "highest": highest}

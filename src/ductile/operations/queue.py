@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ductile.config.keypath import did_you_mean
 from ductile.core.jobs import JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.errors import UsageError
+from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.shown import shown_job
@@ -37,15 +38,24 @@ async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     """End queued jobs of a plugin, or all of them; they stay in the ledger as dead/purged."""
     plugin = read.optional_text(given, "plugin")
     if plugin is None and not read.flag(given, "all"):
-        raise UsageError("which jobs?", hint="Name a plugin, or say that all are meant.")
+        raise UsageError("which jobs?", hint="Name a plugin, or say --all.")
+    if plugin is not None:
+        await _refuse_unknown(desk, plugin)
     plugins = None if plugin is None else [plugin]
     if read.flag(given, "dry_run"):
         page = await desk.store.jobs(JobFilter(status=JobStatus.QUEUED, plugin=plugin), limit=LARGEST_PAGE)
         ids: list[JsonValue] = [job.id for job in page.rows]
-        return {"purged": 0, "would_purge": ids, "more": page.next_cursor is not None}
+        return {"purged": 0, "would_purge": ids, "more": page.next_cursor is not None, "dry_run": True}
     purged = 0
     while True:
         moved = await desk.store.end_queued(Reason.PURGED, desk.snapshot().rules, plugins=plugins)
         purged += len(moved.jobs)
         if not moved.more:
             return {"purged": purged}
+
+
+async def _refuse_unknown(desk: Desk, plugin: str) -> None:
+    """Not one that is configured no longer: its jobs may still have to go."""
+    known = desk.snapshot().plugins
+    if plugin not in known and not (await desk.store.jobs(JobFilter(plugin=plugin), limit=1)).rows:
+        raise NotFoundError(f"there is no plugin {plugin}", hint=did_you_mean(plugin, known))

@@ -7,7 +7,7 @@ from functools import partial
 
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject
-from ductile.operations import jobs, queue, schedules, system
+from ductile.operations import jobs, log, queue, schedules, system
 from ductile.operations.desk import Desk
 
 Operation = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
@@ -26,8 +26,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "job.wait": jobs.wait_for_job,
     "job.cancel": jobs.cancel_job,
     "job.retry": jobs.retry_job,
-    "log.list": jobs.list_log,
-    "ledger.tail": jobs.tail_ledger,
+    "log.list": log.list_log,
+    "log.follow": log.follow_log,
+    "ledger.tail": log.tail_ledger,
     "queue.status": queue.queue_status,
     "queue.list": queue.queue_list,
     "queue.purge": queue.queue_purge,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from ductile.config.keypath import did_you_mean
 from ductile.core.accounting import preview
 from ductile.core.json_values import JsonObject
 from ductile.engine.schedule_table import slot_of, watched_schedules
-from ductile.errors import NotFoundError
+from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.shown import instant, shown_occurrence
 from ductile.operations.system import engine_of
 from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, ScheduleEntry
+
+_DEFAULT = "default"
 
 
 async def list_schedules(desk: Desk, given: JsonObject) -> JsonObject:
@@ -32,8 +35,8 @@ def _shown(entry: ScheduleEntry) -> JsonObject:
 
 
 async def schedule_history(desk: Desk, given: JsonObject) -> JsonObject:
-    plugin, schedule_id = _named(given)
-    await _known(desk, plugin, schedule_id)
+    entry = await _known(desk, given)
+    plugin, schedule_id = entry.plugin, entry.schedule_id
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
     page = await desk.store.occurrences(
         plugin, schedule_id, limit=limit, cursor=read.optional_text(given, "cursor")
@@ -80,10 +83,17 @@ async def resume_schedule(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 async def _switch(desk: Desk, given: JsonObject, *, paused: bool) -> JsonObject:
-    plugin, schedule_id = _named(given)
-    entry = await _known(desk, plugin, schedule_id)
+    entry = await _known(desk, given)
+    plugin, schedule_id = entry.plugin, entry.schedule_id
     if read.flag(given, "dry_run"):
-        return {"plugin": plugin, "id": schedule_id, "paused": entry.paused_at is not None}
+        now = entry.paused_at is not None
+        return {
+            "plugin": plugin,
+            "id": schedule_id,
+            "paused": now,
+            "would_be_paused": paused,
+            "dry_run": True,
+        }
     if paused or desk.engine is None:
         await desk.store.pause_schedule(plugin, schedule_id, paused=paused)
     else:
@@ -94,18 +104,31 @@ async def _switch(desk: Desk, given: JsonObject, *, paused: bool) -> JsonObject:
 
 
 async def run_schedule(desk: Desk, given: JsonObject) -> JsonObject:
-    plugin, schedule_id = _named(given)
-    await _known(desk, plugin, schedule_id)
-    job_id = await engine_of(desk).run_schedule(plugin, schedule_id)
-    return {"plugin": plugin, "id": schedule_id, "job_id": job_id}
+    engine = engine_of(desk)
+    entry = await _known(desk, given)
+    plugin, schedule_id = entry.plugin, entry.schedule_id
+    if read.flag(given, "dry_run"):
+        return {"plugin": plugin, "id": schedule_id, "job_id": None, "dry_run": True}
+    return {
+        "plugin": plugin,
+        "id": schedule_id,
+        "job_id": await engine.run_schedule(plugin, schedule_id),
+    }
 
 
-def _named(given: JsonObject) -> tuple[str, str]:
-    return read.text(given, "plugin"), read.optional_text(given, "schedule") or "default"
-
-
-async def _known(desk: Desk, plugin: str, schedule_id: str) -> ScheduleEntry:
-    for entry in await desk.store.schedules():
-        if (entry.plugin, entry.schedule_id) == (plugin, schedule_id):
-            return entry
-    raise NotFoundError(f"{plugin} has no schedule {schedule_id}", hint="See `ductile schedule list`.")
+async def _known(desk: Desk, given: JsonObject) -> ScheduleEntry:
+    """The schedule that is meant. A plugin's only one need not be named, nor one called `default`."""
+    plugin, wanted = read.text(given, "plugin"), read.optional_text(given, "schedule")
+    entries = await desk.store.schedules()
+    own = {entry.schedule_id: entry for entry in entries if entry.plugin == plugin}
+    if wanted is None and len(own) == 1:
+        return next(iter(own.values()))
+    if (entry := own.get(wanted or _DEFAULT)) is not None:
+        return entry
+    if not own:
+        near = did_you_mean(plugin, {each.plugin for each in entries})
+        raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")
+    names = ", ".join(own)
+    if wanted is None:
+        raise UsageError(f"{plugin} has several schedules", hint=f"Name one of {names}.")
+    raise NotFoundError(f"{plugin} has no schedule {wanted}", hint=f"It has {names}.")

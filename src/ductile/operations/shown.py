@@ -55,6 +55,7 @@ def shown_job(job: Job) -> JsonObject:
 
 def shown_execution(row: LogRow, *, output: bool = False) -> JsonObject:
     shown: JsonObject = {
+        "seq": row.seq,
         "id": row.id,
         "job_id": row.job_id,
         "execution": row.execution,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from ductile.config.keypath import did_you_mean
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.errors import DaemonNotRunningError, NotFoundError
+from ductile.engine.reloading import plan_reload
+from ductile.errors import ConflictError, DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.shown import instant, shown_breaker, shown_execution
@@ -71,13 +75,40 @@ async def _plugin_status(
     }
 
 
-async def reload(desk: Desk, _given: JsonObject) -> JsonObject:
-    return await engine_of(desk).reload()
+async def reload(desk: Desk, given: JsonObject) -> JsonObject:
+    engine = engine_of(desk)
+    return await _try_reload(desk) if read.flag(given, "dry_run") else await engine.reload()
 
 
-async def stop(desk: Desk, _given: JsonObject) -> JsonObject:
-    engine_of(desk).stop()
-    return {"stopping": True}
+async def _try_reload(desk: Desk) -> JsonObject:
+    """What a reload would do; raises what it would be refused for."""
+    if desk.load is None:
+        raise DaemonNotRunningError("no daemon is running")
+    new = await asyncio.to_thread(desk.load)
+    plan = plan_reload(desk.snapshot(), new)
+    if plan.fixed:
+        raise ConflictError(
+            f"a reload cannot change {' and '.join(plan.fixed)}",
+            hint="Restart the daemon: ductile system stop, then ductile system start.",
+            details={"settings": list(plan.fixed)},
+        )
+    return {
+        "config": new.fingerprint,
+        "added": list(plan.added),
+        "changed": list(plan.changed),
+        "removed": list(plan.removed),
+        "warnings": [problem.message for problem in new.warnings],
+        "dry_run": True,
+    }
+
+
+async def stop(desk: Desk, given: JsonObject) -> JsonObject:
+    engine = engine_of(desk)
+    pid = engine.status()["pid"]
+    if read.flag(given, "dry_run"):
+        return {"stopping": False, "pid": pid, "dry_run": True}
+    engine.stop()
+    return {"stopping": True, "pid": pid}
 
 
 async def show_breaker(desk: Desk, given: JsonObject) -> JsonObject:
@@ -110,7 +141,7 @@ async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
         open_ones: list[JsonValue] = [
             row.command for row in rows if row.breaker.state != "closed" and command in (None, row.command)
         ]
-        return {"plugin": plugin, "reset": 0, "would_reset": open_ones}
+        return {"plugin": plugin, "reset": 0, "would_reset": open_ones, "dry_run": True}
     reset = await desk.store.reset_breaker(plugin, command)
     if desk.engine is not None:
         desk.engine.reschedule()
@@ -118,6 +149,7 @@ async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 def _configured(desk: Desk, plugin: str) -> str:
-    if plugin not in desk.snapshot().plugins:
-        raise NotFoundError(f"there is no plugin {plugin} under `plugins`")
+    known = desk.snapshot().plugins
+    if plugin not in known:
+        raise NotFoundError(f"there is no plugin {plugin} under `plugins`", hint=did_you_mean(plugin, known))
     return plugin

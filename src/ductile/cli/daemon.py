@@ -1,0 +1,83 @@
+"""How a command asks: the running daemon over its socket, or else the store itself.
+
+Answering from a running daemon has to be quick, so nothing is imported here that only the other way needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ductile.config.locate import locate_config
+from ductile.control.client import converse, not_running, reach
+from ductile.control.place import linked_socket, socket_path
+from ductile.errors import StoreBusyError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from ductile.cli.answers import Call
+    from ductile.core.json_values import JsonObject, JsonValue
+    from ductile.errors import DuctileError
+
+#: An answer, decoded. What is in it is up to the operation.
+Said: TypeAlias = dict[str, Any]
+
+#: A daemon that says nothing for so long is not well, and whoever asked should know.
+PATIENCE = 60.0
+
+
+def ask(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said:
+    """What the daemon answers; where none runs, the same answer from the store, under its lock."""
+    connection = find_daemon(call)
+    if connection is not None:
+        return converse(connection, operation, present(given), timeout=PATIENCE)
+    import asyncio  # noqa: PLC0415 - see the module's docstring
+
+    from ductile.app import ask_without_daemon  # noqa: PLC0415
+
+    return asyncio.run(ask_without_daemon(call.config, call.environ, operation, present(given)))
+
+
+def ask_daemon(
+    call: Call, operation: str, given: Mapping[str, JsonValue], *, timeout: float | None = PATIENCE
+) -> Said:
+    """What the daemon answers; an error if none runs. Without a timeout it is waited for, for ever."""
+    connection = find_daemon(call)
+    if connection is None:
+        raise _nobody(call)
+    return converse(connection, operation, present(given), timeout=timeout)
+
+
+def find_daemon(call: Call) -> socket.socket | None:
+    """A connection to the daemon of the configuration that is meant, if one listens."""
+    config_file = locate_config(call.config, call.environ)
+    linked = linked_socket(config_file)
+    if linked is not None and (connection := reach(linked)) is not None:
+        return connection
+    return reach(socket_path(state_directory(call), call.environ))
+
+
+def state_directory(call: Call) -> Path:
+    from ductile.operations.configuration import open_configuration, state_file  # noqa: PLC0415 - as above
+
+    return state_file(open_configuration(call.config, call.environ).snapshot).parent
+
+
+def _nobody(call: Call) -> DuctileError:
+    from ductile.engine.lock import holder_of  # noqa: PLC0415 - as above
+
+    holder = holder_of(state_directory(call))
+    if holder is None:
+        return not_running()
+    return StoreBusyError(
+        f"process {holder} uses the store and does not answer",
+        hint="It may just be starting, stopping or running a job: try again.",
+        details={"pid": holder},
+    )
+
+
+def present(given: Mapping[str, JsonValue]) -> JsonObject:
+    """Without what was not given, so that the daemon's defaults hold."""
+    return {name: value for name, value in given.items() if value not in (None, False)}

@@ -1,0 +1,204 @@
+"""The rows of the table that are about the daemon and its jobs: system, job, queue, schedule, run."""
+
+from __future__ import annotations
+
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+
+_LIMIT = Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER")
+_CURSOR = Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT")
+_OF_PLUGIN = Option(("--plugin",), "only those of this plugin", "NAME")
+_OF_COMMAND = Option(("--command",), "only those of this command", "NAME")
+_NO_WAIT = Option(("--no-wait",), "come back at once instead of waiting for the end")
+_JOB_ID = Argument("JOB", "id of the job; its beginning is enough if no other job begins like that")
+_PLUGIN = Argument("PLUGIN", "name of the plugin, as it is configured")
+_SCHEDULE_ID = Argument("SCHEDULE", "id of the schedule; the plugin's only one without it", required=False)
+
+SYSTEM = Noun(
+    "system",
+    "start, stop and watch over the daemon",
+    (
+        Action(
+            "start",
+            "run the daemon in the foreground",
+            "system:start",
+            options=(DRY_RUN,),
+            about="Logs go to standard output. SIGTERM and Ctrl-C stop it in good order: running jobs get "
+            "service.shutdown_grace to finish, then go back to the queue; the second time at once. SIGHUP "
+            "reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the store.",
+        ),
+        Action(
+            "stop",
+            "stop the daemon in good order and wait until it has",
+            "system:stop",
+            options=(_NO_WAIT, DRY_RUN),
+        ),
+        Action(
+            "status",
+            "show the daemon, the queue and every plugin",
+            "system:status",
+            options=(Option(("--reveal",), "show what plugins keep in full, secrets too"),),
+            about="Works without a daemon as well. Values in a plugin's state that look "
+            "like secrets are masked.",
+        ),
+        Action(
+            "reload",
+            "put the changed configuration into force",
+            "system:reload",
+            options=(DRY_RUN,),
+            about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
+            "you are told what it is. Running jobs keep the configuration they were started with.",
+        ),
+        Action(
+            "reset",
+            "close the circuit breakers of a plugin",
+            "system:reset",
+            arguments=(_PLUGIN,),
+            options=(Option(("--command",), "only the breaker of this command", "NAME"), DRY_RUN),
+        ),
+        Action(
+            "breaker",
+            "show the circuit breakers of a plugin, and their history",
+            "system:breaker",
+            arguments=(_PLUGIN,),
+        ),
+        Action(
+            "logs",
+            "show what ran, as the ledger has it",
+            "logs:show",
+            arguments=(Argument("PLUGIN", "only this plugin", required=False),),
+            options=(Option(("-f", "--follow"), "go on with what ends from now on, until Ctrl-C"), _LIMIT),
+            about="One line for each execution, the latest at the end; with -v also what it wrote to stderr. "
+            "With --follow and --json together, each line is a JSON object.",
+        ),
+    ),
+)
+
+JOB = Noun(
+    "job",
+    "find, inspect, wait for, cancel and retry jobs",
+    (
+        Action(
+            "list",
+            "list jobs, newest first",
+            "job:list_all",
+            options=(
+                _OF_PLUGIN,
+                _OF_COMMAND,
+                Option(("--status",), "queued, running, succeeded, failed or dead", "STATUS"),
+                Option(("--by",), "who submitted them: scheduler, cli, route, api, ...", "DOOR"),
+                Option(("--from",), "created at or after this instant, such as 2026-02-08T10:00:00Z", "TIME"),
+                Option(("--to",), "created before this instant", "TIME"),
+                _LIMIT,
+                _CURSOR,
+            ),
+        ),
+        Action("show", "show everything about one job", "job:show", arguments=(_JOB_ID,)),
+        Action("tree", "show a job and all that it led to", "job:tree", arguments=(_JOB_ID,)),
+        Action("logs", "show what each execution of a job printed", "job:logs", arguments=(_JOB_ID,)),
+        Action(
+            "wait",
+            "wait for a job to end",
+            "job:wait",
+            arguments=(_JOB_ID,),
+            options=(Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION"),),
+            about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
+        ),
+        Action(
+            "cancel",
+            "end a job; a running one is killed",
+            "job:cancel",
+            arguments=(_JOB_ID,),
+            options=(DRY_RUN,),
+        ),
+        Action(
+            "retry",
+            "put a failed or dead job back on the queue, with fresh attempts",
+            "job:retry",
+            arguments=(_JOB_ID,),
+            options=(DRY_RUN,),
+        ),
+    ),
+)
+
+QUEUE = Noun(
+    "queue",
+    "see what runs and what waits; empty the queue",
+    (
+        Action("status", "show how deep the queue is", "queue:status"),
+        Action("list", "list what runs and what waits", "queue:list_all", options=(_OF_PLUGIN, _LIMIT)),
+        Action(
+            "purge",
+            "end queued jobs; they are kept as dead",
+            "queue:purge",
+            arguments=(Argument("PLUGIN", "end those of this plugin", required=False),),
+            options=(Option(("--all",), "end those of every plugin"), DRY_RUN),
+        ),
+    ),
+)
+
+SCHEDULE = Noun(
+    "schedule",
+    "see, pause and run what is scheduled",
+    (
+        Action(
+            "list",
+            "list the schedules and where they stand",
+            "schedule:list_all",
+            arguments=(Argument("PLUGIN", "only those of this plugin", required=False),),
+        ),
+        Action(
+            "next",
+            "show what is to come, across clock changes",
+            "schedule:coming",
+            arguments=(Argument("PLUGIN", "only this plugin", required=False), _SCHEDULE_ID),
+            options=(Option(("-n", "--count"), "how many, from 1 to 1000 (default 10)", "NUMBER"),),
+        ),
+        Action(
+            "history",
+            "show what became of every due instant: ran, late or skipped",
+            "schedule:history",
+            arguments=(_PLUGIN, _SCHEDULE_ID),
+            options=(_LIMIT, _CURSOR),
+        ),
+        Action(
+            "pause",
+            "let a schedule rest until it is resumed",
+            "schedule:pause",
+            arguments=(_PLUGIN, _SCHEDULE_ID),
+            options=(DRY_RUN,),
+        ),
+        Action(
+            "resume",
+            "let a paused schedule go on",
+            "schedule:resume",
+            arguments=(_PLUGIN, _SCHEDULE_ID),
+            options=(DRY_RUN,),
+        ),
+        Action(
+            "run",
+            "start a scheduled run now",
+            "schedule:run_now",
+            arguments=(_PLUGIN, _SCHEDULE_ID),
+            options=(DRY_RUN,),
+        ),
+    ),
+)
+
+PLUGIN_RUN = Action(
+    "run",
+    "run a plugin and show its result",
+    "run:run",
+    arguments=(
+        _PLUGIN,
+        Argument("COMMAND", "its poll, or else its handle, without it", required=False),
+    ),
+    options=(
+        Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON"),
+        Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION"),
+        Option(("--dedupe-key",), "do not run again what succeeded under this key", "KEY"),
+        Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
+        DRY_RUN,
+    ),
+    about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
+    "Exit status 0 if the job succeeded, 1 if it did not.",
+)

@@ -1,0 +1,142 @@
+"""`ductile run`: one job of a plugin, with a daemon or without, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
+from ductile.cli.screen import printable
+from ductile.cli.wording import indented, moment, telling_error, value_text
+from ductile.control.client import converse
+from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError, UsageError
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+
+#: Of a failed run's stderr: its end is where a traceback says what it was.
+_LINES_OF_STDERR = 20
+_ENDED = ("succeeded", "failed", "dead")
+
+
+def run(call: Call) -> Answer:
+    given: JsonObject = {
+        "plugin": call.text("PLUGIN"),
+        "command": call.optional("COMMAND"),
+        "payload": _payload(call.optional("payload")),
+        "dedupe_key": call.optional("dedupe_key"),
+    }
+    if call.switch("dry_run"):
+        tried = ask(call, "plugin.run", given | {"dry_run": True})
+        return Answer(data=tried, text=lambda _: f"Would run {tried['plugin']} {tried['command']}.")
+    if call.switch("no_wait"):
+        submitted = ask_daemon(call, "plugin.run", given)
+        return Answer(data=submitted, text=lambda _: submitted["job_id"])
+    connection = find_daemon(call)
+    if connection is None:
+        return _answer(_run_here(call, given), daemon_runs=False)
+    submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
+    return _answer(_wait(call, str(submitted["job_id"])), daemon_runs=True)
+
+
+def _wait(call: Call, job_id: str) -> Said:
+    waiting = {"job_id": job_id, "timeout": call.optional("timeout")}
+    try:
+        return ask_daemon(call, "job.wait", waiting, timeout=None)
+    except (DaemonNotRunningError, StoreBusyError) as gone:
+        # The job is on disk all the same, and whoever asked needs its name to find it again.
+        gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
+        gone.details["job_id"] = job_id
+        raise
+
+
+def _run_here(call: Call, given: JsonObject) -> Said:
+    import asyncio  # noqa: PLC0415 - 60 ms that a running daemon spares
+
+    from ductile.app import run_without_daemon  # noqa: PLC0415
+    from ductile.operations.parameters import optional_duration  # noqa: PLC0415
+
+    patience = optional_duration({"timeout": call.optional("timeout")}, "timeout")
+    return asyncio.run(run_without_daemon(call.config, call.environ, present(given), patience=patience))
+
+
+def _answer(job: Said, *, daemon_runs: bool) -> Answer:
+    if job["status"] == "succeeded":
+        return Answer(data=job, text=lambda screen: _result_text(job, screen))
+    return Answer(
+        data=job,
+        exit_status=Exit.FAILURE,
+        aside=lambda screen: _failure_text(job, screen, daemon_runs=daemon_runs),
+    )
+
+
+def _result(job: Said) -> Any:
+    """What the plugin answered with; the whole answer where it has no `result`."""
+    envelope = job["result"] or {}
+    return envelope.get("result", envelope)
+
+
+def _result_text(job: Said, screen: Screen) -> str:
+    """As it is for a program that reads it; without control characters for a terminal."""
+    text = value_text(_result(job))
+    return text if screen.width is None else printable(text)
+
+
+def _failure_text(job: Said, screen: Screen, *, daemon_runs: bool) -> str:
+    name = f"{job['plugin']} {job['command']}"
+    ended = job["status"] in _ENDED
+    said = f"{name} {job['status']}" if ended else f"{name} has not ended: it is {job['status']}"
+    lines = [f"{screen.style('red', 'error:')} {said} ({job['reason']})"]
+    if error := telling_error(job):
+        lines[0] += f": {printable(error)}"
+    if job["stderr"]:
+        kept = job["stderr"].rstrip("\n").split("\n")[-_LINES_OF_STDERR:]
+        lines += [screen.style("bold", "stderr:"), indented("\n".join(kept))]
+    hint = _hint(job, ended=ended, daemon_runs=daemon_runs)
+    return "\n".join([*lines, f"{screen.style('bold', 'hint:')} {hint}"])
+
+
+def _hint(job: Said, *, ended: bool, daemon_runs: bool) -> str:
+    job_id = job["job_id"]
+    if ended:
+        return f"ductile job show {job_id}"
+    if daemon_runs:
+        return f"ductile job wait {job_id}"
+    when = f" at {moment(job['next_retry_at'])}" if job["next_retry_at"] else ""
+    return f"it is tried again{when} by the daemon, once one runs: ductile system start"
+
+
+def _payload(text: str | None) -> JsonObject | None:
+    """A JSON object: written out, from a file, or from standard input."""
+    if text is None:
+        return None
+    source, content = _content(text)
+    try:
+        payload = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+            hint="""write an object, for example --payload '{"name": "Ada"}'""",
+        ) from None
+    except RecursionError:
+        raise UsageError(f"{source} nests too deep") from None
+    if not isinstance(payload, dict):
+        raise UsageError(f"{source} has to be a JSON object", hint='wrap it: {"value": ...}')
+    return payload
+
+
+def _content(text: str) -> tuple[str, str]:
+    try:
+        if text == "-":
+            return "standard input", sys.stdin.read()
+        if text.startswith("@"):
+            return text[1:], Path(text[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{text[1:]} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{text[1:] or 'standard input'} is not UTF-8 text") from None
+    return "the payload", text

@@ -1,0 +1,113 @@
+"""`ductile schedule …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask, ask_daemon
+from ductile.cli.wording import moment, span
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+
+
+def list_all(call: Call) -> Answer:
+    found = ask(call, "schedule.list", {"plugin": call.optional("PLUGIN")})
+    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+
+
+def coming(call: Call) -> Answer:
+    given = _named(call) | {"count": call.number("count")}
+    found = ask(call, "schedule.next", given)
+    return Answer(data=found, text=lambda screen: _coming_text(found, screen))
+
+
+def history(call: Call) -> Answer:
+    given = _named(call) | {"limit": call.number("limit"), "cursor": call.optional("cursor")}
+    found = ask(call, "schedule.history", given)
+    return Answer(data=found, text=lambda screen: _history_text(found, screen))
+
+
+def pause(call: Call) -> Answer:
+    return _switch(call, "schedule.pause", "paused")
+
+
+def resume(call: Call) -> Answer:
+    return _switch(call, "schedule.resume", "resumed")
+
+
+def run_now(call: Call) -> Answer:
+    done = ask_daemon(call, "schedule.run", _named(call) | {"dry_run": call.switch("dry_run")})
+    name = f"{done['plugin']}/{done['id']}"
+    what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
+    return Answer(data=done, text=lambda _: f"{what}.")
+
+
+def _switch(call: Call, operation: str, becomes: str) -> Answer:
+    done = ask(call, operation, _named(call) | {"dry_run": call.switch("dry_run")})
+    name = f"{done['plugin']}/{done['id']}"
+    what = (
+        f"Nothing was changed; {name} would be {becomes}" if done.get("dry_run") else f"{name} is {becomes}"
+    )
+    return Answer(data=done, text=lambda _: f"{what}.")
+
+
+def _named(call: Call) -> JsonObject:
+    return {"plugin": call.optional("PLUGIN"), "schedule": call.optional("SCHEDULE")}
+
+
+def _list_text(found: Said, screen: Screen) -> str:
+    if not found["schedules"]:
+        return "No schedules are known. The daemon enters those of the configuration when it starts."
+    rows = [
+        (
+            row["plugin"],
+            row["id"],
+            "paused" if row["paused_at"] else moment(row["next_at"]),
+            moment(row["last_fired_at"]),
+            row["last_job_id"] or "-",
+        )
+        for row in found["schedules"]
+    ]
+    return screen.table(("PLUGIN", "ID", "NEXT", "LAST", "LAST JOB"), rows)
+
+
+def _coming_text(found: Said, screen: Screen) -> str:
+    if not found["occurrences"]:
+        return "Nothing is to come."
+    rows = [
+        (
+            moment(row["start_at"]),
+            row["plugin"],
+            row["id"],
+            moment(row["nominal_at"]),
+            f"skipped: {row['skip']}" if row["skip"] else "",
+        )
+        for row in found["occurrences"]
+    ]
+    return screen.table(("STARTS", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows)
+
+
+def _history_text(found: Said, screen: Screen) -> str:
+    if not found["occurrences"]:
+        return "It has not been due yet."
+    table = screen.table(
+        ("DUE", "OUTCOME", "JOB", "ABOUT"),
+        [
+            (moment(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _about(row))
+            for row in found["occurrences"]
+        ],
+    )
+    more = found["next_cursor"]
+    return f"{table}\n\nThere are more: --cursor {more}" if more else table
+
+
+def _about(row: Said) -> str:
+    parts = [row["reason"]] if row["reason"] else []
+    if row["late_ms"]:
+        parts.append(f"{span(row['late_ms'])} late")
+    if row["count"] > 1:
+        parts.append(f"{row['count']} times, until {moment(row['until_at'])}")
+    return ", ".join(parts)

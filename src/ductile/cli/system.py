@@ -1,0 +1,147 @@
+"""`ductile system …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask, ask_daemon
+from ductile.cli.process_end import wait_for_end
+from ductile.cli.queue import depth_text
+from ductile.cli.wording import count, indented, moment, span
+from ductile.cli.yaml_text import to_yaml
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+
+
+def start(call: Call) -> Answer:
+    if call.switch("dry_run"):
+        return _try_start(call)
+    import asyncio  # noqa: PLC0415 - the other actions do without
+
+    from ductile.app import serve  # noqa: PLC0415
+
+    asyncio.run(serve(call.config, call.environ))
+    return Answer(data=None)
+
+
+def _try_start(call: Call) -> Answer:
+    from ductile.engine.lock import LOCK_FILE, held, holder_of  # noqa: PLC0415 - as above
+    from ductile.operations.configuration import open_configuration, state_file  # noqa: PLC0415
+
+    snapshot = open_configuration(call.config, call.environ).snapshot
+    store = state_file(snapshot)
+    if holder_of(store.parent) is not None:
+        raise held(store.parent / LOCK_FILE)
+    names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
+    return Answer(
+        data={"store": str(store), "plugins": [*names], "dry_run": True},
+        text=lambda screen: f"Would start with {screen.place(str(store))} and {count(len(names), 'plugin')}.",
+    )
+
+
+def stop(call: Call) -> Answer:
+    said = ask_daemon(call, "system.stop", {"dry_run": call.switch("dry_run")})
+    pid = said["pid"]
+    if call.switch("dry_run"):
+        return Answer(data=said, text=lambda _: f"Would stop process {pid}.")
+    if call.switch("no_wait"):
+        return Answer(data=said, text=lambda _: f"Process {pid} is stopping.")
+    wait_for_end(pid)
+    return Answer(data=said | {"stopped": True}, text=lambda _: f"Process {pid} has stopped.")
+
+
+def status(call: Call) -> Answer:
+    found = ask(call, "system.status", {"reveal": call.switch("reveal")})
+    return Answer(data=found, text=lambda screen: _status_text(found, screen))
+
+
+def reload(call: Call) -> Answer:
+    done = ask_daemon(call, "system.reload", {"dry_run": call.switch("dry_run")})
+    return Answer(data=done, text=lambda screen: _reload_text(done, screen))
+
+
+def reset(call: Call) -> Answer:
+    given = {"plugin": call.text("PLUGIN"), "command": call.optional("command")}
+    done = ask(call, "system.reset", given | {"dry_run": call.switch("dry_run")})
+    if done.get("dry_run"):
+        names = ", ".join(done["would_reset"]) or "no breaker: all are closed"
+        return Answer(data=done, text=lambda _: f"Would close {names}.")
+    return Answer(data=done, text=lambda _: f"Closed {count(done['reset'], 'breaker')}.")
+
+
+def breaker(call: Call) -> Answer:
+    found = ask(call, "system.breaker", {"plugin": call.text("PLUGIN")})
+    return Answer(data=found, text=lambda screen: _breaker_text(found, screen))
+
+
+def _status_text(found: Said, screen: Screen) -> str:
+    rows = [
+        (
+            plugin["name"],
+            _standing(plugin),
+            _last_run(plugin["last_run"]),
+            moment(plugin["next_run"]),
+            plugin["health"] or "-",
+            _breakers(plugin["breakers"]),
+        )
+        for plugin in found["plugins"]
+    ]
+    table = screen.table(("PLUGIN", "STATUS", "LAST RUN", "NEXT RUN", "HEALTH", "BREAKER"), rows)
+    parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'])}", table]
+    states = [plugin for plugin in found["plugins"] if plugin["state"]]
+    parts += [
+        f"{screen.style('bold', plugin['name'] + ' keeps')}\n{indented(to_yaml(plugin['state']))}"
+        for plugin in states
+    ]
+    return "\n\n".join(parts)
+
+
+def _daemon_text(daemon: Said, screen: Screen) -> str:
+    if not daemon["running"]:
+        return f"daemon: {screen.style('yellow', 'not running')}"
+    word = screen.style("yellow", "stopping") if daemon["stopping"] else screen.style("green", "running")
+    up = span(daemon["uptime_seconds"] * 1000)
+    return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"
+
+
+def _standing(plugin: Said) -> str:
+    if not plugin["enabled"]:
+        return "disabled"
+    return f"refused: {plugin['refused']}".partition("\n")[0] if plugin["refused"] else "active"
+
+
+def _last_run(run: Said | None) -> str:
+    return f"{moment(run['completed_at'])} {run['command']} {run['status']}" if run else "-"
+
+
+def _breakers(breakers: Said) -> str:
+    """Only those that are not closed: the others have nothing to tell."""
+    return ", ".join(
+        f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"
+    ) or ("closed" if breakers else "-")
+
+
+def _reload_text(done: Said, screen: Screen) -> str:
+    changes = [f"  {word}: {', '.join(done[word])}" for word in ("added", "changed", "removed") if done[word]]
+    title = "Would reload" if done.get("dry_run") else "Reloaded"
+    lines = [f"{title}{':' if changes else '; no plugin changed.'}", *changes]
+    return "\n".join([*lines, *(f"{screen.style('yellow', 'warning:')} {w}" for w in done["warnings"])])
+
+
+def _breaker_text(found: Said, screen: Screen) -> str:
+    if not found["breakers"]:
+        return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
+    rows = [
+        (name, row["state"], str(row["failures"]), moment(row["opened_at"]), moment(row["last_failure_at"]))
+        for name, row in found["breakers"].items()
+    ]
+    parts = [screen.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
+    if found["history"]:
+        changes = [
+            (moment(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
+            for row in found["history"]
+        ]
+        parts.append(screen.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
+    return "\n\n".join(parts)

@@ -1,0 +1,348 @@
+"""The daemon as a user has it: started, asked, changed and stopped by the command line (SPEC 4.8, 10, 11)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import BROKEN, PATIENCE, SLOW, a_daemon, a_place, answering
+from builders.terminal import DUCTILE
+
+ONE_ATTEMPT = "    retry: {max_attempts: 1}\n"
+HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
+
+
+def test_start_run_status_stop(tmp_path: Path) -> None:
+    """SPEC 11, 8.1: commands reach the daemon over its socket; an orderly stop is exit 0."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        ran = place.ductile("run", "echo")
+        assert (ran.status, ran.out, ran.err) == (0, "done\n", "")
+        status = place.said("status")
+        assert status["daemon"]["pid"] == daemon.process.pid
+        (echo,) = status["plugins"]
+        assert (echo["name"], echo["last_run"]["status"]) == ("echo", "succeeded")
+        assert "daemon: running" in place.ductile("status").out
+        assert place.ductile("system", "stop", "--dry-run").out.startswith("Would stop")
+        stopped = place.said("system", "stop")
+        assert stopped == {"stopping": True, "pid": daemon.process.pid, "stopped": True}
+        # The command came back when the process had gone, not before.
+        assert daemon.process.poll() == 0
+        assert daemon.wait_for("service.stopped")
+    assert place.said("status")["daemon"] == {"running": False}
+
+
+def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> None:
+    """SPEC 8.1: 0600 in a 0700 directory; nothing is left that looks like a daemon."""
+    place = a_place(tmp_path)
+    data = place.config.parent / "data"
+    with a_daemon(place) as daemon:
+        assert (data / "ductile.sock").stat().st_mode & 0o777 == 0o600
+        assert data.stat().st_mode & 0o777 == 0o700
+        assert daemon.end() == 0
+    left = {path.name for path in (*data.iterdir(), *place.config.parent.iterdir())}
+    assert not {name for name in left if name.endswith(".sock")}
+
+
+def test_ctrl_c_is_an_orderly_stop(tmp_path: Path) -> None:
+    """SPEC 4.8: like SIGTERM."""
+    with a_daemon(a_place(tmp_path)) as daemon:
+        assert daemon.end(signal.SIGINT) == 0
+        assert daemon.wait_for("service.stopped")
+
+
+def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
+    """ENGINE 3: its processes are killed, and it ends dead/cancelled."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(job_id)
+        assert job_id in place.ductile("queue").out
+        assert place.said("job", "cancel", job_id, "--dry-run")["status"] == "running"
+        assert place.said("job", "cancel", job_id)["cancel"] == "requested"
+        waited = place.ductile("job", "wait", job_id)
+        assert waited.status == 1
+        assert waited.out == f"{job_id} dead (cancelled)\n"
+        again = place.said("job", "cancel", job_id, status=1)
+        assert again["error"]["code"] == "conflict"
+
+
+def test_waiting_has_an_end(tmp_path: Path) -> None:
+    """SPEC 11: exit 75 when the time is up; the job goes on."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(job_id)
+        assert place.ductile("job", "wait", job_id, "--timeout", "10ms").status == 75
+        late = place.ductile("run", "slow", "--timeout", "10ms")
+        assert late.status == 1
+        assert "slow poll has not ended" in late.err
+
+
+def test_a_dead_job_is_retried(tmp_path: Path) -> None:
+    """SPEC 4.2: failed | dead → queued, with fresh attempts."""
+    place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}")
+    plugin = place.plugin("broken", BROKEN)
+    with a_daemon(place):
+        ran = place.ductile("run", "broken")
+        assert ran.status == 1
+        assert ran.out == ""
+        assert "broken poll dead (attempts_exhausted): it is broken" in ran.err
+        assert "no paper" in ran.err
+        (job,) = place.said("job", "list", "--status", "dead", "--plugin", "broken")["jobs"]
+        (plugin / "mended").touch()
+        assert place.said("job", "retry", job["job_id"], "--dry-run")["status"] == "dead"
+        assert place.said("job", "retry", job["job_id"])["status"] == "queued"
+        ended = place.said("job", "wait", job["job_id"])
+        assert (ended["status"], ended["attempt"], len(ended["executions"])) == ("succeeded", 1, 2)
+        assert place.said("job", "retry", job["job_id"], status=1)["error"]["code"] == "conflict"
+        logs = place.ductile("job", "logs", job["job_id"]).out
+        assert "no paper" in logs
+        assert '"result": "mended"' in logs
+
+
+def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
+    """SPEC 5.7, 5.9: pauses survive a restart, and every run is accounted for."""
+    place = a_place(tmp_path)
+    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
+    with a_daemon(place) as daemon:
+        first = daemon.wait_for("job.succeeded")
+        assert place.said("schedule", "run", "echo", "hourly", "--dry-run")["job_id"] is None
+        second = place.said("schedule", "run", "echo")["job_id"]
+        assert place.said("job", "wait", second)["submitted_detail"] == "hourly"
+        history = place.said("schedule", "history", "echo")["occurrences"]
+        assert [row["job_id"] for row in history] == [second, first["job_id"]]
+        assert place.said("schedule", "pause", "echo", "--dry-run")["paused"] is False
+        assert place.said("schedule", "pause", "echo")["paused"] is True
+        assert place.said("schedule", "next")["occurrences"] == []
+        assert daemon.end() == 0
+    assert "paused" in place.ductile("schedule", "list").out
+    with a_daemon(place):
+        (entry,) = place.said("schedule", "list")["schedules"]
+        assert entry["paused_at"]
+        assert place.said("schedule", "resume", "echo")["paused"] is False
+        assert len(place.said("schedule", "next", "-n", "3")["occurrences"]) == 3
+        wrong = place.said("schedule", "pause", "ecko", status=1)
+        assert wrong["error"]["hint"] == "did you mean echo?"
+        assert place.said("schedule", "pause", "echo", "daily", status=1)["error"]["hint"] == "It has hourly."
+
+
+def test_a_reload_brings_a_plugin_and_refuses_what_needs_a_restart(tmp_path: Path) -> None:
+    """SPEC 10: all of it or none; the daemon is found although the file names another store by now."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        assert place.ductile("run", "later").status == 1
+        place.plugin("later", answering({"status": "ok", "result": "here I am"}))
+        place.append("  later: {}\n")
+        assert place.said("reload", "--dry-run")["added"] == ["later"]
+        assert place.ductile("run", "later").status == 1
+        assert place.said("reload")["added"] == ["later"]
+        assert place.ductile("run", "later").out == "here I am\n"
+        place.append("state: {path: ./elsewhere/state.db}\n")
+        for words in (("reload",), ("reload", "--dry-run")):
+            refused = place.said(*words, status=1)
+            assert refused["error"]["details"] == {"settings": ["state"]}
+        assert place.said("status")["daemon"]["pid"] == daemon.process.pid
+
+
+def test_a_reload_of_a_broken_configuration_changes_nothing_and_tells_all(tmp_path: Path) -> None:
+    """SPEC 10, 2.1: exit 78, every problem with its line; the daemon goes on and can be stopped."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        good = place.config.read_text()
+        place.config.write_text(good.replace("log_level: debug", "log_level: loud") + "  other: {on: 1}\n")
+        refused = place.said("reload", status=78)
+        problems = refused["error"]["details"]["problems"]
+        assert {problem["key"] for problem in problems} == {"service.log_level", "plugins.other.on"}
+        assert all(problem["line"] for problem in problems)
+        assert "config.yaml:3" in place.ductile("reload").err
+        daemon.wait_for("config.refused")
+        place.config.write_text("service: [\n")
+        assert place.ductile("run", "echo").out == "done\n"
+        assert place.ductile("system", "stop").status == 0
+
+
+def test_sighup_reloads(tmp_path: Path) -> None:
+    """SPEC 10: what is refused is told in the log, and a refused log level is not taken over either."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        text = place.config.read_text()
+        place.config.write_text(text.replace("debug", "error") + "state: {path: ./elsewhere/state.db}\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("config.refused")
+        place.config.write_text(text.replace("debug", "info"))
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("config.loaded", lambda line: line["origin"] == "reload")
+        job_id = place.said("run", "echo")["job_id"]
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
+        told = {line["signal"] for line in daemon.lines if line.get("job_id") == job_id}
+        assert told == {"job.succeeded"}  # and nothing of what only `debug` would tell
+
+
+def test_the_queue_is_purged(tmp_path: Path) -> None:
+    """ENGINE 13: queued jobs end dead/purged; they are kept, and the running one is left alone."""
+    place = a_place(tmp_path, "  slow: {parallelism: 1}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        running, *queued = [place.ductile("run", "slow", "--no-wait").out.strip() for _ in range(3)]
+        daemon.wait_until_started(running)
+        assert place.ductile("queue", "purge").status == 2
+        assert place.said("queue", "purge", "slwo", status=1)["error"]["hint"] == "did you mean slow?"
+        assert set(place.said("queue", "purge", "slow", "--dry-run")["would_purge"]) == set(queued)
+        assert place.said("queue", "status")["ready"] == 2
+        assert place.said("queue", "purge", "slow") == {"purged": 2}
+        assert place.said("queue", "status") | {"workers": 0} == {
+            "depth": 1,
+            "ready": 0,
+            "waiting": 0,
+            "running": 1,
+            "workers": 0,
+        }
+        dead = place.said("job", "list", "--status", "dead")["jobs"]
+        assert {(job["job_id"], job["reason"]) for job in dead} == {(job_id, "purged") for job_id in queued}
+
+
+def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
+    """SPEC 4.8: exit 1, saying who holds the store; the first goes on."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        for words in ((), ("--dry-run",)):
+            second = place.ductile("system", "start", *words)
+            assert second.status == 1
+            assert f"process {daemon.process.pid} uses this store already" in second.err
+        assert place.ductile("run", "echo").status == 0
+
+
+def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None:
+    """SPEC 4.8: queued/interrupted on its first attempt, and its caller is told."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(job_id)
+        assert daemon.end() == 0
+        daemon.wait_for("job.interrupted")
+    job = place.said("job", "show", job_id)
+    assert (job["status"], job["reason"], job["attempt"]) == ("queued", "interrupted", 1)
+    assert [row["status"] for row in job["executions"]] == ["interrupted"]
+
+
+def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> None:
+    """SPEC 2.1: exit 78, with every problem, and nothing is written."""
+    place = a_place(tmp_path, "  other: {on: 1}\n")
+    ran = place.ductile("system", "start")
+    assert ran.status == 78
+    assert "plugins.other.on" in ran.err
+    assert ran.out == ""
+    assert not (place.config.parent / "data").exists()
+
+
+def test_the_log_is_followed(tmp_path: Path) -> None:
+    """SPEC 11: `logs -f` shows each execution as it ends, and ends with the daemon."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        assert place.ductile("run", "echo").status == 0
+        follower = subprocess.Popen(
+            [DUCTILE, "logs", "echo", "-f", "--json", "--config", "demo"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        first = json.loads(follower.stdout.readline())
+        job_id = place.said("run", "echo", "handle")["job_id"]
+        second = json.loads(follower.stdout.readline())
+        assert (first["command"], second["command"]) == ("poll", "handle")
+        assert second["job_id"] == job_id
+        assert daemon.end() == 0
+        assert follower.stdout.read() == ""
+        assert follower.wait(PATIENCE) == 0
+        follower.stdout.close()
+
+
+def _like(beginning: str, *job_ids: str) -> set[str]:
+    return {job_id for job_id in job_ids if job_id.startswith(beginning)}
+
+
+def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    """SPEC 11, 6: what a job led to hangs below it; an id need not be typed in full."""
+    place = a_place(tmp_path, "  after: {}\n")
+    place.plugin(
+        "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
+    )
+    place.plugin("after", answering({"status": "ok", "result": "seen"}))
+    place.append("  source: {}\nroutes:\n  - {from: source, event_type: made, to: after}\n")
+    with a_daemon(place) as daemon:
+        root = place.said("run", "source")["job_id"]
+        child = daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "after")["job_id"]
+        tree = place.said("job", "tree", root)["tree"]
+        assert [node["job_id"] for node in tree["children"]] == [child]
+        lines = place.ductile("job", "tree", root).out.splitlines()
+        assert lines[0].startswith("source poll")
+        assert lines[1].startswith("└─ after handle")
+        assert place.said("job", "show", root[:23])["job_id"] == root
+        again = place.said("run", "source")["job_id"]
+        # The first eight digits change once a minute, so of three jobs at least two share them.
+        beginning = next(each for each in (root[:8], again[:8]) if len(_like(each, root, child, again)) > 1)
+        refused = place.said("job", "show", beginning, status=1)
+        assert set(refused["error"]["details"]["job_ids"]) >= _like(beginning, root, child, again)
+        assert place.said("job", "show", root[:7], status=1)["error"]["code"] == "not_found"
+
+
+def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """SPEC 2.1, 11: values whose keys look secret are not shown by accident."""
+    place = a_place(tmp_path, "  keeper: {}\n")
+    kept = {"access_token": "canary-5c1", "count": 3}
+    place.plugin("keeper", answering({"status": "ok", "result": "kept", "state_updates": kept}))
+    with a_daemon(place):
+        assert place.ductile("run", "keeper").status == 0
+        for words in (("status",), ("status", "--json")):
+            shown = place.ductile(*words).out
+            assert "canary-5c1" not in shown
+            assert "access_token" in shown
+            assert "canary-5c1" in place.ductile(*words, "--reveal").out
+
+
+def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
+    """SPEC 4.7: failed jobs of the scheduler open it; `system reset` closes it."""
+    place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}{HOURLY}    circuit_breaker: {{threshold: 1}}\n")
+    place.plugin("broken", BROKEN)
+    with a_daemon(place) as daemon:
+        daemon.wait_for("breaker.changed")
+        assert place.said("system", "breaker", "broken")["breakers"]["poll"]["state"] == "open"
+        assert "poll open" in place.ductile("status").out
+        assert place.said("system", "reset", "broken", "--dry-run")["would_reset"] == ["poll"]
+        assert place.said("system", "reset", "broken") == {"plugin": "broken", "reset": 1}
+        shown = place.ductile("system", "breaker", "broken").out
+        assert "open → closed" in shown
+        assert "manual_reset" in shown
+        assert place.said("system", "reset", "brokn", status=1)["error"]["hint"] == "did you mean broken?"
+
+
+@pytest.mark.parametrize("words", [("status",), ("queue", "status"), ("job", "list"), ("schedule", "list")])
+def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp_path: Path) -> None:
+    """SPEC 11: quick with a running daemon, on any machine: neither YAML nor the store is loaded."""
+    place = a_place(tmp_path)
+    heavy = ("asyncio", "msgspec", "yaml", "apsw")
+    code = (
+        "import sys\nfrom ductile.cli.main import main\nmain()\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    with a_daemon(place):
+        python = Path(DUCTILE).parent / "python"
+        done = subprocess.run(
+            [python, "-I", "-c", code, *words, "--config", "demo"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stderr.strip() == "[]"

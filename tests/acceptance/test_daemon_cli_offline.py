@@ -1,0 +1,234 @@
+"""What the command line does while no daemon runs, or while it cannot be reached (SPEC 11, ENGINE 3)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_place, answering
+from builders.terminal import DUCTILE
+
+
+@contextmanager
+def somebody_holding(directory: Path) -> Iterator[int]:
+    """A process, this one, that has the store's lock and does not answer."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory / "ductile.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    try:
+        yield os.getpid()
+    finally:
+        os.close(descriptor)
+
+
+def a_failed_job(place: Place) -> str:
+    assert place.ductile("run", "broken").status == 1
+    (job,) = place.said("job", "list", "--plugin", "broken")["jobs"]
+    return str(job["job_id"])
+
+
+def test_run_without_a_daemon(tmp_path: Path) -> None:
+    """SPEC 11: the result is shown, and the job is in the store as any other."""
+    place = a_place(tmp_path)
+    assert place.ductile("run", "echo").out == "done\n"
+    answer = place.said("run", "echo", "handle", "--payload", '{"a": 1}')
+    assert (answer["status"], answer["payload"], answer["submitted_by"]) == ("succeeded", {"a": 1}, "cli")
+    assert [job["command"] for job in place.said("job", "list")["jobs"]] == ["handle", "poll"]
+
+
+def test_run_shows_results_that_are_not_text_as_json(tmp_path: Path) -> None:
+    """SPEC 3.3: a result is text or any JSON value."""
+    place = a_place(tmp_path, "  table: {}\n")
+    place.plugin("table", answering({"status": "ok", "result": {"rows": [1, 2]}}))
+    assert place.ductile("run", "table").out == '{\n  "rows": [\n    1,\n    2\n  ]\n}\n'
+
+
+def test_run_leads_to_what_routes_say(tmp_path: Path) -> None:
+    """ENGINE 3: its own job's tree is run, here and now."""
+    place = a_place(tmp_path, "  source: {}\nroutes:\n  - {from: source, event_type: made, to: echo}\n")
+    place.plugin(
+        "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
+    )
+    assert place.ductile("run", "source").status == 0
+    jobs = place.said("job", "list", "--status", "succeeded")["jobs"]
+    assert [(job["plugin"], job["submitted_by"]) for job in jobs] == [("echo", "route"), ("source", "cli")]
+
+
+def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> None:
+    """SPEC 11: exit 1, with the error and the end of stderr, and when the retry is due."""
+    place = a_place(tmp_path, "  broken: {}\n")
+    place.plugin("broken", BROKEN)
+    ran = place.ductile("run", "broken")
+    assert ran.status == 1
+    assert ran.out == ""
+    assert "broken poll has not ended: it is queued (retry): it is broken" in ran.err
+    assert "no paper" in ran.err
+    assert "it is tried again at 20" in ran.err
+    assert place.said("run", "broken", status=1)["stderr"] == "no paper\n"
+
+
+def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> None:
+    """SPEC 4.8: Ctrl-C ends the plugin's processes and spends no attempt; so does the end of --timeout."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    place.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
+    process = subprocess.Popen(
+        [DUCTILE, "run", "slow", "--config", "demo"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    plugin = int(started.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(plugin, 0)
+    (job,) = place.said("job", "list")["jobs"]
+    assert (job["status"], job["reason"], job["attempt"]) == ("queued", "interrupted", 1)
+
+
+def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
+    """SPEC 11: `--timeout` bounds the command, with a daemon or without."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    answer = place.said("run", "slow", "--timeout", "100ms", status=1)
+    assert (answer["status"], answer["reason"], answer["attempt"]) == ("queued", "interrupted", 1)
+    assert place.ductile("run", "slow", "--timeout", "soon").status == 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ('{"a": }', "the payload is not JSON: Expecting value at line 1, column 7"),
+        ("[1]", "the payload has to be a JSON object"),
+        ("@nowhere.json", "nowhere.json cannot be read: No such file or directory"),
+        ("@bytes", "bytes is not UTF-8 text"),
+        ("-", "standard input is not JSON"),
+    ],
+)
+def test_a_payload_that_makes_no_sense_is_a_usage_error(payload: str, says: str, tmp_path: Path) -> None:
+    """SPEC 11: exit 2, naming the place; nothing is submitted."""
+    place = a_place(tmp_path)
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    ran = place.ductile("run", "echo", "--payload", payload)
+    assert ran.status == 2
+    assert says in ran.err
+    assert not (place.config.parent / "data").exists()
+
+
+def test_a_payload_from_a_file(tmp_path: Path) -> None:
+    """SPEC 11: --payload @file."""
+    place = a_place(tmp_path)
+    (tmp_path / "who.json").write_text('{"name": "Ada"}')
+    assert place.said("run", "echo", "--payload", "@who.json")["payload"] == {"name": "Ada"}
+
+
+def test_what_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
+    """SPEC 3.1, 11: unknown, disabled, without the command; a dry run tells the same."""
+    place = a_place(tmp_path, "  off: {enabled: false}\n")
+    place.plugin("off", SLOW)
+    for more in ((), ("--dry-run",)):
+        assert place.said("run", "ecko", *more, status=1)["error"]["hint"] == "did you mean echo?"
+        assert place.said("run", "off", *more, status=1)["error"]["code"] == "refused"
+        unknown = place.said("run", "echo", "shout", *more, status=1)
+        assert unknown["error"]["hint"] == "It has poll, handle, health."
+    assert place.said("run", "echo", "--dry-run")["job_id"] is None
+    assert place.said("job", "list")["jobs"] == []
+
+
+def test_the_same_key_is_run_once(tmp_path: Path) -> None:
+    """SPEC 4.5: the second is given the first one's job."""
+    place = a_place(tmp_path)
+    first, second = (place.said("run", "echo", "--dedupe-key", "monday")["job_id"] for _ in range(2))
+    assert first == second
+
+
+def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -> None:
+    """SPEC 11: everything that needs no engine."""
+    place = a_place(tmp_path, "  broken: {}\n")
+    place.plugin("broken", BROKEN)
+    job_id = a_failed_job(place)
+    assert place.said("queue", "status")["waiting"] == 1
+    assert [job["job_id"] for job in place.said("queue")["queued"]] == [job_id]
+    assert place.said("job", "show", job_id)["stderr"] == "no paper\n"
+    assert place.said("job", "tree", job_id)["tree"]["children"] == []
+    assert place.said("logs", "broken")["logs"][0]["error"] == "it is broken"
+    assert "no paper" in place.ductile("logs", "-v").out
+    assert place.said("schedule", "list")["schedules"] == []
+    assert place.said("system", "breaker", "broken")["breakers"] == {}
+    assert place.said("system", "reset", "broken")["reset"] == 0
+    assert place.said("job", "cancel", job_id)["cancel"] == "cancelled"
+    assert place.said("job", "wait", job_id, status=1)["reason"] == "cancelled"
+    assert place.said("job", "retry", job_id)["status"] == "queued"
+    assert place.said("queue", "purge", "--all") == {"purged": 1}
+    assert place.ductile("queue").out == "The queue is empty.\n"
+
+
+def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
+    """SPEC 11: exit 69, and how to start it."""
+    place = a_place(tmp_path, "  broken: {}\n")
+    place.plugin("broken", BROKEN)
+    job_id = a_failed_job(place)
+    for words in (
+        ("system", "stop"),
+        ("reload",),
+        ("schedule", "run", "echo"),
+        ("job", "wait", job_id),
+        ("run", "echo", "--no-wait"),
+        ("logs", "-f"),
+    ):
+        ran = place.ductile(*words)
+        assert ran.status == 69, words
+        assert "ductile system start" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("run", "echo"), ("system", "stop"), ("job", "list"), ("queue", "purge", "--all")]
+)
+def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
+    """ENGINE 3: exit 75, saying by whom; nothing is read or written behind its back."""
+    place = a_place(tmp_path)
+    with somebody_holding(place.config.parent / "data") as holder:
+        ran = place.ductile(*words)
+    assert ran.status == 75
+    assert f"process {holder} uses " in ran.err
+    assert "try again" in ran.err
+    assert not (place.config.parent / "data" / "state.db").exists()
+
+
+@pytest.mark.parametrize("words", [("system", "start"), ("status",), ("run", "echo")])
+def test_a_store_that_cannot_be_made_is_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
+    """SPEC 11: exit 77, naming the directory."""
+    place = a_place(tmp_path)
+    (place.config.parent / "data").write_text("a file, where a directory is wanted")
+    ran = place.ductile(*words)
+    assert ran.status == 77
+    assert "demo/data cannot be used" in ran.err
+
+
+def test_a_result_is_piped_as_it_is(tmp_path: Path) -> None:
+    """SPEC 2.1: plugin output is returned verbatim; only a terminal is spared control characters."""
+    place = a_place(tmp_path, "  tabs: {}\n")
+    place.plugin("tabs", answering({"status": "ok", "result": "a\tb"}))
+    assert place.ductile("run", "tabs").out == "a\tb\n"
+
+
+def test_numbers_are_numbers(tmp_path: Path) -> None:
+    """SPEC 11: a usage error that names the option."""
+    place = a_place(tmp_path)
+    assert "--limit needs a whole number, not 'many'" in place.ductile("job", "list", "-n", "many").err
+    assert place.ductile("job", "list", "-n", "201").status == 2
+    assert place.ductile("job", "list", "--from", "yesterday").status == 2
+    assert place.ductile("job", "list", "--status", "sleepy").status == 2

@@ -1,0 +1,150 @@
+"""The real daemon in a process of its own, watched through the log lines that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builders.plugins import a_plugin
+from builders.terminal import DUCTILE, Ran, Terminal
+
+#: Far more than anything takes: what is waited for here happens, or the test fails.
+PATIENCE = 60.0
+ANSWER = "#!/bin/sh\ncat >/dev/null\nprintf '%s\\n' '{answer}'\n"
+#: Runs until it is killed.
+SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
+#: Fails until a file `mended` lies beside it, and says why on stderr.
+BROKEN = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'if [ -e "$(dirname "$0")/mended" ]; then echo \'{"status": "ok", "result": "mended"}\'; exit; fi\n'
+    'echo "no paper" >&2\n'
+    'echo \'{"status": "error", "error": "it is broken"}\'\n'
+)
+CONFIG = """\
+service:
+  max_workers: 4
+  log_level: debug
+  shutdown_grace: 100ms
+plugins:
+  echo: {}
+"""
+
+
+def answering(answer: Mapping[str, object]) -> str:
+    return ANSWER.format(answer=json.dumps(answer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A configuration in `demo`, and a terminal beside it."""
+
+    directory: Path
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "demo" / "config.yaml"
+
+    @property
+    def terminal(self) -> Terminal:
+        return Terminal(directory=self.directory)
+
+    def plugin(self, name: str, script: str) -> Path:
+        return a_plugin(self.directory / "demo" / "plugins", name, script=script)
+
+    def ductile(self, *words: str) -> Ran:
+        return self.terminal.ductile(*words, "--config", "demo")
+
+    def said(self, *words: str, status: int = 0) -> dict[str, Any]:
+        """The JSON answer of a command that ends with this status."""
+        ran = self.ductile(*words, "--json")
+        assert ran.status == status, ran
+        answer: dict[str, Any] = json.loads(ran.out)
+        return answer
+
+    def append(self, text: str) -> None:
+        """More for the end of the configuration, which is its `plugins`."""
+        self.config.write_text(self.config.read_text() + text)
+
+
+def a_place(directory: Path, more: str = "") -> Place:
+    """With the plugin `echo`; `more` goes below `plugins:`."""
+    place = Place(directory=directory)
+    place.plugin("echo", answering({"status": "ok", "result": "done"}))
+    place.config.write_text(CONFIG + more)
+    return place
+
+
+@dataclass(slots=True)
+class Daemon:
+    process: subprocess.Popen[str]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+    _ended: bool = False
+
+    def read(self) -> None:
+        """Runs in a thread of its own until the daemon closes its output."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(json.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wait_for(
+        self, signal_name: str, when: Callable[[dict[str, Any]], bool] = lambda _: True
+    ) -> dict[str, Any]:
+        """The first line of this signal, when it has come."""
+
+        def found() -> dict[str, Any] | None:
+            return next((line for line in self.lines if line["signal"] == signal_name and when(line)), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() or self._ended, timeout=PATIENCE)
+            line = found()
+        assert line is not None, self.lines
+        return line
+
+    def wait_until_started(self, job_id: str) -> None:
+        self.wait_for("job.started", lambda line: line["job_id"] == job_id)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop, and give its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def a_daemon(place: Place) -> Iterator[Daemon]:
+    """Ready, and gone at the end, whatever happens."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(place.directory / "home"), "LANG": "C.UTF-8"}
+    process = subprocess.Popen(
+        [DUCTILE, "system", "start", "--config", "demo"],
+        cwd=place.directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    daemon = Daemon(process)
+    reader = threading.Thread(target=daemon.read, daemon=True)
+    reader.start()
+    try:
+        daemon.wait_for("service.ready")
+        yield daemon
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        reader.join(PATIENCE)
+        assert process.stdout is not None
+        process.stdout.close()

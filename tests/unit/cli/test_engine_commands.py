@@ -1,0 +1,82 @@
+"""The table of commands and what it names (SPEC 11)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from ductile.cli.commands import NOUNS, SHORT_FORMS, Action, find_noun
+from ductile.cli.parsing import parse
+from ductile.cli.wording import span
+from ductile.errors import UsageError
+
+ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
+#: What changes something. SPEC 11: each of them has --dry-run.
+MUTATIONS = [
+    "system start",
+    "system stop",
+    "system reload",
+    "system reset",
+    "config lock",
+    "config set",
+    "config init",
+    "plugin run",
+    "job cancel",
+    "job retry",
+    "queue purge",
+    "schedule pause",
+    "schedule resume",
+    "schedule run",
+]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_row_names_a_function(name: str) -> None:
+    action: Action = ACTIONS[name]
+    module, _, function = action.run.partition(":")
+    assert callable(getattr(import_module(f"ductile.cli.{module}"), function))
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_can_be_tried(name: str) -> None:
+    """SPEC 11: `--dry-run`."""
+    assert any("--dry-run" in option.flags for option in ACTIONS[name].options)
+
+
+def test_every_short_form_stands_for_something() -> None:
+    for form in SHORT_FORMS:
+        noun = find_noun(form.noun)
+        assert noun is not None
+        assert noun.action(form.action) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("queue", "list"),
+        ("queue --json", "list"),
+        ("queue --plugin echo", "list"),
+        ("queue status", "status"),
+        ("queue --config x status", "status"),
+        ("--json queue purge echo", "purge"),
+    ],
+)
+def test_queue_is_a_noun_and_a_short_form(words: str, meant: str) -> None:
+    """SPEC 11: `queue` alone lists; with an action it is the noun."""
+    request = parse(words.split())
+    assert request.action is not None
+    assert request.action.name == meant
+
+
+def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:
+    with pytest.raises(UsageError, match="queue has no action 'statsu'"):
+        parse(["queue", "statsu"])
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(None, "-"), (0.4, "0ms"), (999, "999ms"), (1500, "1.5s"), (61_000, "1m01s"), (3_660_000, "1h01m")],
+)
+def test_spans_read_as_people_say_them(milliseconds: float | None, text: str) -> None:
+    assert span(milliseconds) == text

@@ -1,0 +1,146 @@
+"""The local door between the command line and the daemon: where it is, what goes through it (SPEC 8.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ductile.control.client import ask, converse, reach
+from ductile.control.place import leave_link, link_path, linked_socket, remove_link, socket_path
+from ductile.control.server import ControlServer
+from ductile.core.json_values import JsonObject
+from ductile.errors import (
+    ConfigError,
+    ConflictError,
+    DaemonNotRunningError,
+    DuctileError,
+    IntegrityError,
+    Problem,
+    StoreBusyError,
+    UsageError,
+)
+
+Operation = Callable[[JsonObject], Awaitable[JsonObject]]
+
+
+def raising(error: Exception) -> Operation:
+    async def operation(_given: JsonObject) -> JsonObject:
+        raise error
+
+    return operation
+
+
+async def echo(given: JsonObject) -> JsonObject:
+    return {"given": given}
+
+
+async def answer_of(path: Path, operation: Operation, given: JsonObject) -> JsonObject:
+    """Ask a real server that offers this one operation."""
+    server = ControlServer(path, {"it": operation})
+    await server.start()
+    try:
+        return await asyncio.to_thread(ask, path, "it", given, timeout=10)
+    finally:
+        await server.stop()
+
+
+async def test_an_answer_is_what_the_operation_said(tmp_path: Path) -> None:
+    """SPEC 8.1: unchanged, however large."""
+    given: JsonObject = {"text": "ä\n" * 100_000, "number": 2**60}
+    assert await answer_of(tmp_path / "s", echo, given) == {"given": given}
+
+
+async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
+    """SPEC 11: hence with the same exit status."""
+    sent = ConflictError("not now", hint="later", details={"status": "running"})
+    with pytest.raises(ConflictError) as caught:
+        await answer_of(tmp_path / "s", raising(sent), {})
+    assert (caught.value.message, caught.value.hint, caught.value.details) == (
+        "not now",
+        "later",
+        {"status": "running"},
+    )
+
+
+@pytest.mark.parametrize("kind", [ConfigError, IntegrityError])
+async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], tmp_path: Path) -> None:
+    """SPEC 10: a refused reload tells every problem with its place."""
+    problem = Problem(message="no", file="config.yaml", line=3, key="service.name", found="1")
+    with pytest.raises(kind) as caught:
+        await answer_of(tmp_path / "s", raising(kind("bad", problems=(problem,))), {})
+    assert caught.value.problems == (problem,)
+    assert caught.value.details == {}
+
+
+async def test_a_fault_of_the_daemon_is_told_without_what_it_held(tmp_path: Path) -> None:
+    """SPEC 2.1: an exception's own text may hold a secret."""
+    with pytest.raises(DuctileError, match=r"unexpected fault in the daemon \(ValueError\)"):
+        await answer_of(tmp_path / "s", raising(ValueError("canary")), {})
+
+
+async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
+    server = ControlServer(tmp_path / "s", {})
+    await server.start()
+    try:
+        with pytest.raises(UsageError, match="knows no operation it"):
+            await asyncio.to_thread(ask, tmp_path / "s", "it", {})
+    finally:
+        await server.stop()
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    """SPEC 11: exit 69."""
+    assert reach(tmp_path / "s") is None
+    with pytest.raises(DaemonNotRunningError):
+        ask(tmp_path / "s", "it", {})
+
+
+def test_a_daemon_that_does_not_answer_or_goes_away(tmp_path: Path) -> None:
+    """SPEC 11: exit 75 for the first, 69 for the second; never a wait without end."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        connection = reach(tmp_path / "s")
+        assert connection is not None
+        with pytest.raises(StoreBusyError):
+            converse(connection, "it", {}, timeout=0.01)
+        connection = reach(tmp_path / "s")
+        assert connection is not None
+        for _ in range(2):
+            listener.accept()[0].close()
+        with pytest.raises(DaemonNotRunningError):
+            converse(connection, "it", {}, timeout=10)
+
+
+def test_the_link_leads_to_the_daemon_that_left_it(tmp_path: Path) -> None:
+    """Found beside its configuration; another daemon's link is not taken away."""
+    config = tmp_path / "config.yaml"
+    assert linked_socket(config) is None
+    leave_link(config, tmp_path / "one.sock")
+    leave_link(config, tmp_path / "two.sock")
+    assert linked_socket(config) == tmp_path / "two.sock"
+    remove_link(config, tmp_path / "one.sock")
+    assert linked_socket(config) == tmp_path / "two.sock"
+    remove_link(config, tmp_path / "two.sock")
+    assert not link_path(config).is_symlink()
+
+
+def test_a_directory_that_cannot_be_written_to_has_no_link(tmp_path: Path) -> None:
+    """The daemon starts all the same."""
+    config = tmp_path / "nowhere" / "config.yaml"
+    leave_link(config, tmp_path / "s")
+    assert linked_socket(config) is None
+
+
+def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
+    """ENGINE 10: a short fallback in the runtime directory, the same for everybody who asks."""
+    near, far = Path("/var/lib/ductile"), Path("/" + "very-long/" * 20)
+    assert socket_path(near, {}) == near / "ductile.sock"
+    short = socket_path(far, {"XDG_RUNTIME_DIR": "/run/user/7"})
+    assert short.is_relative_to("/run/user/7")
+    assert len(str(short)) < 100
+    assert short == socket_path(far, {"XDG_RUNTIME_DIR": "/run/user/7"})
