@@ -13,10 +13,12 @@ WORKERS ?= auto
 help: ## Show what can be done
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo and use it
+run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo, and run a gateway with it
 	@test -e $(DEMO)/config.yaml || $(BIN)/ductile init $(DEMO)
-	@$(BIN)/ductile config check --config $(DEMO)
 	@$(BIN)/ductile plugin list --config $(DEMO)
+	@echo; echo "The gateway runs in this terminal until you press Ctrl-C. In another one, try:"
+	@echo "  $(BIN)/ductile run echo --config $(DEMO)"; echo "  $(BIN)/ductile status --config $(DEMO)"; echo
+	@$(BIN)/ductile system start --config $(DEMO)
 
 test: $(VENV)/.dev ## Set up, then run every check and every test
 	$(MAKE) check

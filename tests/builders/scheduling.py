@@ -20,7 +20,7 @@ from ductile.core.outcomes import Outcome
 from ductile.engine.scheduler import Scheduler
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Occurrence, ScheduleEntry, Settled
+from ductile.store.values import Firing, FiringAnswer, Occurrence, ScheduleEntry, Settled
 
 _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 
@@ -50,13 +50,13 @@ class Bench:
             self.clock,
             lambda: self.snapshot,
             dice=Random(7),
-            enqueued=self._note_enqueued,
+            fired=self._note_fired,
             stop_job=self.stopped.append,
             clock_was_set=self._note_clock,
         )
 
-    def _note_enqueued(self) -> None:
-        self.enqueued += 1
+    def _note_fired(self, _firing: Firing, answer: FiringAnswer) -> None:
+        self.enqueued += answer is FiringAnswer.FIRED
 
     def _note_clock(self) -> None:
         self.clock_was_set += 1

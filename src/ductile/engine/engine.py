@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ from ductile.engine.waiters import Waiters
 from ductile.errors import ConfigError, ConflictError, StoreFailedError
 from ductile.runner.port import Runner
 from ductile.store.port import Store
-from ductile.store.values import ConfigOrigin, InitKey, InitStatus
+from ductile.store.values import ConfigOrigin, Enqueued, Firing, FiringAnswer, InitKey, InitStatus
 from ductile.telemetry.signals import Signal, Signals
 
 _WHY_NOT_NOW = {
@@ -36,6 +36,10 @@ _WHY_NOT_NOW = {
     Refused.RUNNING: "the previous run of this schedule has not ended",
     Refused.OUTSTANDING_POLLS: "as many polls of this plugin as are allowed are queued or running",
 }
+
+
+#: Answers after which the occurrences of a firing are on record.
+_ACCOUNTED = frozenset({FiringAnswer.FIRED, FiringAnswer.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +77,8 @@ class Engine:
         )
         # A copy: reading os.environ decodes every variable anew, for each job.
         surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
-        self._executor = Executor(
-            store,
-            equipment.runner,
-            self.snapshot,
-            clock,
-            Reporter(signals, self._waiters, followers),
-            surroundings,
-        )
+        self._reporter = Reporter(signals, self._waiters, followers)
+        self._executor = Executor(store, equipment.runner, self.snapshot, clock, self._reporter, surroundings)
         owner = f"{os.uname().nodename}:{os.getpid()}"
         self._dispatcher = Dispatcher(
             store, self._executor.execute, self.snapshot, owner=owner, failed=self._fail
@@ -91,7 +89,7 @@ class Engine:
             clock,
             self.snapshot,
             dice=equipment.dice,
-            enqueued=self._dispatcher.wake,
+            fired=self._tell_firing,
             stop_job=self._executor.stop,
             clock_was_set=self._notice_clock,
         )
@@ -104,6 +102,10 @@ class Engine:
     def wake(self) -> None:
         self._dispatcher.wake()
         self._releases.poke()
+
+    def told_of(self, answers: Sequence[Enqueued]) -> None:
+        self._reporter.submitted(answers)
+        self._dispatcher.wake()
 
     def reschedule(self) -> None:
         self._scheduler.poke()
@@ -284,6 +286,21 @@ class Engine:
 
     def _move_schedule(self) -> None:
         self._scheduler.poke()
+
+    def _tell_firing(self, firing: Firing, answer: FiringAnswer) -> None:
+        if answer is FiringAnswer.FIRED:
+            self._dispatcher.wake()
+        for occurrence in firing.occurrences if answer in _ACCOUNTED else ():
+            skipped = answer is FiringAnswer.SKIPPED or occurrence.job_id is None
+            data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
+            if occurrence.reason is not None:
+                data["reason"] = occurrence.reason
+            self._with.signals.emit(
+                Signal.SCHEDULE_SKIPPED if skipped else Signal.SCHEDULE_FIRED,
+                plugin=occurrence.plugin,
+                job_id=None if skipped else occurrence.job_id,
+                data=data,
+            )
 
     def _notice_clock(self) -> None:
         self._with.signals.emit(Signal.CLOCK_JUMPED)

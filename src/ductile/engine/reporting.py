@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +14,15 @@ from ductile.core.settlement import Settlement
 from ductile.engine.waiters import Waiters
 from ductile.errors import DuctileError
 from ductile.runner.judgement import Judgement, Remark
-from ductile.store.values import ChildConflict, Deduplicated, SettleAnswer, Settled, Unsettled
+from ductile.store.values import (
+    Accepted,
+    ChildConflict,
+    Deduplicated,
+    Enqueued,
+    SettleAnswer,
+    Settled,
+    Unsettled,
+)
 from ductile.telemetry.signals import Level, Signal, Signals
 
 _REMARKS = {
@@ -116,15 +124,19 @@ class Reporter:
         for event in settlement.events:
             if event.id not in routed:
                 self._emit(Signal.EVENT_UNROUTED, job, event_type=event.type)
-        for child in settled.started:
-            if isinstance(child, Deduplicated):
-                self._signals.emit(
-                    Signal.JOB_DEDUPLICATED, job_id=child.job_id, data={"dedupe_key": child.dedupe_key}
-                )
-            elif isinstance(child, ChildConflict):
-                self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=child.job_id, data={"parent": job.id})
-            else:
-                self._signals.emit(Signal.JOB_ACCEPTED, job_id=child.job_id, data={"parent": job.id})
+        self.submitted(settled.started, parent=job.id)
+
+    def submitted(self, answers: Sequence[Enqueued], *, parent: str | None = None) -> None:
+        """What became of submissions, from outside or by an event (SPEC 4.5)."""
+        by: dict[str, JsonValue] = {} if parent is None else {"parent": parent}
+        for answer in answers:
+            match answer:
+                case Accepted(job_id=job_id):
+                    self._signals.emit(Signal.JOB_ACCEPTED, job_id=job_id, data=by)
+                case Deduplicated(job_id=job_id, dedupe_key=key):
+                    self._signals.emit(Signal.JOB_DEDUPLICATED, job_id=job_id, data={**by, "dedupe_key": key})
+                case ChildConflict(job_id=job_id):
+                    self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=by)
 
     def _emit(self, signal: Signal, job: Job, **data: str | int | None) -> None:
         told: dict[str, JsonValue] = {

@@ -66,16 +66,16 @@ class Scheduler:
         snapshot: Callable[[], Snapshot],
         *,
         dice: Random,
-        enqueued: Callable[[], None],
+        fired: Callable[[Firing, FiringAnswer], None],
         stop_job: Callable[[str], None],
         clock_was_set: Callable[[], None],
     ) -> None:
-        """`enqueued` wakes the dispatcher, `stop_job` ends a running job's processes; both must not block."""
+        """`fired` is told of each firing, `stop_job` ends a running job's processes; both must not block."""
         self._store = store
         self._clock = clock
         self._snapshot = snapshot
         self._dice = dice
-        self._enqueued = enqueued
+        self._fired = fired
         self._stop_job = stop_job
         self._clock_was_set = clock_was_set
         self._woken = asyncio.Event()
@@ -192,8 +192,8 @@ class Scheduler:
 
     async def _fire(self, firing: Firing) -> FiringAnswer:
         answer = await self._store.fire(firing)
+        self._fired(firing, answer)
         if answer is FiringAnswer.FIRED:
-            self._enqueued()
             conditions = firing.conditions
             if conditions is not None and conditions.if_running is IfRunning.CANCEL:
                 await self._stop_replaced(firing.entry)

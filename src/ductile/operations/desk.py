@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import Protocol
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.store.port import Store
+from ductile.store.values import Enqueued
 from ductile.telemetry.news import News
 
 
@@ -21,6 +22,10 @@ class RunningEngine(Protocol):
 
     def wake(self) -> None:
         """Jobs were put on the queue or may move on."""
+        ...
+
+    def told_of(self, answers: Sequence[Enqueued]) -> None:
+        """Submissions were answered: tell whoever listens, and start what may start."""
         ...
 
     def reschedule(self) -> None:
@@ -68,3 +73,7 @@ class Desk:
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
+
+    def told_of(self, answers: Sequence[Enqueued]) -> None:
+        if self.engine is not None:
+            self.engine.told_of(answers)

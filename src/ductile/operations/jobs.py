@@ -71,8 +71,9 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     )
     if read.flag(given, "dry_run"):
         return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
-    (answer,) = await desk.store.enqueue(Submission(jobs=(job,), dedupe_window=snapshot.service.dedupe_ttl))
-    desk.wake()
+    answers = await desk.store.enqueue(Submission(jobs=(job,), dedupe_window=snapshot.service.dedupe_ttl))
+    desk.told_of(answers)
+    (answer,) = answers
     return {
         "job_id": answer.job_id,
         "status": JobStatus.QUEUED,
