@@ -37,6 +37,20 @@ def test_start_run_status_stop(tmp_path: Path) -> None:
     assert place.said("status")["daemon"] == {"running": False}
 
 
+def test_health_is_asked_on_demand(tmp_path: Path) -> None:
+    """SPEC 3.5: health runs when somebody asks, as a job of the core with one attempt, and is shown."""
+    place = a_place(tmp_path, "  sick: {}\n")
+    place.plugin("sick", BROKEN)
+    with a_daemon(place):
+        before = {plugin["name"]: plugin["health"] for plugin in place.said("status")["plugins"]}
+        assert before["sick"] is None
+        after = {plugin["name"]: plugin["health"] for plugin in place.said("status", "--health")["plugins"]}
+        assert after["sick"] == "failed"
+        (job,) = place.said("job", "list", "--plugin", "sick")["jobs"]
+        assert (job["command"], job["submitted_by"], job["max_attempts"]) == ("health", "core", 1)
+    assert place.ductile("status", "--health").status == 69
+
+
 def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> None:
     """SPEC 8.1: 0600 in a 0700 directory; nothing is left that looks like a daemon."""
     place = a_place(tmp_path)

@@ -36,9 +36,12 @@ SYSTEM = Noun(
             "status",
             "show the daemon, the queue and every plugin",
             "system:status",
-            options=(Option(("--reveal",), "show what plugins keep in full, secrets too"),),
+            options=(
+                Option(("--reveal",), "show what plugins keep in full, secrets too"),
+                Option(("--health",), "ask every plugin that has a health command first; needs the daemon"),
+            ),
             about="Works without a daemon as well. Values in a plugin's state that look "
-            "like secrets are masked.",
+            "like secrets are masked. Health is what the latest check said.",
         ),
         Action(
             "reload",

@@ -53,6 +53,8 @@ def stop(call: Call) -> Answer:
 
 
 def status(call: Call) -> Answer:
+    if call.switch("health"):
+        ask_daemon(call, "system.health", {}, timeout=None)
     found = ask(call, "system.status", {"reveal": call.switch("reveal")})
     return Answer(data=found, text=lambda screen: _status_text(found, screen))
 

@@ -39,6 +39,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "schedule.resume": schedules.resume_schedule,
     "schedule.run": schedules.run_schedule,
     "system.status": system.status,
+    "system.health": system.check_health,
     "system.reload": system.reload,
     "system.stop": system.stop,
     "system.breaker": system.show_breaker,

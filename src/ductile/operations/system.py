@@ -7,15 +7,18 @@ import asyncio
 from ductile.config.keypath import did_you_mean
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
+from ductile.core.ids import make_id
+from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.engine.reloading import plan_reload
 from ductile.errors import ConflictError, DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.shown import instant, shown_breaker, shown_execution
-from ductile.store.values import BreakerRow, LogFilter, ScheduleEntry
+from ductile.store.values import BreakerRow, LogFilter, ScheduleEntry, Submission
 
 _HISTORY = 50
+_QUEUE_SECONDS = 20.0
 
 
 def engine_of(desk: Desk) -> RunningEngine:
@@ -72,6 +75,46 @@ async def _plugin_status(
         "breakers": {
             row.command: shown_breaker(row.breaker) for row in breakers if row.plugin == plugin.name
         },
+    }
+
+
+async def check_health(desk: Desk, given: JsonObject) -> JsonObject:
+    """Run the `health` command of every plugin that has one, or of one plugin, and wait for the answers."""
+    engine = engine_of(desk)
+    only = read.optional_text(given, "plugin")
+    if only is not None:
+        _configured(desk, only)
+    plugins = [
+        plugin
+        for plugin in desk.snapshot().plugins.values()
+        if plugin.runnable and only in (None, plugin.name) and has_command(plugin, "health")
+    ]
+    return {"health": await asyncio.gather(*(_check_one(desk, engine, plugin) for plugin in plugins))}
+
+
+def has_command(plugin: PluginInstance, command: str) -> bool:
+    return plugin.installed is not None and command in plugin.installed.manifest.commands
+
+
+async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) -> JsonObject:
+    """One attempt and no more: a health check that is retried says nothing about now (SPEC 3.5)."""
+    job = NewJob(
+        id=make_id(desk.now(), desk.dice),
+        plugin=plugin.name,
+        command="health",
+        submitted_by=SubmittedBy.CORE,
+        max_attempts=1,
+    )
+    with engine.waiting_for(job.id) as ended:
+        desk.told_of(await desk.store.enqueue(Submission(jobs=(job,))))
+        # It waits in the queue like any other job, so it may take longer than its own time.
+        await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _QUEUE_SECONDS)
+    found = await desk.store.job(job.id)
+    return {
+        "plugin": plugin.name,
+        "job_id": job.id,
+        "status": "unknown" if found is None else found.status,
+        "error": None if found is None else found.last_error,
     }
 
 
