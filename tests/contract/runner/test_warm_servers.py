@@ -60,16 +60,16 @@ def saying(word: str) -> str:
 
 async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
     """ENGINE 12: even with the same size and the same times, it is the content that counts."""
-    plugin = a_python_plugin(tmp_path, saying("one"))
+    plugin = a_python_plugin(tmp_path, saying("earlier"))
     times = plugin.stat()
-    assert await run_of(runner, a_run(plugin)) == "one"
-    assert await run_of(runner, a_run(plugin)) == "one"
+    assert await run_of(runner, a_run(plugin)) == "earlier"
+    assert await run_of(runner, a_run(plugin)) == "earlier"
     with plugin.open("r+b") as file:
-        content = file.read().replace(b"one", b"two")
+        content = file.read().replace(b"earlier", b"changed")
         file.seek(0)
         file.write(content)
     os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert await run_of(runner, a_run(plugin)) == "two"
+    assert await run_of(runner, a_run(plugin)) == "changed"
     assert len(runner.server_pids) == 1
 
 
