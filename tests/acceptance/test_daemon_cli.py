@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -360,3 +361,60 @@ def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp
             check=True,
         )
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("ending", [("job", "cancel"), ("queue", "purge", "--all")], ids=["cancel", "purge"])
+def test_who_waits_hears_of_an_end_whoever_brings_it(tmp_path: Path, ending: tuple[str, ...]) -> None:
+    """SPEC 7.7: a waiting caller is woken by the end of its job, also when it never ran."""
+    place = a_place(tmp_path, "  slow: {parallelism: 1}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        first = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(first)
+        queued = place.ductile("run", "slow", "--no-wait").out.strip()
+        waiting = subprocess.Popen(
+            [DUCTILE, "job", "wait", queued, "--config", "demo", "--json"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert place.ductile(*ending, *([queued] if ending[0] == "job" else [])).status == 0
+        out, _ = waiting.communicate(timeout=PATIENCE)
+        assert json.loads(out)["status"] == "dead"
+
+
+def test_a_reload_that_makes_room_starts_what_waits(tmp_path: Path) -> None:
+    """SPEC 10: the new limits hold at once; nothing else has to happen first."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        first = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(first)
+        second = place.ductile("run", "slow", "--no-wait").out.strip()
+        place.config.write_text(place.config.read_text().replace("max_workers: 1", "max_workers: 2"))
+        assert place.ductile("reload").status == 0
+        daemon.wait_until_started(second)
+
+
+def test_a_caller_who_goes_away_is_not_waited_for(tmp_path: Path) -> None:
+    """A waiting command that was killed leaves nothing behind in the daemon."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(job_id)
+        descriptors = Path(f"/proc/{daemon.process.pid}/fd")
+        place.said("status")
+        before = len(list(descriptors.iterdir()))
+        request = json.dumps({"operation": "job.wait", "given": {"job_id": job_id}}).encode() + b"\n"
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+        for client in clients:
+            client.connect(str(place.config.parent / "data" / "ductile.sock"))
+            client.sendall(request)
+        for client in clients:
+            client.close()
+        # Two questions and answers: by then the daemon has seen the others go.
+        for _ in range(2):
+            place.said("status")
+        assert len(list(descriptors.iterdir())) <= before + 2

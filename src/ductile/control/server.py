@@ -19,6 +19,10 @@ from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
 _LONGEST_REQUEST = 16 * 1024 * 1024
+#: A client that connects and does not ask by then is let go.
+ASKING_SECONDS = 30.0
+#: Operations that wait for something to happen, and change nothing: their caller may go away meanwhile.
+WAITING = frozenset({"job.wait", "log.follow"})
 
 
 class ControlServer:
@@ -54,10 +58,9 @@ class ControlServer:
         assert task is not None  # noqa: S101 - a connection is served by a task
         self._open.add(task)
         try:
-            said = await self._answer(reader, writer)
-            writer.write(msgspec.json.encode(said) + b"\n")
+            writer.write(await self._answer(reader, writer) + b"\n")
             await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass  # the other side has gone; what it asked for is done or was refused
         finally:
             self._open.discard(task)
@@ -65,17 +68,37 @@ class ControlServer:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         try:
             _refuse_strangers(writer)
-            operation, given = _decode(await reader.readuntil(b"\n"))
-            return {"answer": await self._handler(operation)(given)}
+            async with asyncio.timeout(ASKING_SECONDS):
+                line = await reader.readuntil(b"\n")
+            operation, given = _decode(line)
+            return msgspec.json.encode({"answer": await self._call(operation, given, reader)})
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            raise
         except asyncio.LimitOverrunError:
             return _error(UsageError("the request is too large"))
         except DuctileError as error:
             return _error(error)
         except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
             return _error(DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})"))
+
+    async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:
+        """Do what is asked. Somebody who waits and goes away is not waited for; what writes is finished."""
+        answer = self._handler(operation)(given)
+        if operation not in WAITING:
+            return await answer
+        work = asyncio.ensure_future(answer)
+        gone = asyncio.ensure_future(reader.read(1))  # our clients say nothing more: this is their going
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ConnectionResetError
+            return await work
+        finally:
+            gone.cancel()
+            work.cancel()
 
     def _handler(self, operation: str) -> Operation:
         if operation not in self._operations:
@@ -91,16 +114,15 @@ def _decode(line: bytes) -> tuple[str, JsonObject]:
         raise UsageError("the request is not one of ours") from None
 
 
-def _error(error: DuctileError) -> dict[str, Any]:
+def _error(error: DuctileError) -> bytes:
     problems = {"problems": error.problems} if isinstance(error, ConfigError) else {}
-    return {
-        "error": {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "details": {**error.details, **problems},
-        }
+    told: dict[str, Any] = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "details": {**error.details, **problems},
     }
+    return msgspec.json.encode({"error": told})
 
 
 def _refuse_strangers(writer: asyncio.StreamWriter) -> None:

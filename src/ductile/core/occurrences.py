@@ -38,6 +38,7 @@ class SkipReason(StrEnum):
     OUTSTANDING_POLLS = "outstanding_polls"
     BREAKER_OPEN = "breaker_open"
     BREAKER_HALF_OPEN = "breaker_half_open"
+    BAD_PAYLOAD = "bad_payload"
 
 
 SKIP_REASONS: dict[SkipReason, str] = {
@@ -51,6 +52,7 @@ SKIP_REASONS: dict[SkipReason, str] = {
     SkipReason.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` were queued or running.",
     SkipReason.BREAKER_OPEN: "The circuit breaker was open.",
     SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the verdict of its probe.",
+    SkipReason.BAD_PAYLOAD: "The payload of the schedule cannot be stored; correct the configuration.",
 }
 
 

@@ -26,5 +26,6 @@ class TreeRunner:
         self._waiting.append(job_id)
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            for claim in await self._store.claim_these(batch, owner=self._owner, lease=LEASE):
-                await executor.execute(claim)
+            for each in batch:  # one by one: what is claimed and not yet run would be an orphan of a crash
+                for claim in await self._store.claim_these([each], owner=self._owner, lease=LEASE):
+                    await executor.execute(claim)

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.admission import Caps
+from ductile.engine.execution import ResultGivenUpError
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values import Claim
@@ -40,6 +41,7 @@ class Dispatcher:
         self._failed = failed
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[str] = set()
         self._initialising: dict[str, str] = {}
         self._accepting = True
 
@@ -68,8 +70,14 @@ class Dispatcher:
                 asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
 
     async def _start_all(self) -> None:
-        for job_id in tuple(self._initialising.values()):
-            self._launch(await self._store.claim_these([job_id], owner=self._owner, lease=LEASE))
+        for plugin, job_id in tuple(self._initialising.items()):
+            if not self._accepting:
+                return
+            claims = await self._store.claim_these([job_id], owner=self._owner, lease=LEASE)
+            self._launch(claims)
+            if not claims and job_id not in self._running:
+                # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
+                self._initialising.pop(plugin, None)
         while self._accepting:
             caps = self._caps()
             free = caps.workers - len(self._tasks)
@@ -87,6 +95,7 @@ class Dispatcher:
 
     def _launch(self, claims: tuple[Claim, ...]) -> None:
         for claim in claims:
+            self._running.add(claim.job.id)
             task = asyncio.create_task(self._work(claim), name=f"job {claim.job.id}")
             self._tasks.add(task)
             task.add_done_callback(self._finished)
@@ -94,9 +103,12 @@ class Dispatcher:
     async def _work(self, claim: Claim) -> None:
         try:
             await self._execute(claim)
+        except ResultGivenUpError:
+            pass  # it stays running in the store, and the next start finds it so
         except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
             self._failed(error)
         finally:
+            self._running.discard(claim.job.id)
             if self._initialising.get(claim.job.plugin) == claim.job.id:
                 del self._initialising[claim.job.plugin]
 
@@ -112,7 +124,11 @@ class Dispatcher:
 
     async def drain(self, grace: float | None) -> bool:
         """Wait for what runs, for ever if there is no grace; whether all of it ended in time."""
-        if not self._tasks:
-            return True
-        _, late = await asyncio.wait(self._tasks, timeout=grace)
-        return not late
+        loop = asyncio.get_running_loop()
+        end = None if grace is None else loop.time() + grace
+        while self._tasks:  # again: a claim that was under way may have been launched meanwhile
+            left = None if end is None else max(0.0, end - loop.time())
+            _, late = await asyncio.wait(tuple(self._tasks), timeout=left)
+            if late:
+                return False
+        return True

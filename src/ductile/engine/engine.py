@@ -13,7 +13,7 @@ from random import Random
 from ductile import __version__
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
-from ductile.core.jobs import NewJob, Reason, SubmittedBy
+from ductile.core.jobs import TERMINAL, NewJob, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
 from ductile.engine.dispatcher import Dispatcher
@@ -28,7 +28,15 @@ from ductile.engine.waiters import Waiters
 from ductile.errors import ConfigError, ConflictError, StoreFailedError
 from ductile.runner.port import Runner
 from ductile.store.port import Store
-from ductile.store.values import ConfigOrigin, Enqueued, Firing, FiringAnswer, InitKey, InitStatus
+from ductile.store.values import (
+    ConfigOrigin,
+    Enqueued,
+    Firing,
+    FiringAnswer,
+    InitKey,
+    InitStatus,
+    MovedJob,
+)
 from ductile.telemetry.signals import Signal, Signals
 
 _WHY_NOT_NOW = {
@@ -107,6 +115,15 @@ class Engine:
         self._reporter.submitted(answers)
         self._dispatcher.wake()
 
+    def ended(self, jobs: Sequence[MovedJob]) -> None:
+        for job in jobs:
+            data: JsonObject = {"command": job.command, "reason": job.reason}
+            self._with.signals.emit(Signal.JOB_DEAD, plugin=job.plugin, job_id=job.id, data=data)
+            self._waiters.ended(job.id)
+        # Somebody may have waited for one of them: for its key, its place, or its verdict.
+        self._dispatcher.wake()
+        self._scheduler.poke()
+
     def reschedule(self) -> None:
         self._scheduler.poke()
 
@@ -155,6 +172,7 @@ class Engine:
             self._snapshot = new
             await self._adopt(ConfigOrigin.RELOAD)
             self._scheduler.poke()
+            self._dispatcher.wake()
             return {
                 "config": new.fingerprint,
                 "added": list(plan.added),
@@ -198,6 +216,8 @@ class Engine:
             for job in moved.jobs:
                 data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
                 signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
+                if job.status in TERMINAL:
+                    self._waiters.ended(job.id)
             if not moved.more:
                 return
 
@@ -216,9 +236,7 @@ class Engine:
         while (
             moved := await store.end_queued(Reason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True)
         ).jobs:
-            for job in moved.jobs:
-                self._waiters.ended(job.id)
-                signals.emit(Signal.JOB_DEAD, plugin=job.plugin, job_id=job.id, data={"reason": job.reason})
+            self.ended(moved.jobs)
         for plugin in snapshot.plugins.values():
             if plugin.runnable and plugin.installed and "init" in plugin.installed.manifest.commands:
                 await self._begin_init(plugin)
@@ -245,6 +263,8 @@ class Engine:
         signals = self._with.signals
         signals.emit(Signal.SERVICE_STOPPING, data={"running": self._dispatcher.running})
         self._dispatcher.stop()
+        # It ends by itself: a claim that is under way is on disk soon, and must be run or handed back.
+        await asyncio.wait({services[0]})
         grace = self._snapshot.service.shutdown_grace.total_seconds()
         if not await self._drain(0 if self._failure is not None else grace):
             self._executor.stop_all(at_once=self._hurry.is_set())

@@ -17,7 +17,7 @@ from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
 from ductile.engine.clock import Clock
 from ductile.engine.reporting import Reporter
-from ductile.errors import DuctileError, StoreBusyError, StoreFailedError, StoreFullError
+from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.judgement import Judgement, judge
@@ -36,6 +36,10 @@ class Surroundings:
 
     environ: Mapping[str, str]
     directory: str
+
+
+class ResultGivenUpError(Exception):
+    """The store could not take a result, and we were told not to wait: the next start finds the job running."""
 
 
 class Executor:
@@ -57,19 +61,24 @@ class Executor:
         self._processes: dict[str, Process] = {}
         self._stop_wanted: set[str] = set()
         self._stopping = False
+        self._give_up = asyncio.Event()
 
     async def execute(self, claim: Claim) -> None:
         """Run a claimed job and settle it. The configuration of this instant holds to its end."""
         snapshot = self._snapshot()
         self._report.claimed(claim.job)
-        prepared = self._prepare(claim, snapshot)
-        if isinstance(prepared, Run):
-            judgement = await self._run(claim.job, prepared)
-        else:
-            judgement = Judgement(outcome=prepared)
-        self._report.exited(claim.job, judgement)
-        # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
-        answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot))
+        try:
+            prepared = self._prepare(claim, snapshot)
+            if isinstance(prepared, Run):
+                judgement = await self._run(claim.job, prepared)
+            else:
+                judgement = Judgement(outcome=prepared)
+            self._report.exited(claim.job, judgement)
+            # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
+            answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot))
+        finally:
+            # A later execution of the job must not find a wish that was meant for this one.
+            self._stop_wanted.discard(claim.job.id)
         self._report.settled(claim.job, answer)
 
     def stop(self, job_id: str) -> None:
@@ -81,6 +90,8 @@ class Executor:
     def stop_all(self, *, at_once: bool) -> None:
         """The daemon stops and has no more patience: end everything; nothing new is started."""
         self._stopping = True
+        if at_once:
+            self._give_up.set()
         for process in self._processes.values():
             process.stop(at_once=at_once)
 
@@ -175,7 +186,6 @@ class Executor:
 
     async def _run(self, job: Job, run: Run) -> Judgement:
         if self._is_unwanted(job):
-            self._stop_wanted.discard(job.id)
             return judge_unstarted()
         process = await self._runner.start(run)
         if isinstance(process, CouldNotStart | RunnerLost):
@@ -188,7 +198,6 @@ class Executor:
             return judge(await process.wait())
         finally:
             self._processes.pop(job.id, None)
-            self._stop_wanted.discard(job.id)
 
     def _is_unwanted(self, job: Job) -> bool:
         return self._stopping or job.id in self._stop_wanted
@@ -216,11 +225,11 @@ class Executor:
                 return await self._store.settle(job.id, job.execution, outcome, snapshot.rules)
             except (StoreFullError, StoreBusyError) as error:
                 self._report.held(job, error)
-                await self._clock.wait(self._clock.now() + pause, asyncio.Event())
+                if self._give_up.is_set():
+                    raise ResultGivenUpError(job.id) from error
+                await self._clock.wait(self._clock.now() + pause, self._give_up)
                 pause = min(pause * 2, LONGEST_PAUSE)
-            except StoreFailedError:
-                raise
-            except DuctileError as error:
+            except RefusedError as error:
                 # What the plugin answered cannot be stored. That is the plugin's failure, and must be one:
                 # a job that cannot be settled would run for ever.
                 outcome = Failed(
@@ -229,7 +238,6 @@ class Executor:
                     permanent=True,
                     evidence=outcome.evidence,
                 )
-                return await self._store.settle(job.id, job.execution, outcome, snapshot.rules)
 
 
 def judge_unstarted() -> Judgement:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from ductile.errors import ConflictError
 
 LOCK_FILE = "ductile.lock"
+_LOOKS = 5
+_BETWEEN_LOOKS = 0.02
 
 
 class StoreLock:
@@ -18,13 +21,22 @@ class StoreLock:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = directory / LOCK_FILE
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._take():
             os.close(self._descriptor)
-            raise held(self.path) from None
+            raise held(self.path)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self) -> bool:
+        """Somebody who only looks who holds the lock takes it for a moment, so one refusal is no answer."""
+        for _ in range(_LOOKS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_BETWEEN_LOOKS)
+            else:
+                return True
+        return False
 
     def release(self) -> None:
         # The file stays: removing it would let a third process lock a name that a second still holds.

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ductile.engine.clock import Clock
+from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
+
+#: How long to leave a store alone that is full or locked.
+PAUSE = timedelta(seconds=1)
 
 
 class Releases:
@@ -30,7 +34,12 @@ class Releases:
     async def run(self) -> None:
         while True:
             self._woken.clear()
-            released = await self._store.release_due()
+            try:
+                released = await self._store.release_due()
+            except (StoreFullError, StoreBusyError):
+                # What is due stays due. The store is asked again, and nobody is stopped for that.
+                await self._clock.wait(self._clock.now() + PAUSE, asyncio.Event())
+                continue
             if released.count:
                 self._wake()
             self._next = released.next_due_at

@@ -16,7 +16,7 @@ from ductile.core.accounting import RUN_NOW
 from ductile.core.firing import RunConditions
 from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, SubmittedBy
-from ductile.core.occurrences import Item, Plan, Run, Skip, lateness
+from ductile.core.occurrences import Item, Plan, Run, Skip, SkipReason, lateness
 from ductile.core.schedule import (
     Every,
     IfRunning,
@@ -127,6 +127,15 @@ def firing_of(watched: Watched, entry: ScheduleEntry, plan: Plan, *, now: dateti
         conditions=_conditions(watched, in_a_row=plan.in_a_row),
         planned_from=entry,
     )
+
+
+def without_job(firing: Firing, reason: SkipReason) -> Firing:
+    """The same firing with its runs skipped: time goes on although they could not be started."""
+    skipped = tuple(
+        replace(each, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
+        for each in firing.occurrences
+    )
+    return replace(firing, job=None, followers=(), conditions=None, occurrences=skipped)
 
 
 def firing_on_demand(watched: Watched, entry: ScheduleEntry, *, now: datetime, dice: Random) -> Firing:

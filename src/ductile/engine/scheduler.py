@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.core.occurrences import Plan, plan_due
+from ductile.core.occurrences import Plan, SkipReason, plan_due
 from ductile.core.schedule import CLOCK_SLACK, IfRunning, reanchored_slot
 from ductile.engine.clock import Clock
 from ductile.engine.schedule_table import (
@@ -31,8 +31,9 @@ from ductile.engine.schedule_table import (
     paused_long_enough,
     slot_of,
     watched_schedules,
+    without_job,
 )
-from ductile.errors import StoreBusyError, StoreFullError
+from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values import LARGEST_PAGE, Firing, FiringAnswer, JobFilter, ScheduleEntry
 
@@ -161,9 +162,10 @@ class Scheduler:
             self._armed_since = {key: min(at, now) for key, at in self._armed_since.items()}
         for entry in await self._entries():
             await self._pull_back(entry, now)
-        while await self._store.clamp_waits():
-            pass
-        if drift:
+        moved = 0
+        while clamped := await self._store.clamp_waits():
+            moved += clamped
+        if drift or moved:
             self._clock_was_set()
 
     async def _pull_back(self, entry: ScheduleEntry, now: datetime) -> None:
@@ -191,7 +193,14 @@ class Scheduler:
         return None if plan is None else firing_of(watched, entry, plan, now=now, dice=self._dice)
 
     async def _fire(self, firing: Firing) -> FiringAnswer:
-        answer = await self._store.fire(firing)
+        try:
+            answer = await self._store.fire(firing)
+        except RefusedError:
+            if firing.on_demand:
+                raise
+            # Its payload cannot be stored, now or ever. The occurrence is accounted for without a job.
+            firing = without_job(firing, SkipReason.BAD_PAYLOAD)
+            answer = await self._store.fire(firing)
         self._fired(firing, answer)
         if answer is FiringAnswer.FIRED:
             conditions = firing.conditions

@@ -13,7 +13,7 @@ from typing import Protocol
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.store.port import Store
-from ductile.store.values import Enqueued
+from ductile.store.values import Enqueued, MovedJob
 from ductile.telemetry.news import News
 
 
@@ -26,6 +26,10 @@ class RunningEngine(Protocol):
 
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         """Submissions were answered: tell whoever listens, and start what may start."""
+        ...
+
+    def ended(self, jobs: Sequence[MovedJob]) -> None:
+        """Queued jobs were ended by hand: tell who waits for them, and let others move on."""
         ...
 
     def reschedule(self) -> None:
@@ -73,6 +77,10 @@ class Desk:
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
+
+    def ended(self, jobs: Sequence[MovedJob]) -> None:
+        if self.engine is not None:
+            self.engine.ended(jobs)
 
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         if self.engine is not None:

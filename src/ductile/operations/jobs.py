@@ -29,6 +29,7 @@ from ductile.store.values import (
     CancelAnswer,
     Deduplicated,
     JobFilter,
+    MovedJob,
     RetryAnswer,
     Submission,
 )
@@ -178,7 +179,8 @@ async def job_logs(desk: Desk, given: JsonObject) -> JsonObject:
 
 async def wait_for_job(desk: Desk, given: JsonObject) -> JsonObject:
     """Answer when the job has ended, or when the time is up or the daemon stops."""
-    timeout = read.optional_duration(given, "timeout") or LONGEST_WAIT
+    asked = read.optional_duration(given, "timeout")
+    timeout = LONGEST_WAIT if asked is None else asked
     job = await named_job(desk, given)
     if job.status in TERMINAL:
         return await _whole_job(desk, job)
@@ -201,8 +203,21 @@ async def cancel_job(desk: Desk, given: JsonObject) -> JsonObject:
             raise _ended_already(await find_job(desk, job.id))
         case CancelAnswer.REQUESTED if desk.engine is not None:
             await desk.engine.end_running(job.id)
-    desk.wake()
-    return {"job_id": job.id, "cancel": answer, **_status_of(await find_job(desk, job.id))}
+    now = await find_job(desk, job.id)
+    if answer is CancelAnswer.CANCELLED:
+        desk.ended((_as_moved(now),))
+    return {"job_id": job.id, "cancel": answer, **_status_of(now)}
+
+
+def _as_moved(job: Job) -> MovedJob:
+    return MovedJob(
+        id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        status=job.status,
+        reason=job.reason,
+        attempt=job.attempt,
+    )
 
 
 def _ended_already(job: Job) -> ConflictError:

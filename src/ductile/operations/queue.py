@@ -49,6 +49,7 @@ async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     purged = 0
     while True:
         moved = await desk.store.end_queued(Reason.PURGED, desk.snapshot().rules, plugins=plugins)
+        desk.ended(moved.jobs)
         purged += len(moved.jobs)
         if not moved.more:
             return {"purged": purged}

@@ -14,6 +14,8 @@ from ductile.runner.port import NO_LIMITS, Limits
 
 #: Between the soft limit, at which SIGXCPU comes, and the hard one, at which SIGKILL does.
 _CPU_SECONDS_TO_STOP = 1
+#: More than this is no number to the kernel, and as good as no limit.
+_LARGEST = 2**63 - 1
 
 
 def resource_limits(limits: Limits) -> list[tuple[int, int, int]]:
@@ -35,7 +37,7 @@ def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
     """A limit that we may set: never above the hard one that we have ourselves."""
     ceiling = resource.getrlimit(name)[1]
     if ceiling == resource.RLIM_INFINITY:
-        return soft, hard
+        ceiling = _LARGEST
     return min(soft, ceiling), min(hard, ceiling)
 
 

@@ -35,7 +35,10 @@ def to_json(value: Any) -> str:
 
     What nests too deep is refused here: it could be written, and then no claim could read it.
     """
-    text = _encoder.encode(value).decode()
+    try:
+        text = _encoder.encode(value).decode()
+    except UnicodeEncodeError:
+        raise RefusedError("the JSON holds text that is not valid Unicode") from None
     # Counting brackets is cheap and nearly always settles it.
     if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise RefusedError(f"the JSON is nested more than {MAX_DEPTH} levels deep")

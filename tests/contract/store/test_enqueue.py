@@ -242,7 +242,7 @@ async def test_any_text_survives(store: Store) -> None:
 
 async def test_what_cannot_be_stored_is_refused_and_harms_nobody(store: Store) -> None:
     """A lone surrogate is no text any database takes: the caller is told, the others are not touched."""
-    with pytest.raises(StoreError):
+    with pytest.raises(RefusedError):
         await submit(store, a_new_job(payload={"x": "\ud800"}))
     await accept(store, a_new_job())
 

@@ -90,3 +90,12 @@ async def test_an_init_that_somebody_ran_by_hand_is_not_the_cores(store: Store) 
     await accept(store, by_hand)
     await run_next(store, failed())
     assert (await store.begin_init(KEY, an_init())).status is InitStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("reason", [Reason.PLUGIN_REMOVED, Reason.PURGED])
+async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, reason: Reason) -> None:
+    """ENGINE 13: only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
+    await store.begin_init(KEY, an_init())
+    await store.end_queued(reason, RULES)
+    again = an_init()
+    assert (await store.begin_init(KEY, again)).job_id == again.id

@@ -36,7 +36,7 @@ from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Orphaned, Response
 from ductile.core.rules import FactRule
 from ductile.core.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
-from ductile.errors import StoreError
+from ductile.errors import RefusedError
 from ductile.store.port import Store
 from ductile.store.values import Accepted, Deduplicated, Enqueued, JobFilter, LogFilter, Settled, Unsettled
 
@@ -251,7 +251,7 @@ async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -
     job = await claim_one(store)
     before = await whole_ledger(store)
     unstorable = ok(emitted(payload={"fine": 1}), emitted(payload={"bad": "\ud800"}), state={"x": 1})
-    with pytest.raises(StoreError):
+    with pytest.raises(RefusedError):
         await store.settle(job.id, job.execution, unstorable, rules)
     assert await whole_ledger(store) == before
     assert (await stored(store, job_id)).status is JobStatus.RUNNING

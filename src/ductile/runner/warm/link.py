@@ -35,7 +35,7 @@ class ServerLostError(Exception):
 class ForkedLeader:
     """The leader of a group whose parent is the server. Implements `ductile.runner.leader.Leader`."""
 
-    __slots__ = ("_link", "_on_exit", "_pid", "_pidfd", "_status")
+    __slots__ = ("_link", "_lost", "_on_exit", "_pid", "_pidfd", "_status")
 
     def __init__(self, pid: int, link: ServerLink) -> None:
         self._pid = pid
@@ -45,6 +45,7 @@ class ForkedLeader:
             self._pidfd = os.pidfd_open(pid)
         self._on_exit: OnExit | None = None
         self._status: ExitStatus | None = None
+        self._lost = False
 
     @property
     def pid(self) -> int:
@@ -52,7 +53,8 @@ class ForkedLeader:
 
     def watch(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
-        if self._status is not None:
+        if self._status is not None or self._lost:
+            # It ended, or its server did, before anybody watched.
             asyncio.get_running_loop().call_soon(on_exit, self._status)
 
     def has_exited(self) -> bool:
@@ -78,6 +80,7 @@ class ForkedLeader:
     def lost(self) -> None:
         """The server is gone. This comes at once, so the number cannot be anybody else's yet."""
         self.signal_group(signal.Signals.SIGKILL)
+        self._lost = True
         if self._on_exit is not None and self._status is None:
             self._on_exit(None)
 

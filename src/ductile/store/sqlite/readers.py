@@ -15,7 +15,7 @@ import apsw
 
 from ductile.errors import RefusedError, StoreBusyError
 from ductile.store.sqlite.connection import open_reader, translated
-from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.session import Query, SqliteSession
 
 Answer = TypeVar("Answer")
 
@@ -23,7 +23,7 @@ _THREADS = 2
 
 
 class Readers:
-    def __init__(self, path: Path, queries: Mapping[str, str], clock: Callable[[], datetime]) -> None:
+    def __init__(self, path: Path, queries: Mapping[str, Query], clock: Callable[[], datetime]) -> None:
         self._path = path
         self._queries = queries
         self._clock = clock

@@ -15,11 +15,10 @@ from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
-from ductile.store.queries import load_queries
 from ductile.store.sqlite.connection import open_writer, translated
 from ductile.store.sqlite.migrate import migrate
 from ductile.store.sqlite.readers import Readers
-from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.session import SqliteSession, load_compiled
 from ductile.store.sqlite.writer import Lane, Writer
 from ductile.store.values import (
     BreakerRow,
@@ -270,7 +269,7 @@ class SqliteStore:
 
 def open_sqlite_store(path: Path, *, clock: Callable[[], datetime], dice: Random) -> SqliteStore:
     """Open the store, creating or upgrading the file as needed; a clear error if that cannot be."""
-    queries = load_queries("ductile.store.sqlite.queries")
+    queries = load_compiled("ductile.store.sqlite.queries")
     connection = open_writer(path)
     try:
         migrate(connection, path)

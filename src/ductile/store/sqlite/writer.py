@@ -76,20 +76,24 @@ class Writer:
         self._lanes: tuple[deque[Unit[Any]], ...] = tuple(deque() for _ in Lane)
         self._work_waits = threading.Condition()
         self._closing = False
+        self._idle = False
         self._failure: StoreFailedError | None = None
         self._wal_pages = 0
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
         self._thread.start()
 
-    async def submit(self, lane: Lane, work: Callable[[SqliteSession], Answer], *, size: int = 0) -> Answer:
-        """Run `work` in a transaction; return its answer once that is on disk."""
+    def submit(
+        self, lane: Lane, work: Callable[[SqliteSession], Answer], *, size: int = 0
+    ) -> asyncio.Future[Answer]:
+        """Run `work` in a transaction; its answer comes once that is on disk."""
         unit = Unit(work, size)
         with self._work_waits:
             self._refuse_if_unfit(lane)
             self._lanes[lane].append(unit)
-            self._work_waits.notify()
-        return await unit.future
+            if self._idle:
+                self._work_waits.notify()
+        return unit.future
 
     def _refuse_if_unfit(self, lane: Lane) -> None:
         if self._failure is not None:
@@ -110,15 +114,31 @@ class Writer:
 
     def _loop(self) -> None:
         while self._wait_for_work():
-            self._write_batch()
-            self._checkpoint_if_large()
+            try:
+                self._write_batch()
+                self._checkpoint_if_large()
+            except Exception as error:  # noqa: BLE001 - a thread that died unseen would leave everybody waiting
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """What must not happen has: nothing more is written, and everybody who waits is told."""
+        self._failure = StoreFailedError(
+            f"the store has stopped: {error!r}", hint="Restart Ductile: it recovers from what is on disk."
+        )
+        waiting: list[Unit[Any]] = []
+        while (unit := self._take()) is not None:
+            unit.error = self._failure
+            waiting.append(unit)
+        self._tell(waiting)
 
     def _wait_for_work(self) -> bool:
         with self._work_waits:
             while not any(self._lanes):
                 if self._closing:
                     return False
+                self._idle = True
                 self._work_waits.wait()
+            self._idle = False
         return True
 
     def _take(self) -> Unit[Any] | None:
@@ -130,12 +150,17 @@ class Writer:
     def _write_batch(self) -> None:
         batch: list[Unit[Any]] = []
         try:
-            self._begin()
-            self._run_plainly(batch)
-            self._execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whatever it is, its callers must be told
-            self._recover_batch(batch, error)
-        self._tell(batch)
+            try:
+                self._begin()
+                self._run_plainly(batch)
+                self._execute("COMMIT")
+            except Exception as error:  # noqa: BLE001 - whatever it is, its callers must be told
+                self._recover_batch(batch, error)
+        except Exception as error:
+            self._fail(batch, error)
+            raise
+        finally:
+            self._tell(batch)
 
     def _begin(self) -> None:
         if self._failure is not None:

@@ -13,6 +13,8 @@ from ductile.store.verbs.submit import submit_job
 
 #: An init that a crash cut short is begun again, but not for ever.
 MOST_TRIES = 3
+#: Endings that say nothing about the plugin: the init is begun again.
+_NOT_A_VERDICT = frozenset({Reason.ORPHANED, Reason.CANCELLED, Reason.PURGED, Reason.PLUGIN_REMOVED})
 
 
 def begin_init(session: Session, key: InitKey, job: NewJob) -> InitAnswer:
@@ -40,7 +42,7 @@ def note_init(session: Session, job: Job, settlement: Settlement) -> None:
         return
     if settlement.status is JobStatus.SUCCEEDED:
         session.run("finish_init", job_id=job.id, status=InitStatus.SUCCEEDED, error=None, at=session.stamp)
-    elif settlement.transitions[0].reason not in (Reason.ORPHANED, Reason.CANCELLED, Reason.PURGED):
+    elif settlement.transitions[0].reason not in _NOT_A_VERDICT:
         error = settlement.last_error
         session.run("finish_init", job_id=job.id, status=InitStatus.FAILED, error=error, at=session.stamp)
 

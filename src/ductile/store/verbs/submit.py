@@ -102,6 +102,8 @@ def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplica
 def _first_hold(session: Session, job: NewJob) -> Hold | None:
     if job.plugin == RUN_PLUGIN:
         return Hold.RUN
+    if job.dedupe_key is None and job.after_job_id is None:
+        return None  # nothing to wait for, which is what most jobs are like
     return decide_hold(
         now=session.now,
         predecessor_live=is_live(session, job.after_job_id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 from ductile.core.ids import make_id
@@ -30,21 +31,13 @@ class Subject(Protocol):
 
 def write_transition(session: Session, transition: Transition, job: Subject, *, execution: int) -> None:
     """Append the edge to the ledger and, with its number there, to the job's own history."""
-    told = {
-        "plugin": job.plugin,
-        "command": job.command,
-        "from": transition.from_status,
-        "to": transition.to_status,
-        "reason": transition.reason,
-        "execution": execution,
-    }
     seq = session.insert(
         "insert_ledger",
         at=session.stamp,
         kind=LedgerKind.JOB_TRANSITION,
         job_id=job.id,
         run_id=job.run_id,
-        data=to_json(told),
+        data=_told(job.plugin, job.command, transition, execution),
     )
     session.run(
         "insert_transition",
@@ -55,6 +48,21 @@ def write_transition(session: Session, transition: Transition, job: Subject, *, 
         to_status=transition.to_status,
         reason=transition.reason,
         at=session.stamp,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _told(plugin: str, command: str, transition: Transition, execution: int) -> str:
+    """What the ledger says of an edge: the same words for most jobs of a plugin, so they are kept."""
+    return to_json(
+        {
+            "plugin": plugin,
+            "command": command,
+            "from": transition.from_status,
+            "to": transition.to_status,
+            "reason": transition.reason,
+            "execution": execution,
+        }
     )
 
 
