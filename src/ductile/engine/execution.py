@@ -39,7 +39,7 @@ class Surroundings:
 
 
 class ResultGivenUpError(Exception):
-    """The store could not take a result, and we were told not to wait: the next start finds the job running."""
+    """The store could not take a result and we may not wait: the next start finds the job running."""
 
 
 class Executor:

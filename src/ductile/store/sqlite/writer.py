@@ -74,7 +74,8 @@ class Writer:
         self._clock = clock
         self._path = path
         self._lanes: tuple[deque[Unit[Any]], ...] = tuple(deque() for _ in Lane)
-        self._work_waits = threading.Condition()
+        self._lock = threading.Lock()
+        self._work_waits = threading.Condition(self._lock)
         self._closing = False
         self._idle = False
         self._failure: StoreFailedError | None = None
@@ -88,8 +89,9 @@ class Writer:
     ) -> asyncio.Future[Answer]:
         """Run `work` in a transaction; its answer comes once that is on disk."""
         unit = Unit(work, size)
-        with self._work_waits:
-            self._refuse_if_unfit(lane)
+        with self._lock:
+            if self._closing or self._failure is not None or len(self._lanes[lane]) >= CAPACITY:
+                self._refuse_if_unfit(lane)
             self._lanes[lane].append(unit)
             if self._idle:
                 self._work_waits.notify()
@@ -170,13 +172,14 @@ class Writer:
 
     def _run_plainly(self, done: list[Unit[Any]]) -> None:
         size, deadline = 0, time.monotonic() + MAX_SECONDS
+        session, take = self._session, self._take
         while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
-            unit = self._take()
+            unit = take()
             if unit is None:
                 return
             done.append(unit)
             size += unit.size
-            unit.answer = unit.work(self._session)
+            unit.answer = unit.work(session)
 
     def _recover_batch(self, batch: list[Unit[Any]], error: Exception) -> None:
         """A unit or the commit failed. Run them again one by one, unless the file is not to be trusted."""
@@ -249,9 +252,12 @@ class Writer:
         """Nobody hears of anything before the commit has returned; then everybody does, in one go."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Unit[Any]]] = {}
         for unit in units:
-            if isinstance(unit.error, apsw.Error):
+            if unit.error is not None and isinstance(unit.error, apsw.Error):
                 unit.error = translate(unit.error, self._path)
-            by_loop.setdefault(unit.loop, []).append(unit)
+            if unit.loop in by_loop:
+                by_loop[unit.loop].append(unit)
+            else:
+                by_loop[unit.loop] = [unit]
         for loop, told in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_resolve, told)

@@ -34,16 +34,20 @@ _TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
 def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
     if submission.event is not None:
         insert_event(session, submission.event)
-    answers = tuple(submit_job(session, job, submission.dedupe_window) for job in submission.jobs)
-    # Only for what was accepted: a duplicate leaves no context behind (ENGINE 2).
-    accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
-    for context in _contexts_of(submission, accepted):
-        insert_context(session, context)
+    window = submission.dedupe_window
+    answers = tuple([submit_job(session, job, window) for job in submission.jobs])
+    if submission.contexts:
+        for context in _contexts_of(submission, answers):
+            insert_context(session, context)
     return answers
 
 
-def _contexts_of(submission: Submission, accepted: set[str]) -> list[NewContext]:
-    """The contexts of these jobs and, among those submitted with them, the ones they descend from."""
+def _contexts_of(submission: Submission, answers: tuple[Enqueued, ...]) -> list[NewContext]:
+    """The contexts of what was accepted and, among those submitted with it, the ones they descend from.
+
+    A duplicate leaves no context behind (ENGINE 2).
+    """
+    accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
     by_id = {context.id: context for context in submission.contexts}
     wanted: dict[str, NewContext] = {}
     for job in submission.jobs:
