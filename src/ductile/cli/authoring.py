@@ -1,0 +1,181 @@
+"""`ductile plugin new|test` and `ductile plugin run --request`: what authors of plugins need."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.json_argument import json_object
+from ductile.cli.screen import printable
+from ductile.cli.wording import count, facts, indented, section, span, value_text
+from ductile.core.outcomes import Completed, Failed
+from ductile.errors import Exit, UsageError
+from ductile.operations.authoring import NewPlugin, create_plugin
+from ductile.operations.parameters import optional_duration
+from ductile.operations.plugin_tests import Report, Wishes, check_contract
+from ductile.operations.plugin_verdicts import Finding, Verdict
+from ductile.operations.shown import milliseconds
+from ductile.operations.trials import Trial, find_runnable, read_request
+from ductile.operations.trials import try_request as run_once
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+
+_COLOURS = {Verdict.PASSED: "green", Verdict.WARNED: "yellow", Verdict.FAILED: "red"}
+
+
+def new(call: Call) -> Answer:
+    made = create_plugin(
+        call.text("NAME"),
+        call.optional("lang") or "python",
+        parent=call.optional("dir"),
+        dry_run=call.switch("dry_run"),
+    )
+    data: JsonObject = {
+        "name": made.name,
+        "language": made.language,
+        "directory": str(made.directory),
+        "files": list(made.files),
+        "build": made.build,
+        "written": made.written,
+    }
+    return Answer(data=data, text=lambda screen: _new_text(made, screen))
+
+
+def test(call: Call) -> Answer:
+    wishes = Wishes(
+        command=call.optional("command"),
+        payload=json_object(call.optional("payload"), "payload"),
+        config=json_object(call.optional("settings"), "settings"),
+        timeout=_timeout(call),
+    )
+    report = asyncio.run(
+        check_contract(
+            call.config, call.environ, call.text("NAME|DIR"), wishes, now=lambda: datetime.now(UTC)
+        )
+    )
+    data: JsonObject = {
+        "name": report.name,
+        "directory": str(report.directory),
+        "passed": report.passed,
+        "checks": [_finding_as_json(finding) for finding in report.findings],
+    }
+    return Answer(
+        data=data,
+        text=lambda screen: _report_text(report, screen),
+        exit_status=Exit.OK if report.passed else Exit.FAILURE,
+    )
+
+
+def try_request(call: Call) -> Answer:
+    """`plugin run --request`: the entrypoint, exactly this request, and all that came out."""
+    for option in ("COMMAND", "payload", "dedupe_key", "state_webhook_url", "no_wait"):
+        if call.arguments.get(option):
+            name = option if option.isupper() else f"--{option.replace('_', '-')}"
+            raise UsageError(f"{name} says nothing beside --request: the request has all of it")
+    target, file = call.text("PLUGIN"), call.text("request")
+    if call.switch("dry_run"):
+        found = find_runnable(call.config, call.environ, target)
+        return Answer(
+            data={"plugin": found.name, "request": file, "dry_run": True},
+            text=lambda _: f"Would run {found.name} with the request in {file}, outside any queue.",
+        )
+    request = sys.stdin.buffer.read() if file == "-" else read_request(file)
+    trial = asyncio.run(run_once(call.config, call.environ, target, request, within=_timeout(call)))
+    return Answer(
+        data=_trial_as_json(trial),
+        text=lambda screen: _trial_text(trial, screen),
+        exit_status=Exit.OK if trial.kind == "ok" else Exit.FAILURE,
+    )
+
+
+def _timeout(call: Call) -> timedelta | None:
+    return optional_duration({"timeout": call.optional("timeout")}, "timeout")
+
+
+def _new_text(made: NewPlugin, screen: Screen) -> str:
+    place = screen.place(str(made.directory))
+    title = "Wrote" if made.written else "Would write"
+    lines = [f"{title} the plugin {made.name} to {place}:", "", *(f"  {name}" for name in made.files)]
+    if not made.written:
+        return "\n".join([*lines, "", "Nothing was written."])
+    quoted = shlex.quote(place)
+    steps = [f"cd {quoted} && {made.build}"] if made.build else []
+    steps.append(f"ductile plugin test {quoted if '/' in place else f'./{quoted}'}")
+    return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
+
+
+def _finding_as_json(finding: Finding) -> JsonObject:
+    return {
+        "check": finding.check,
+        "command": finding.command,
+        "verdict": finding.verdict,
+        "message": finding.message,
+        "hint": finding.hint,
+    }
+
+
+def _report_text(report: Report, screen: Screen) -> str:
+    rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
+    parts = [screen.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows)]
+    hints = [_hint_text(item, screen) for item in report.findings if item.hint]
+    if hints:
+        parts.append("\n".join(hints))
+    counted = [
+        count(sum(item.verdict is verdict for item in report.findings), "check") + f" {verdict}"
+        for verdict in Verdict
+        if any(item.verdict is verdict for item in report.findings)
+    ]
+    word = screen.style("green", "ok:") if report.passed else screen.style("red", "failed:")
+    return "\n\n".join([*parts, f"{word} {report.name}, {', '.join(counted)}"])
+
+
+def _hint_text(finding: Finding, screen: Screen) -> str:
+    where = f"{finding.check} {finding.command}" if finding.command else str(finding.check)
+    return f"{screen.style(_COLOURS[finding.verdict], where)}: {printable(finding.hint or '')}"
+
+
+def _trial_as_json(trial: Trial) -> JsonObject:
+    outcome = trial.judgement.outcome
+    evidence = outcome.evidence
+    return {
+        "judgement": trial.kind,
+        "reason": outcome.reason if isinstance(outcome, Failed) else None,
+        "error": trial.error,
+        "permanent": isinstance(outcome, Failed) and outcome.permanent,
+        "result": outcome.response.result if isinstance(outcome, Completed) else None,
+        "exit_code": evidence.exit_code,
+        "signal": evidence.signal,
+        "duration_ms": milliseconds(evidence.duration),
+        "stdout": evidence.stdout,
+        "stderr": evidence.stderr,
+        "remarks": list(trial.judgement.remarks),
+    }
+
+
+def _trial_text(trial: Trial, screen: Screen) -> str:
+    said = _trial_as_json(trial)
+    exit_text = f"signal {said['signal']}" if said["signal"] else value_text(said["exit_code"])
+    lasting = ", and not to be tried again" if said["permanent"] else ""
+    lines = [
+        f"{screen.style('green' if trial.kind == 'ok' else 'red', trial.kind)}{lasting}",
+        *facts(
+            [
+                ("error", trial.error),
+                ("exit", exit_text),
+                ("took", span(trial.judgement.outcome.evidence.duration.total_seconds() * 1000)),
+                ("remarks", ", ".join(trial.judgement.remarks)),
+            ]
+        ),
+    ]
+    for name in ("stdout", "stderr"):
+        if said[name]:
+            lines += section(name, indented(str(said[name])), screen)
+    return "\n".join(lines)

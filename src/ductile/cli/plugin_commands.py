@@ -1,0 +1,70 @@
+"""The rows of the table for those who write plugins, and for what is kept of a plugin."""
+
+from __future__ import annotations
+
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Option
+
+_NAME = Argument("NAME", "name of the plugin, as it is configured")
+_REVEAL = Option(("--reveal",), "show all of it, secrets too")
+
+PLUGIN_AUTHORING = (
+    Action(
+        "test",
+        "check that a plugin keeps the protocol, by running it",
+        "authoring:test",
+        arguments=(Argument("NAME|DIR", "a plugin by name, or the directory of one"),),
+        options=(
+            Option(("--command",), "run only this command", "NAME"),
+            Option(("--payload",), "what commands are given, instead of a sample: JSON, @FILE or -", "JSON"),
+            Option(
+                ("--settings",),
+                "the plugin's `config`, instead of what is configured: JSON, @FILE or -",
+                "JSON",
+            ),
+            Option(("--timeout",), "how long each run may take, such as 5s", "DURATION"),
+        ),
+        about="Runs every command twice, with a payload that is made from its schema, and sends a few "
+        "requests that are odd on purpose. It is really run: what it does elsewhere, it does. Nothing is "
+        "stored. A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
+        "a check failed.",
+    ),
+    Action(
+        "new",
+        "write a plugin to begin with",
+        "authoring:new",
+        arguments=(Argument("NAME", "name of the new plugin, and of its directory"),),
+        options=(
+            Option(("--lang",), "python (default), sh, node, go or rust", "LANGUAGE"),
+            Option(("--dir",), "where to put its directory (default: here)", "DIR"),
+            DRY_RUN,
+        ),
+        about="With a manifest and three commands that answer. Overwrites nothing.",
+    ),
+    Action(
+        "lock",
+        "renew the seal of plugins: authorise them as they are now",
+        "plugin_records:lock",
+        arguments=(Argument("NAME", "only this plugin", required=False),),
+        options=(DRY_RUN,),
+        about="What the seal says of files stays as it is; `config lock` renews all of it.",
+    ),
+    Action(
+        "state",
+        "show what a plugin keeps from run to run",
+        "plugin_records:state",
+        arguments=(_NAME,),
+        options=(_REVEAL,),
+        about="Values under keys that look secret are masked.",
+    ),
+    Action(
+        "facts",
+        "show the facts that a plugin has recorded, newest first",
+        "plugin_records:facts",
+        arguments=(_NAME,),
+        options=(
+            _REVEAL,
+            Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER"),
+            Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT"),
+        ),
+    ),
+)

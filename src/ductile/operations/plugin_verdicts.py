@@ -1,0 +1,138 @@
+"""What `plugin test` makes of each run. Pure: trials in, findings out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ductile.protocol.request import PROTOCOL_VERSION
+from ductile.runner.judgement import EXIT_CONFIG, Remark
+
+if TYPE_CHECKING:
+    from ductile.operations.trials import Trial
+    from ductile.protocol.manifest import Command
+
+_SHOWN = 200
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    #: Worth a look, and no breach of the protocol.
+    WARNED = "warned"
+    FAILED = "failed"
+
+
+class Check(StrEnum):
+    """What is looked at; documented in `docs/how-to/test-a-plugin.md`."""
+
+    MANIFEST = "manifest"
+    ANSWERS = "answers"
+    REPEATS = "repeats"
+    UNKNOWN_FIELDS = "unknown_fields"
+    UNKNOWN_COMMAND = "unknown_command"
+    WRONG_PROTOCOL = "wrong_protocol"
+    END_OF_INPUT = "end_of_input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    check: Check
+    verdict: Verdict
+    message: str
+    command: str | None = None
+    hint: str | None = None
+
+
+def judge_answer(command: str, trial: Trial) -> Finding:
+    """One JSON object on stdout, in time; an error that is told in it is an answer too."""
+    if trial.kind == "ok" and Remark.LEFTOVERS in trial.judgement.remarks:
+        message = "answers, but leaves processes behind that hold its output open"
+        return _warned(Check.ANSWERS, message, command, hint="wait for what you start, or close its output")
+    match trial.kind:
+        case "ok":
+            return passed(Check.ANSWERS, "ok", command)
+        case "error":
+            return passed(Check.ANSWERS, f"error: {_short(trial)}", command)
+        case "config":
+            hint = "give it a usable config: test it by its configured name, or with --settings"
+            return _warned(
+                Check.ANSWERS, f"exits with {EXIT_CONFIG}: {_last_words(trial)}", command, hint=hint
+            )
+        case "timeout":
+            hint = "give it more time with --timeout, or let it be quicker"
+            return _failed(Check.ANSWERS, _short(trial), command, hint=hint)
+        case _:
+            hint = "see what it prints: ductile plugin run PLUGIN --request FILE"
+            return _failed(Check.ANSWERS, _short(trial), command, hint=hint)
+
+
+def judge_repetition(command: Command, first: Trial, again: Trial) -> Finding:
+    """Jobs run at least once, so every command meets a request that it has had before (SPEC 4.3)."""
+    if first.kind == again.kind:
+        return passed(Check.REPEATS, f"{again.kind} again", command.name)
+    message = f"first {first.kind}, then {again.kind}: {_short(again)}".removesuffix(": ")
+    hint = "a job may be run twice: let the second time succeed too, or keep what is done in the state"
+    return _warned(Check.REPEATS, message, command.name, hint=hint)
+
+
+def judge_unknown_fields(command: str, first: Trial, more: Trial) -> Finding:
+    if first.kind == more.kind:
+        return passed(Check.UNKNOWN_FIELDS, "ignored", command)
+    message = f"{first.kind} without them, {more.kind} with them: {_short(more)}".removesuffix(": ")
+    hint = "later versions may add fields to a request: ignore those you do not know"
+    return _failed(Check.UNKNOWN_FIELDS, message, command, hint=hint)
+
+
+def judge_unknown_command(trial: Trial) -> Finding:
+    hint = 'answer {"status": "error", "error": "...", "retry": false}'
+    match trial.kind:
+        case "error":
+            return passed(Check.UNKNOWN_COMMAND, f"error: {_short(trial)}")
+        case "ok":
+            message = "a command that it does not have is answered with ok"
+            return _failed(Check.UNKNOWN_COMMAND, message, hint=hint)
+        case _:
+            return _failed(Check.UNKNOWN_COMMAND, _short(trial), hint=hint)
+
+
+def judge_wrong_protocol(trial: Trial) -> Finding:
+    exit_code = trial.judgement.outcome.evidence.exit_code
+    if trial.kind in ("config", "error") and exit_code == EXIT_CONFIG:
+        return passed(Check.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
+    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {trial.kind}, exit status {exit_code}"
+    hint = f"compare `protocol` with {PROTOCOL_VERSION} and exit with {EXIT_CONFIG} if it differs"
+    return _failed(Check.WRONG_PROTOCOL, message, hint=hint)
+
+
+def judge_end_of_input(trial: Trial) -> Finding:
+    if trial.kind != "timeout":
+        return passed(Check.END_OF_INPUT, "ends")
+    hint = "read stdin to its end, and no further"
+    return _failed(Check.END_OF_INPUT, "goes on although stdin is empty and closed", hint=hint)
+
+
+def _short(trial: Trial) -> str:
+    return _cut(trial.error or "")
+
+
+def _last_words(trial: Trial) -> str:
+    lines = (trial.judgement.outcome.evidence.stderr or "").strip().splitlines()
+    return _cut(lines[-1]) if lines else "it does not say why"
+
+
+def _cut(told: str) -> str:
+    text = " ".join(told.split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def passed(check: Check, message: str, command: str | None = None) -> Finding:
+    return Finding(check=check, verdict=Verdict.PASSED, message=message, command=command)
+
+
+def _warned(check: Check, message: str, command: str | None = None, *, hint: str) -> Finding:
+    return Finding(check=check, verdict=Verdict.WARNED, message=message, command=command, hint=hint)
+
+
+def _failed(check: Check, message: str, command: str | None = None, *, hint: str) -> Finding:
+    return Finding(check=check, verdict=Verdict.FAILED, message=message, command=command, hint=hint)

@@ -1,0 +1,295 @@
+"""`ductile plugin new|test|run --request|lock|state|facts`, as authors and operators type them (SPEC 11)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place, answering
+from builders.plugins import a_manifest, a_plugin
+from builders.terminal import Ran, Terminal
+
+REQUEST = {"protocol": 2, "job_id": "j", "command": "poll", "config": {}, "state": {}, "context": {}}
+
+
+def build(directory: Path, tool: str, *words: str) -> None:
+    done = subprocess.run([tool, *words], cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def new(tmp_path: Path, language: str) -> Path:
+    made = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--lang", language, "--json")
+    assert made.status == 0, made
+    return Path(json.loads(made.out)["directory"])
+
+
+def contract_test(tmp_path: Path) -> Ran:
+    return Terminal(directory=tmp_path).ductile("plugin", "test", "./greet", "--json")
+
+
+def assert_keeps_the_protocol(tmp_path: Path) -> None:
+    ran = contract_test(tmp_path)
+    report = json.loads(ran.out)
+    assert [check for check in report["checks"] if check["verdict"] != "passed"] == []
+    assert (ran.status, report["passed"]) == (0, True)
+
+
+@pytest.mark.parametrize("language", ["python", "sh"])
+def test_a_new_plugin_runs_and_keeps_the_protocol(tmp_path: Path, language: str) -> None:
+    """SPEC 15: as it is written, with nothing to install; exit 78 on a protocol mismatch included."""
+    new(tmp_path, language)
+    assert_keeps_the_protocol(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_new_node_plugin_keeps_the_protocol(tmp_path: Path) -> None:
+    """SPEC 15."""
+    new(tmp_path, "node")
+    assert_keeps_the_protocol(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
+def test_a_new_go_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
+    """SPEC 15."""
+    build(new(tmp_path, "go"), "go", "build", "-o", "run", ".")
+    assert_keeps_the_protocol(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
+def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
+    """SPEC 15: without any crate, so without a network."""
+    build(new(tmp_path, "rust"), "cargo", "build", "--release", "--offline")
+    assert_keeps_the_protocol(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("language", "step"), [("go", "go build -o run ."), ("rust", "cargo build --release")]
+)
+def test_a_compiled_plugin_says_how_it_is_built(tmp_path: Path, language: str, step: str) -> None:
+    """SPEC 15; until then it is refused, not run."""
+    terminal = Terminal(directory=tmp_path)
+    assert f"cd greet && {step}" in terminal.ductile("plugin", "new", "greet", "--lang", language).out
+    assert contract_test(tmp_path).status == 1
+    assert "does not exist" in contract_test(tmp_path).out
+
+
+def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
+    """SPEC 11: written under a plugin root, named in the configuration, run."""
+    place = a_place(tmp_path, "  greet: {config: {name: Ada}}\n")
+    assert place.terminal.ductile("plugin", "new", "greet", "--dir", "demo/plugins").status == 0
+    assert place.ductile("run", "greet").out == "hello Ada\n"
+    assert place.ductile("run", "greet", "handle", "--payload", '{"name": "Bob"}').out == "hello Bob\n"
+
+
+def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
+    """SPEC 11: --dry-run."""
+    terminal = Terminal(directory=tmp_path)
+    tried = terminal.ductile("plugin", "new", "greet", "--dry-run")
+    assert "Nothing was written." in tried.out
+    assert not (tmp_path / "greet").exists()
+    (tmp_path / "greet").mkdir()
+    refused = terminal.ductile("plugin", "new", "greet")
+    assert refused.status == 1
+    assert "exists already" in refused.err
+    assert list((tmp_path / "greet").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["../evil"], "has to begin with a letter"),
+        (["core"], "is reserved"),
+        (["greet", "--lang", "cobol"], "one of python, sh, node, go, rust"),
+    ],
+)
+def test_new_refuses_what_makes_no_sense(tmp_path: Path, words: list[str], says: str) -> None:
+    """SPEC 11: a usage error; ENGINE 10: names."""
+    ran = Terminal(directory=tmp_path).ductile("plugin", "new", *words)
+    assert ran.status == 2
+    assert says in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_takes_back_what_it_wrote_when_it_fails(tmp_path: Path) -> None:
+    """All or nothing."""
+    (tmp_path / "file").write_text("")
+    ran = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--dir", "file")
+    assert ran.status == 77
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> None:
+    """SPEC 11: what is configured is what it gets."""
+    place = a_place(tmp_path, "  keyed: {config: {api_key: canary}}\n")
+    script = '#!/bin/sh\ngrep -q \'"api_key":"canary"\' && echo \'{"status": "ok", "result": 1}\'\n'
+    place.plugin("keyed", script)
+    checks = json.loads(place.ductile("plugin", "test", "keyed", "--json").out)["checks"]
+    answers = [check["verdict"] for check in checks if check["check"] == "answers"]
+    assert answers == ["passed"] * 3
+    assert "canary" not in place.ductile("plugin", "test", "keyed").out
+
+
+def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> None:
+    """SPEC 15: exit 1; each fault with what to do."""
+    a_plugin(tmp_path, "bad", script="#!/bin/sh\necho hello\n")
+    ran = Terminal(directory=tmp_path).ductile("plugin", "test", "./bad")
+    assert ran.status == 1
+    assert "stdout is not one JSON object" in ran.out
+    assert "failed: bad, " in ran.out
+    assert "wrong_protocol: compare `protocol` with 2 and exit with 78 if it differs" in ran.out
+
+
+def test_testing_stores_nothing(tmp_path: Path) -> None:
+    """SPEC 11: outside any queue."""
+    place = a_place(tmp_path)
+    assert place.ductile("plugin", "test", "echo").status == 1
+    assert not (tmp_path / "demo" / "data").exists()
+
+
+def test_exactly_this_request_is_run(tmp_path: Path) -> None:
+    """SPEC 11: for authors; stdout, stderr, exit status and what they come to."""
+    script = '#!/bin/sh\ncat >&2\necho \'{"status": "error", "error": "no", "retry": false}\'\nexit 3\n'
+    a_plugin(tmp_path, "mine", script=script)
+    odd = '{ "command" : "poll" }\n'
+    (tmp_path / "request.json").write_text(odd)
+    terminal = Terminal(directory=tmp_path)
+    ran = terminal.ductile("plugin", "run", "./mine", "--request", "request.json", "--json")
+    said = json.loads(ran.out)
+    assert ran.status == 1
+    assert said["stderr"] == odd
+    assert (said["judgement"], said["reason"], said["permanent"]) == ("error", "plugin_error", True)
+    assert (said["exit_code"], said["error"]) == (3, "no")
+    shown = terminal.ductile("run", "./mine", "--request", "request.json").out
+    assert shown.startswith("error, and not to be tried again\n")
+    assert "stdout\n" in shown
+
+
+def test_a_request_that_succeeds_ends_with_0(tmp_path: Path) -> None:
+    a_plugin(tmp_path, "mine")
+    (tmp_path / "request.json").write_text(json.dumps(REQUEST))
+    ran = Terminal(directory=tmp_path).ductile("run", "./mine", "--request", "request.json", "--json")
+    assert ran.status == 0
+    assert json.loads(ran.out)["result"] == "done"
+
+
+def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None:
+    """SPEC 11: it has the plugin's environment and its time, and is not on any queue."""
+    place = a_place(tmp_path, "  timid: {env: {WORD: w}, timeout: 300ms}\n")
+    place.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
+    (tmp_path / "request.json").write_text(json.dumps(REQUEST))
+    said = place.said("run", "timid", "--request", "request.json", status=1)
+    assert (said["judgement"], said["stdout"]) == ("timeout", "w poll\n")
+    assert place.said("job", "list")["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["./mine", "--request", "gone.json"], 2, "gone.json cannot be read"),
+        (["./mine", "poll", "--request", "r.json"], 2, "COMMAND says nothing beside --request"),
+        (["./mine", "--payload", "{}", "--request", "r.json"], 2, "--payload says nothing beside --request"),
+        (["./gone", "--request", "r.json"], 1, "has no manifest.yaml"),
+        (["./open", "--request", "r.json"], 78, "every user of this machine can change"),
+    ],
+)
+def test_a_request_that_cannot_be_run(tmp_path: Path, words: list[str], status: int, says: str) -> None:
+    a_plugin(tmp_path, "mine")
+    a_plugin(tmp_path, "open").chmod(0o777)
+    (tmp_path / "r.json").write_text("{}")
+    ran = Terminal(directory=tmp_path).ductile("run", *words)
+    assert ran.status == status
+    assert says in ran.err
+
+
+def a_keeper(tmp_path: Path) -> Place:
+    """With a plugin that keeps a token and a count, as state and as facts."""
+    place = a_place(tmp_path, "  keeper: {}\n")
+    kept = {"status": "ok", "result": "kept", "state_updates": {"access_token": "canary", "count": 3}}
+    place.plugin("keeper", answering(kept))
+    rule = "fact_outputs: [{when: {command: poll}, from: state_updates, fact_type: keeper.count}]\n"
+    (tmp_path / "demo" / "plugins" / "keeper" / "manifest.yaml").write_text(a_manifest("keeper", extra=rule))
+    return place
+
+
+@pytest.mark.parametrize("with_daemon", [True, False])
+def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> None:
+    """SPEC 2.1, 3.6: secrets only with --reveal; with a daemon and without."""
+    place = a_keeper(tmp_path)
+    assert place.said("plugin", "state", "keeper") == {"plugin": "keeper", "state": {}, "updated_at": None}
+    for _ in range(2):
+        assert place.ductile("run", "keeper").status == 0
+
+    def look() -> None:
+        assert place.said("plugin", "state", "keeper")["state"] == {"access_token": "********", "count": 3}
+        assert place.said("plugin", "state", "keeper", "--reveal")["state"]["access_token"] == "canary"
+        page = place.said("plugin", "facts", "keeper", "-n", "1")
+        (fact,) = page["facts"]
+        assert (fact["fact_type"], fact["command"]) == ("keeper.count", "poll")
+        assert fact["fact"] == {"access_token": "********", "count": 3}
+        (older,) = place.said("plugin", "facts", "keeper", "--cursor", page["next_cursor"])["facts"]
+        assert older["seq"] < fact["seq"]
+        for words in (["state"], ["facts"]):
+            shown = place.ductile("plugin", *words, "keeper").out
+            assert '"count": 3' in shown
+            assert "canary" not in shown
+
+    if with_daemon:
+        with a_daemon(place):
+            look()
+    else:
+        look()
+
+
+def test_a_plugin_that_nobody_knows_has_neither_state_nor_facts(tmp_path: Path) -> None:
+    place = a_keeper(tmp_path)
+    for noun in ("state", "facts"):
+        ran = place.ductile("plugin", noun, "keper")
+        assert ran.status == 1
+        assert "did you mean keeper" in ran.err
+    assert place.ductile("plugin", "facts", "keeper").out == "keeper has no facts.\n"
+    assert place.ductile("plugin", "state", "keeper").out == "keeper keeps nothing.\n"
+
+
+def checksums(place: Place) -> dict[str, dict[str, str]]:
+    sealed: dict[str, dict[str, str]] = json.loads((place.directory / "demo" / ".checksums").read_text())
+    return sealed
+
+
+def test_lock_renews_plugins_and_leaves_files_as_they_were(tmp_path: Path) -> None:
+    """ENGINE 11: authorising a plugin does not authorise a change to the configuration."""
+    place = a_keeper(tmp_path)
+    assert place.ductile("config", "lock").status == 0
+    before = checksums(place)
+    for name in ("echo", "keeper"):
+        with (tmp_path / "demo" / "plugins" / name / "run.sh").open("a") as script:
+            script.write("# more\n")
+    place.config.write_text(f"# more\n{place.config.read_text()}")
+    tried = place.said("plugin", "lock", "--dry-run")
+    assert [(entry["name"], entry["change"]) for entry in tried["sealed"]] == [
+        ("echo", "changed"),
+        ("keeper", "changed"),
+    ]
+    assert checksums(place) == before
+    assert place.said("plugin", "lock", "echo")["written"] is True
+    after = checksums(place)
+    assert after["plugins"]["echo"] != before["plugins"]["echo"]
+    assert after["plugins"]["keeper"] == before["plugins"]["keeper"]
+    assert place.ductile("plugin", "lock").status == 0
+    assert checksums(place)["files"] == before["files"]
+    warnings = [problem["message"] for problem in place.said("config", "check")["warnings"]]
+    assert warnings == ["config.yaml has changed since it was sealed"]
+
+
+def test_lock_needs_a_seal_and_a_plugin_that_is_used(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    a_plugin(tmp_path / "demo" / "plugins", "spare")
+    assert "was never sealed" in place.ductile("plugin", "lock").err
+    place.ductile("config", "lock")
+    for name, says in (("spare", "is not configured"), ("gone", "there is no plugin")):
+        ran = place.ductile("plugin", "lock", name)
+        assert ran.status == 1
+        assert says in ran.err

@@ -1,0 +1,105 @@
+"""The plugins we ship, asked through the runner as the daemon asks them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ductile.config.installed import InstalledPlugin
+from ductile.operations.plugins import load_directory
+from ductile.operations.trials import Subject, Trial, run_trial
+from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.runner.spawn import SpawnRunner
+
+ROOT = Path(__file__).parents[2] / "plugins"
+NOW = datetime(2026, 2, 8, 10, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a plugin answered; `kind` is `ok`, `error`, `config` (exit 78), `timeout` or `broken`."""
+
+    kind: str
+    answer: dict[str, Any]
+    stderr: str
+    exit_code: int | None
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return list(self.answer.get("events", []))
+
+    @property
+    def event_types(self) -> list[str]:
+        return [event["type"] for event in self.events]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(self.answer.get("state_updates", {}))
+
+    def failed_for_good(self, words: str) -> bool:
+        return self.kind == "error" and self.answer["retry"] is False and words in self.answer["error"]
+
+    def may_be_tried_again(self, words: str) -> bool:
+        return self.kind == "error" and self.answer["retry"] is True and words in self.answer["error"]
+
+
+def ask(
+    plugin: str | Path,
+    command: str,
+    *,
+    config: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] | None = None,
+    payload: Mapping[str, Any] | None = None,
+    event: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = 60,
+) -> Said:
+    """One request; `event` replaces fields of the event that goes with the payload."""
+    given = dict(payload) if payload is not None else None
+    told = RequestEvent(
+        type="test", payload=given or {}, source="test", timestamp=NOW, event_id="e1", **(event or {})
+    )
+    request = PluginRequest(
+        job_id="j1",
+        command=command,
+        instance="it",
+        config=dict(config or {}),
+        state=dict(state or {}),
+        context={"owner": "Ada", "ductile_plugin": "it"},
+        deadline_at=datetime.now(UTC) + timedelta(seconds=seconds),
+        payload=given,
+        event=told if carries_event(command, has_payload=given is not None) else None,
+    )
+    return ask_raw(plugin, encode_request(request), environ=environ)
+
+
+def ask_raw(plugin: str | Path, request: bytes, *, environ: Mapping[str, str] | None = None) -> Said:
+    found = load_directory(ROOT / plugin)
+    assert isinstance(found, InstalledPlugin), found
+    return _said(asyncio.run(_run(found, request, environ or {})))
+
+
+async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, str]) -> Trial:
+    runner = SpawnRunner()
+    subject = Subject(name=plugin.name, plugin=plugin, config={}, passthrough=tuple(environ))
+    try:
+        return await run_trial(runner, subject, request, {"PATH": os.environ["PATH"], **environ})
+    finally:
+        await runner.close()
+
+
+def _said(trial: Trial) -> Said:
+    evidence = trial.judgement.outcome.evidence
+    answered = trial.kind in ("ok", "error")
+    return Said(
+        kind=trial.kind,
+        answer=json.loads(evidence.stdout or "") if answered else {},
+        stderr=evidence.stderr or "",
+        exit_code=evidence.exit_code,
+    )

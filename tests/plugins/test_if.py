@@ -1,0 +1,183 @@
+"""if emits under the type of the first true rule (SPEC 15), with the conditions of pipelines (SPEC 7.3)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.conditions import comparisons, json_objects, judged
+from builders.shipped import Said, ask, ask_raw
+from ductile.core.comparisons import Operator
+from ductile.core.conditions import Comparison, condition_to_json
+from ductile.core.json_values import JsonObject
+from ductile.core.references import Scope
+
+PAYLOAD = {
+    "n": 5,
+    "f": 5.0,
+    "name": "Photo.JPG",
+    "yes": True,
+    "none": None,
+    "tags": ["a", "b"],
+    "deep": {"x": [7]},
+}
+
+
+def sort(*rules: dict[str, Any], otherwise: str | None = None) -> Said:
+    config = {"rules": list(rules), **({} if otherwise is None else {"else": otherwise})}
+    return ask("if", "handle", config=config, payload=PAYLOAD)
+
+
+def rule(path: str, op: str, value: Any = None, emit: str = "hit") -> dict[str, Any]:
+    return {"when": {"path": path, "op": op, "value": value}, "emit": emit}
+
+
+def test_the_first_true_rule_decides_and_the_payload_goes_on() -> None:
+    rules = [
+        rule("payload.n", "gt", 9, "large"),
+        rule("payload.n", "gt", 3, "middle"),
+        rule("payload.n", "gt", 1, "small"),
+    ]
+    said = sort(*rules)
+    assert said.answer["result"] == "middle"
+    assert said.events == [{"type": "middle", "payload": PAYLOAD}]
+
+
+def test_else_and_nothing() -> None:
+    never = rule("payload.n", "eq", 0)
+    assert sort(never, otherwise="other").event_types == ["other"]
+    assert sort(never).events == []
+
+
+#: Each with whether it is true, all asked in one run: the first rule that is true but should not be is named.
+CASES = [
+    ("payload.n", "eq", 5, True),
+    ("payload.n", "eq", 5.0, True),
+    ("payload.n", "eq", "5", False),
+    ("payload.yes", "eq", 1, False),
+    ("payload.yes", "eq", True, True),
+    ("payload.deep", "eq", {"x": [7.0]}, True),
+    ("payload.gone", "eq", None, True),
+    ("payload.gone", "neq", 5, True),
+    ("payload.gone", "neq", None, False),
+    ("payload.gone", "in", [None], True),
+    ("payload.n", "in", [4, 5], True),
+    ("payload.n", "in", ["5"], False),
+    ("payload.none", "exists", None, True),
+    ("payload.none", "exists", False, False),
+    ("payload.gone", "exists", False, True),
+    ("payload.deep", "contains", "x", True),
+    ("payload.deep.x.00", "exists", True, False),
+    ("payload.gone", "exists", None, False),
+    ("payload.deep.x.0", "gte", 7, True),
+    ("payload.deep.x.1", "exists", None, False),
+    ("payload.n", "lt", "6", False),
+    ("payload.yes", "gte", 0, False),
+    ("payload.gone", "lt", 6, False),
+    ("payload.name", "lte", "Photo.JPG", True),
+    ("payload.name", "contains", "oto", True),
+    ("payload.name", "contains", "OTO", True),
+    ("payload.tags", "contains", "a", True),
+    ("payload.tags", "contains", "A", False),
+    ("payload.name", "startswith", "photo", True),
+    ("payload.name", "endswith", ".jpg", True),
+    ("payload.n", "endswith", "5", False),
+    ("payload.name", "regex", r"photo\.(jpg|png)", True),
+    ("payload.name", "regex", "photo", False),
+    ("context.owner", "eq", "Ada", True),
+    ("event.type", "eq", "test", True),
+    ("config.else", "eq", "end", True),
+]
+
+
+def test_conditions_mean_what_they_mean_in_pipelines() -> None:
+    """SPEC 7.3: strict types, 1 = 1.0, true is not 1, a missing path is null or false."""
+    wrong = [
+        {"when": when if not truth else {"not": when}, "emit": f"{path} {op} {value}"}
+        for path, op, value, truth in CASES
+        for when in [{"path": path, "op": op, "value": value}]
+    ]
+    assert sort(*wrong, otherwise="end").answer["result"] == "end"
+
+
+def usable(comparison: Comparison) -> bool:
+    """Not what the plugin refuses as a mistake in its rules, nor what looks at the rules themselves."""
+    if comparison.path.startswith("config"):
+        return False
+    if comparison.op is Operator.IN:
+        return isinstance(comparison.value, list)
+    texts = (Operator.STARTSWITH, Operator.ENDSWITH)
+    return comparison.op not in texts or isinstance(comparison.value, str)
+
+
+@settings(max_examples=15, deadline=None)
+@given(json_objects, json_objects, st.lists(comparisons(), min_size=30, max_size=60))
+def test_it_judges_as_the_core_does(
+    payload: JsonObject, context: JsonObject, asked: list[Comparison]
+) -> None:
+    """SPEC 7.3: the same condition means the same in a rule and in a step's `if`."""
+    scope = Scope(payload=payload, context=context)
+    rules: list[JsonObject] = [
+        {"when": when if not judged(comparison, scope).holds else {"not": when}, "emit": json.dumps(when)}
+        for comparison in asked
+        if usable(comparison)
+        for when in [condition_to_json(comparison)]
+    ]
+    request = {
+        "protocol": 2,
+        "command": "handle",
+        "config": {"rules": rules, "else": "the same"},
+        "context": context,
+        "event": {"payload": payload},
+    }
+    assert ask_raw("if", json.dumps(request).encode()).answer["result"] == "the same"
+
+
+def test_all_any_not() -> None:
+    yes, no = rule("payload.n", "eq", 5)["when"], rule("payload.n", "eq", 6)["when"]
+    for condition, truth in [
+        ({"all": [yes, no]}, False),
+        ({"all": [yes, {"not": no}]}, True),
+        ({"any": [no, yes]}, True),
+        ({"any": []}, False),
+        ({"all": []}, True),
+    ]:
+        assert bool(sort({"when": condition, "emit": "hit"}).events) is truth, condition
+
+
+def test_the_event_s_dedupe_key_goes_with_it() -> None:
+    """SPEC 6: a redelivered event stays the same event."""
+    said = ask(
+        "if",
+        "handle",
+        config={"rules": [], "else": "x"},
+        payload={"a": 1},
+        event={"dedupe_key": "k"},
+    )
+    assert said.events == [{"type": "x", "payload": {"a": 1}, "dedupe_key": "k"}]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"rules": {}},
+        {"rules": [5]},
+        {"rules": [{"when": {"path": "payload.a", "op": "is"}, "emit": "x"}]},
+        {"rules": [{"when": {"path": "env.a", "op": "eq"}, "emit": "x"}]},
+        {"rules": [{"when": {"path": "payload.a", "op": "eq"}}]},
+        {"rules": [{"when": {"path": "payload.a", "op": "in", "value": 5}, "emit": "x"}]},
+        {"rules": [{"when": {"path": "payload.a", "op": "regex", "value": "("}, "emit": "x"}]},
+        {"rules": [{"when": {"path": "payload.a", "op": "startswith", "value": 5}, "emit": "x"}]},
+        {"rules": [{"when": {"not": {"any": [{}]}}, "emit": "x"}]},
+        {"rules": [], "else": ""},
+    ],
+)
+def test_rules_that_make_no_sense_are_told_by_health_and_handle(config: dict[str, Any]) -> None:
+    for command in ("health", "handle"):
+        said = ask("if", command, config=config, payload={})
+        assert said.failed_for_good("rules") or said.failed_for_good("else")

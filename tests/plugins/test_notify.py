@@ -1,0 +1,158 @@
+"""notify, with a stand-in for the package apprise that posts to a real server (SPEC 15)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.services import Reply, Service, a_service
+from builders.shipped import Said, ask
+
+#: What of apprise's interface is used, as its documentation has it: add and notify answer true or false.
+APPRISE = """\
+import json, urllib.request
+
+class Apprise:
+    def add(self, url):
+        self.url = url
+        return url.startswith("http://")
+
+    def notify(self, body, title="", notify_type="info"):
+        if "raise" in self.url:
+            raise RuntimeError(self.url)
+        data = json.dumps({"body": body, "title": title, "type": notify_type}).encode()
+        try:
+            return urllib.request.urlopen(self.url, data=data).status == 200
+        except OSError:
+            return False
+"""
+
+
+@dataclass
+class People:
+    service: Service
+    packages: Path
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def tell(
+        self, payload: dict[str, Any], *paths: str, event: dict[str, Any] | None = None, **config: Any
+    ) -> Said:
+        urls = [self.service.url + path for path in paths or ("/a",)]
+        said = ask(
+            "notify",
+            "handle",
+            config={"secret_urls": urls, **config},
+            payload=payload,
+            event=event,
+            state=self.state,
+            environ={"PYTHONPATH": str(self.packages)},
+        )
+        self.state |= said.state
+        return said
+
+    @property
+    def got(self) -> list[dict[str, Any]]:
+        return [json.loads(asked.body) for asked in self.service.asked]
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Iterator[People]:
+    (tmp_path / "apprise.py").write_text(APPRISE)
+    with a_service(lambda asked: Reply(status=500 if "bad" in asked.path else 200)) as service:
+        yield People(service, tmp_path)
+
+
+def test_a_message_reaches_every_address(people: People) -> None:
+    said = people.tell({"message": "hi", "title": "t", "type": "warning"}, "/a", "/b")
+    assert said.answer["result"] == "sent to 2 of 2"
+    assert people.got == [{"body": "hi", "title": "t", "type": "warning"}] * 2
+
+
+def test_a_redelivery_does_not_notify_twice(people: People) -> None:
+    """SPEC 15: sent ids are kept in state."""
+    people.tell({"message": "hi"})
+    again = people.tell({"message": "hi"})
+    assert (again.answer["result"], again.state) == ("sent before", {})
+    assert len(people.got) == 1
+
+
+def test_what_makes_a_message_the_same(people: People) -> None:
+    """Its own id, else the event's key, else the event."""
+    people.tell({"message": "hi", "id": "1"}, event={"dedupe_key": "k"})
+    people.tell({"message": "hi", "id": "1"})
+    people.tell({"message": "hi"}, event={"dedupe_key": "k"})
+    people.tell({"message": "hi"}, event={"dedupe_key": "k"})
+    people.tell({"message": "hi"})
+    assert people.state["sent"] == ["1", "k", "e1"]
+    assert len(people.got) == 3
+
+
+def test_the_memory_is_bounded(people: People) -> None:
+    """SPEC 3.6: state has a limit."""
+    for number in range(4):
+        people.tell({"message": "hi", "id": str(number)}, remember=2)
+    assert people.state["sent"] == ["2", "3"]
+
+
+def test_a_message_that_nobody_took_is_tried_again_and_not_remembered(people: People) -> None:
+    said = people.tell({"message": "hi"}, "/bad", "/raise")
+    assert said.may_be_tried_again("no address took the message")
+    assert said.state == {}
+
+
+def test_one_address_that_fails_does_not_make_the_others_ring_twice(people: People) -> None:
+    said = people.tell({"message": "hi"}, "/bad", "/a")
+    assert said.answer["result"] == "sent to 1 of 2"
+    assert said.answer["logs"] == [{"level": "error", "message": "secret_urls[0] did not take the message"}]
+    assert people.state["sent"] == ["e1"]
+
+
+def test_an_address_is_never_shown(people: People) -> None:
+    """SPEC 2.1: it holds a token. Neither when it is not understood, nor when its service fails."""
+    failed = people.tell({"message": "hi"}, "/raise-canary")
+    odd = ask(
+        "notify",
+        "health",
+        config={"secret_urls": ["odd://canary"]},
+        environ={"PYTHONPATH": str(people.packages)},
+    )
+    assert odd.failed_for_good("secret_urls[0]")
+    for said in (failed, odd):
+        assert "canary" not in said.stderr + json.dumps(said.answer)
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [({"text": "t"}, "t"), ({"message": " ", "result": "r"}, "r"), ({"a": 1}, '{\n  "a": 1\n}')],
+)
+def test_events_of_other_plugins_can_be_told(people: People, payload: dict[str, Any], body: str) -> None:
+    people.tell(payload, title="default")
+    assert people.got == [{"body": body, "title": "default", "type": "info"}]
+
+
+def test_nothing_to_say_is_a_mistake(people: People) -> None:
+    assert people.tell({}).failed_for_good("nothing to say")
+
+
+def test_without_apprise_it_says_what_to_install(tmp_path: Path) -> None:
+    """SPEC 15: exit 78, which is permanent."""
+    (tmp_path / "apprise.py").write_text("raise ImportError\n")
+    said = ask(
+        "notify",
+        "handle",
+        config={"secret_urls": ["json://localhost"]},
+        payload={"message": "hi"},
+        environ={"PYTHONPATH": str(tmp_path)},
+    )
+    assert (said.kind, said.exit_code) == ("config", 78)
+    assert "pip install apprise" in said.stderr
+
+
+@pytest.mark.parametrize("urls", [None, [], [5], {}])
+def test_addresses_that_make_no_sense_are_told(urls: Any) -> None:
+    assert ask("notify", "health", config={"secret_urls": urls}).failed_for_good("`secret_urls`")

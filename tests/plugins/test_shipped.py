@@ -1,0 +1,116 @@
+"""What holds for every plugin that we ship (SPEC 15)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.shipped import ROOT
+from builders.terminal import Terminal
+from ductile.config.installed import InstalledPlugin
+from ductile.operations.plugins import load_directory
+from ductile.plugins.discovery import discover
+
+NAMES = ["echo", "fetch", "file_watch", "folder_watch", "github", "if", "notify", "shell"]
+#: With which each can do its work.
+SETTINGS = {
+    "if": {"rules": [{"when": {"path": "payload.a", "op": "exists"}, "emit": "x"}]},
+    "file_watch": {"paths": ["/nowhere/at/all"]},
+    "folder_watch": {"path": str(ROOT)},
+    "notify": {"secret_urls": ["json://localhost"]},
+    "shell": {"programs": {"text": ["true"]}, "poll": "text"},
+}
+
+
+def manifest_of(name: str) -> InstalledPlugin:
+    found = load_directory(ROOT / name)
+    assert isinstance(found, InstalledPlugin)
+    return found
+
+
+def test_these_are_shipped_and_trusted() -> None:
+    """SPEC 15, 3.1: all load, without a warning; lib/ is not taken for a plugin."""
+    found = discover([ROOT])
+    assert sorted(found.installed) == NAMES
+    assert not found.refused
+    assert not found.warnings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_passes_the_contract_checks(name: str, tmp_path: Path) -> None:
+    """SPEC 15: `ductile plugin test` finds nothing, with a usable config and with none."""
+    terminal = Terminal(directory=tmp_path)
+    for settings in (SETTINGS.get(name, {}), {}):
+        ran = terminal.ductile(
+            "plugin", "test", str(ROOT / name), "--settings", json.dumps(settings), "--json"
+        )
+        assert ran.status == 0, ran.out
+        failed = [check for check in json.loads(ran.out)["checks"] if check["verdict"] != "passed"]
+        # Without the package apprise, notify says so by exit 78.
+        assert [check["message"] for check in failed if "apprise" not in check["message"]] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_manifest_describes_it(name: str) -> None:
+    """SPEC 3.2: catalogues and agents know a plugin by this."""
+    manifest = manifest_of(name).manifest
+    assert manifest.description
+    assert "health" in manifest.commands
+    for command in manifest.commands.values():
+        assert command.description, command.name
+        assert command.idempotent is not None, command.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_page_names_every_command_key_and_event(name: str) -> None:
+    """SPEC 15: each with its docs."""
+    manifest = manifest_of(name).manifest
+    page = (ROOT / name / "README.md").read_text()
+    for word in (*manifest.commands, *manifest.required_config, *manifest.optional_config):
+        assert f"`{word}`" in page, word
+    for command in manifest.commands.values():
+        for event in command.emits:
+            assert event.type.split(".")[0] in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -> None:
+    """SPEC 15: it can be copied as it is; it names no key that the plugin does not have."""
+    (example,) = re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / name / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "config.yaml").write_text(f"plugin_roots: [{ROOT}]\n{example}")
+    variables = {"DUCTILE_CONFIG_DIR": str(tmp_path), "NOTIFY_URL": "a", "GITHUB_WEBHOOK_SECRET": "b"}
+    terminal = Terminal(directory=tmp_path, variables=variables)
+    assert terminal.ductile("config", "lock").status == 0
+    checked = terminal.ductile("config", "check", "--json")
+    assert (checked.status, json.loads(checked.out)["warnings"]) == (0, []), checked.out
+    shown = json.loads(terminal.ductile("config", "show", "plugins", "--json").out)
+    manifest = manifest_of(name).manifest
+    configs = [plugin.get("config", {}) for key, plugin in shown.items() if name in (key, plugin.get("uses"))]
+    assert configs
+    for config in configs:
+        assert set(config) <= {*manifest.required_config, *manifest.optional_config}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_imports_the_standard_library_and_the_sdk(name: str) -> None:
+    """SPEC 15: nothing of ours but the SDK, nothing to install but what a page names."""
+    tree = ast.parse((ROOT / name / "run.py").read_text())
+    imported = {
+        (node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    imported |= {
+        alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert imported - sys.stdlib_module_names <= {"ductile_sdk"} | (
+        {"apprise"} if name == "notify" else set()
+    )

@@ -1,0 +1,199 @@
+"""file_watch and folder_watch on real files (SPEC 15)."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.shipped import Said, ask
+
+OLD = 1_700_000_000
+
+
+@dataclass
+class Watch:
+    """A plugin that is polled again and again, with the state that Ductile would keep for it."""
+
+    plugin: str
+    config: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def poll(self) -> Said:
+        said = ask(self.plugin, "poll", config=self.config, state=self.state)
+        self.state |= said.state
+        return said
+
+    def told(self) -> list[tuple[str, str]]:
+        said = self.poll()
+        assert said.kind == "ok", said
+        return [(event["type"], Path(event["payload"]["path"]).name) for event in said.events]
+
+
+def write(path: Path, text: str, at: float = OLD) -> None:
+    """With a time of change of our choice: two writes may fall into one tick of the file system's clock."""
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def test_a_file_is_followed_from_its_creation_to_its_end(tmp_path: Path) -> None:
+    """SPEC 15: created, changed, deleted; what did not change is not told."""
+    path = tmp_path / "a"
+    watch = Watch("file_watch", {"paths": [str(path)]})
+    assert watch.told() == []
+    write(path, "one")
+    assert watch.told() == [("file.created", "a")]
+    assert watch.told() == []
+    write(path, "two", OLD + 1)
+    assert watch.told() == [("file.changed", "a")]
+    write(path, "two", OLD + 2)
+    assert watch.told() == [], "written again, with the same content"
+    path.unlink()
+    assert watch.told() == [("file.deleted", "a")]
+    assert watch.told() == []
+
+
+@pytest.mark.parametrize("initial", [False, True])
+def test_what_is_there_at_first_is_told_only_if_it_is_wanted(tmp_path: Path, initial: bool) -> None:
+    write(tmp_path / "a", "one")
+    watch = Watch("file_watch", {"paths": str(tmp_path / "a"), "initial": initial})
+    assert watch.told() == ([("file.created", "a")] if initial else [])
+    assert watch.told() == []
+
+
+def test_an_event_of_a_file_describes_it(tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+    said = Watch("file_watch", {"paths": [str(tmp_path / "a")], "initial": True}).poll()
+    assert said.events[0]["payload"] == {
+        "path": str(tmp_path / "a"),
+        "name": "a",
+        "size": 3,
+        "modified_at": "2023-11-14T22:13:20Z",
+        "sha256": "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
+    }
+
+
+def test_large_files_are_compared_without_reading_them(tmp_path: Path) -> None:
+    watch = Watch("file_watch", {"paths": [str(tmp_path / "a")], "max_hash_bytes": 2})
+    write(tmp_path / "a", "one")
+    watch.poll()
+    write(tmp_path / "a", "one", OLD + 1)
+    assert watch.told() == [("file.changed", "a")]
+
+
+def test_what_cannot_be_watched_is_told(tmp_path: Path) -> None:
+    for paths in ([], None, ["relative"], [5], [""]):
+        said = ask("file_watch", "health", config={"paths": paths})
+        assert said.failed_for_good("`paths`") or paths == []
+    assert ask("file_watch", "poll", config={"paths": [str(tmp_path)]}).failed_for_good("is not a file")
+
+
+def a_folder(tmp_path: Path, **config: Any) -> tuple[Path, Watch]:
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    return folder, Watch("folder_watch", {"path": str(folder), **config})
+
+
+def test_a_folder_s_files_come_change_and_go(tmp_path: Path) -> None:
+    """SPEC 15: added, changed, removed, each once."""
+    folder, watch = a_folder(tmp_path)
+    assert watch.told() == []
+    write(folder / "b", "one")
+    write(folder / "a", "one")
+    assert watch.told() == [("folder.added", "a"), ("folder.added", "b")]
+    assert watch.told() == []
+    write(folder / "a", "longer", OLD + 1)
+    (folder / "b").unlink()
+    assert watch.told() == [("folder.removed", "b"), ("folder.changed", "a")]
+    assert watch.told() == []
+
+
+def test_what_is_in_a_folder_at_first_is_taken_as_given(tmp_path: Path) -> None:
+    folder, watch = a_folder(tmp_path)
+    write(folder / "a", "one")
+    assert watch.poll().answer["result"] == "1 files to begin with"
+    assert watch.told() == []
+    eager = Watch("folder_watch", {**watch.config, "initial": True})
+    assert eager.told() == [("folder.added", "a")]
+
+
+def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    """It is told of once it has stayed the same for `settle` seconds."""
+    folder, watch = a_folder(tmp_path, settle=1000)
+    watch.poll()
+    write(folder / "a", "half", at=time.time())
+    said = watch.poll()
+    assert (said.events, said.answer["result"]) == (
+        [],
+        "0 added, 0 changed, 0 removed, 1 still being written",
+    )
+    (folder / "a").unlink()
+    assert watch.told() == [], "it was never told of, so neither is its end"
+    write(folder / "a", "whole", at=time.time() - 2000)
+    assert watch.told() == [("folder.added", "a")]
+
+
+def test_a_clock_that_is_ahead_does_not_hold_a_file_back_for_ever(tmp_path: Path) -> None:
+    """Since when it has been as it is counts too, by our own clock."""
+    folder, watch = a_folder(tmp_path, settle=0.001)
+    watch.poll()
+    write(folder / "a", "x", at=time.time() + 10_000)
+    assert watch.told() == []
+    assert watch.told() == [("folder.added", "a")]
+
+
+def test_patterns_choose_the_files(tmp_path: Path) -> None:
+    folder, watch = a_folder(tmp_path, patterns=["*.pdf", "in/*.txt"], recursive=True, initial=True)
+    for name in ("a.pdf", "b.txt", ".c.pdf", "d.pdf.part", "in/e.txt", "in/f.pdf", ".git/g.pdf"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(folder / name, "x")
+    (folder / "link.pdf").symlink_to(folder / "a.pdf")
+    assert [name for _, name in watch.told()] == ["a.pdf", "e.txt", "f.pdf"]
+    assert Watch("folder_watch", {**watch.config, "recursive": False}).told() == [("folder.added", "a.pdf")]
+
+
+def test_a_name_that_is_no_text_does_not_stop_the_watch(tmp_path: Path) -> None:
+    """SPEC 3.3: names are bytes, and an answer is UTF-8."""
+    folder, watch = a_folder(tmp_path, initial=True)
+    write(folder / "a", "x")
+    write(Path(os.fsdecode(os.fsencode(folder) + b"/\xff")), "x")
+    said = watch.poll()
+    assert [event["payload"]["name"] for event in said.events] == ["a"]
+    assert "not UTF-8" in said.stderr
+
+
+def test_a_folder_that_is_gone_is_a_failure_and_not_the_end_of_its_files(tmp_path: Path) -> None:
+    """A disk that is not mounted for a while must not look like everything being deleted."""
+    folder, watch = a_folder(tmp_path, initial=True)
+    write(folder / "a", "x")
+    watch.poll()
+    folder.rename(tmp_path / "away")
+    assert watch.poll().may_be_tried_again("cannot be read")
+    (tmp_path / "away").rename(folder)
+    assert watch.told() == []
+
+
+def test_a_poll_tells_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -> None:
+    """ENGINE 2: an answer has at most 1,000 events."""
+    folder, watch = a_folder(tmp_path, initial=True)
+    for number in range(501):
+        write(folder / f"{number:03}", "x")
+    assert len(watch.told()) == 500
+    assert watch.told() == [("folder.added", "500")]
+
+
+def test_too_many_files_are_an_error_before_the_state_is_too_large(tmp_path: Path) -> None:
+    """SPEC 3.6: 1 MiB of state."""
+    folder, watch = a_folder(tmp_path, max_files=2)
+    for number in range(3):
+        write(folder / str(number), "x")
+    assert watch.poll().failed_for_good("more than 2 files")
+
+
+@pytest.mark.parametrize("config", [{}, {"path": "relative"}, {"path": "/x", "settle": "long"}])
+def test_a_folder_that_cannot_be_watched_is_told(config: dict[str, Any]) -> None:
+    assert ask("folder_watch", "health", config=config).failed_for_good("config")

@@ -1,0 +1,168 @@
+"""`plugin test` finds what breaks the protocol, and nothing else (SPEC 3.3, 4.3, 15)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from builders.plugins import a_manifest, a_plugin
+from ductile.errors import NotFoundError
+from ductile.operations.plugin_tests import Report, Wishes, check_contract
+from ductile.operations.plugin_verdicts import Check, Verdict
+
+#: Keeps the protocol in every respect; tests change a line of it.
+GOOD = """\
+#!/bin/sh
+request=$(cat)
+case $request in *'"protocol":2'*) ;; *) exit 78 ;; esac
+case $DUCTILE_COMMAND in
+poll|handle|health) echo '{"status": "ok", "result": "done"}' ;;
+*) echo '{"status": "error", "error": "no such command", "retry": false}' ;;
+esac
+"""
+ANSWER = """echo '{"status": "ok", "result": "done"}' ;;"""
+
+
+def check(directory: Path, script: str, wishes: Wishes | None = None) -> Report:
+    plugin = a_plugin(directory, "it", script=script)
+    return asyncio.run(
+        check_contract(
+            None,
+            {"PATH": os.environ["PATH"]},
+            str(plugin),
+            wishes or Wishes(timeout=timedelta(seconds=5)),
+            now=lambda: datetime.now(UTC),
+        )
+    )
+
+
+def faults(report: Report, verdict: Verdict = Verdict.FAILED) -> set[Check]:
+    return {finding.check for finding in report.findings if finding.verdict is verdict}
+
+
+def test_a_good_plugin_passes_every_check(tmp_path: Path) -> None:
+    """Each check once, those of commands for each command."""
+    report = check(tmp_path, GOOD)
+    assert report.passed
+    assert [finding.verdict for finding in report.findings] == [Verdict.PASSED] * 11
+    assert {finding.check for finding in report.findings} == set(Check)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("echo hello ;;", {Check.ANSWERS}),
+        (f"echo starting; {ANSWER}", {Check.ANSWERS}),
+        (ANSWER.replace(";;", "; echo '{}' ;;"), {Check.ANSWERS}),
+        ("exit 1 ;;", {Check.ANSWERS}),
+        ("kill -9 $$ ;;", {Check.ANSWERS}),
+        ("""echo '{"status": "ok"}' ;;""", {Check.ANSWERS}),
+        ("""echo '{"status": "ok", "result": NaN}' ;;""", {Check.ANSWERS}),
+        ("""echo '{"status": "error", "error": "no"}' ;;""", set()),
+        (f"{ANSWER[:-2]}; exit 3 ;;", set()),
+    ],
+)
+def test_what_counts_as_an_answer(tmp_path: Path, answer: str, found: set[Check]) -> None:
+    """SPEC 3.3: one object and nothing beside it; an error is an answer, and ok wins over the exit status."""
+    assert faults(check(tmp_path, GOOD.replace(ANSWER, answer))) == found
+
+
+def test_an_answer_has_to_come_in_time(tmp_path: Path) -> None:
+    """SPEC 3.4."""
+    script = GOOD.replace(ANSWER, f"sleep 100; {ANSWER}")
+    report = check(tmp_path, script, Wishes(timeout=timedelta(milliseconds=200), command="health"))
+    assert faults(report) == {Check.ANSWERS}
+    assert "deadline" in next(item.message for item in report.findings if item.check is Check.ANSWERS)
+
+
+def test_exit_78_is_worth_a_look(tmp_path: Path) -> None:
+    """SPEC 3.3: it is how a plugin says that its configuration is wrong, which it may be here."""
+    report = check(tmp_path, GOOD.replace(ANSWER, "echo no key >&2; exit 78 ;;"))
+    assert report.passed
+    assert faults(report, Verdict.WARNED) == {Check.ANSWERS}
+    assert any(finding.message == "exits with 78: no key" for finding in report.findings)
+
+
+def test_a_command_that_cannot_be_repeated_is_pointed_out(tmp_path: Path) -> None:
+    """SPEC 4.3: jobs run at least once."""
+    mark = tmp_path / "mark"
+    once = f"""if mkdir {mark} 2>/dev/null; then {ANSWER[:-2]}; else exit 1; fi ;;"""
+    report = check(tmp_path, GOOD.replace(ANSWER, once), Wishes(command="poll"))
+    assert Check.REPEATS in faults(report, Verdict.WARNED)
+
+
+def test_fields_that_are_not_known_yet_are_to_be_ignored(tmp_path: Path) -> None:
+    """SPEC 3.3: requests may grow."""
+    strict = "case $request in *from_a_later_version*) exit 1 ;; esac\n"
+    script = GOOD.replace("case $DUCTILE_COMMAND", f"{strict}case $DUCTILE_COMMAND")
+    assert faults(check(tmp_path, script)) == {Check.UNKNOWN_FIELDS}
+
+
+@pytest.mark.parametrize("other", ["exit 1 ;;", ANSWER, "exec sleep 100 ;;"])
+def test_an_unknown_command_has_to_be_an_error(tmp_path: Path, other: str) -> None:
+    """SPEC 4.6: neither a crash nor a success."""
+    before = """echo '{"status": "error", "error": "no such command", "retry": false}' ;;"""
+    wishes = Wishes(timeout=timedelta(milliseconds=500), command="health")
+    assert faults(check(tmp_path, GOOD.replace(before, other), wishes)) == {Check.UNKNOWN_COMMAND}
+
+
+def test_another_protocol_has_to_end_with_78(tmp_path: Path) -> None:
+    """SPEC 15."""
+    assert faults(check(tmp_path, GOOD.replace("exit 78", "exit 1"))) == {Check.WRONG_PROTOCOL}
+    ignoring = GOOD.replace("*) exit 78 ;;", "*) ;;")
+    assert faults(check(tmp_path / "b", ignoring)) == {Check.WRONG_PROTOCOL}
+
+
+def test_processes_that_are_left_behind_are_pointed_out(tmp_path: Path) -> None:
+    """SPEC 3.4: they are ended with the job."""
+    script = GOOD.replace(ANSWER, f"sleep 100 & {ANSWER}")
+    report = check(tmp_path, script, Wishes(command="health"))
+    assert report.passed
+    assert faults(report, Verdict.WARNED) == {Check.ANSWERS}
+
+
+def test_a_plugin_that_is_refused_is_not_run(tmp_path: Path) -> None:
+    """SPEC 3.1: trust comes first."""
+    plugin = a_plugin(tmp_path, "it", script=f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    plugin.chmod(0o777)
+    report = asyncio.run(check_contract(None, {}, str(plugin), Wishes(), now=lambda: datetime.now(UTC)))
+    assert faults(report) == set(Check) & {Check.MANIFEST}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_samples_settings_and_payloads_reach_the_plugin(tmp_path: Path) -> None:
+    """SPEC 11: a payload is made from the schema unless one is given; state is empty."""
+    manifest = a_manifest("it").replace(
+        "commands: [poll, handle, health]",
+        "commands: {go: {input_schema: {type: object, properties: {size: {type: integer, minimum: 7}}}}}",
+    )
+    seen = tmp_path / "seen"
+    plugin = a_plugin(tmp_path, "it", manifest=manifest, script=f"#!/bin/sh\ncat >>{seen}; echo >>{seen}\n")
+
+    def requests(wishes: Wishes) -> str:
+        seen.write_text("")
+        asyncio.run(check_contract(None, {}, str(plugin), wishes, now=lambda: datetime.now(UTC)))
+        return seen.read_text().splitlines()[0]
+
+    assert '"payload":{"size":7}' in requests(Wishes())
+    assert '"state":{}' in requests(Wishes())
+    given = requests(Wishes(payload={"size": 1}, config={"a": 2}))
+    assert '"payload":{"size":1}' in given
+    assert '"config":{"a":2}' in given
+
+
+def test_the_same_request_is_sent_twice(tmp_path: Path) -> None:
+    """SPEC 4.3: byte for byte, as a job that is run again is given it."""
+    seen = tmp_path / "seen"
+    check(tmp_path, f"#!/bin/sh\ncat >>{seen}; echo >>{seen}\n", Wishes(command="handle"))
+    first, second, *_ = seen.read_text().splitlines()
+    assert first == second
+
+
+def test_a_command_that_is_not_declared_cannot_be_tested(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="it has no command dance"):
+        check(tmp_path, GOOD, Wishes(command="dance"))
