@@ -11,6 +11,8 @@ from ductile.config.keypath import did_you_mean, node_at
 from ductile.config.names import NAME, RESERVED
 from ductile.config.redaction import secret_scalars
 from ductile.config.secrets import mask_userinfo
+from ductile.core.addresses import parse_literal
+from ductile.core.templates import references_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,12 +152,13 @@ def _check_exactly_one(
 
 def _check_state_webhooks(config: Config, report: Report) -> None:
     for index, host in enumerate(config.state_webhooks.allow):
-        if not host.strip() or "/" in host:
+        with_port = ":" in host and parse_literal(host) is None
+        if not host.strip() or "/" in host or with_port:
             path = ("state_webhooks", "allow", index)
             report.error(
                 path,
                 "this is not a host",
-                expected="a host such as hooks.example.org",
+                expected="a host such as hooks.example.org, without a port",
                 found=report.quote(path),
             )
 
@@ -202,9 +205,20 @@ def check_literal_secrets(config: Config, report: Report) -> None:
             continue
         if path == ("state", "url") and mask_userinfo(node.text) == node.text:
             continue  # an address without a password
+        if _is_reference(path, node.text):
+            continue
         message = "a secret is written in the clear"
         hint = "put it into a variable and refer to it as ${NAME}"
         if config.service.strict_mode:
             report.error(path, message, hint=hint)
         else:
             report.warn(path, message, hint=hint)
+
+
+def _is_reference(path: KeyPath, text: str) -> bool:
+    """Whether a step says here where a value comes from, and not what it is."""
+    if path[0] != "pipelines":
+        return False
+    if "baggage" in path:
+        return True
+    return "with" in path and any(True for _ in references_in(text))

@@ -1,25 +1,26 @@
-"""Rules over `routes` and `pipelines` that can be judged as they are written (SPEC 6, 7.1, 7.3).
+"""Rules over `routes` and `pipelines` that can be judged as they are written (SPEC 6, 7.1, 7.4, 7.5).
 
 Whether a plugin has a command is known only with its manifest: `compile` looks at that.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from ductile.config.check_conditions import check_condition, may_quote
 from ductile.config.keypath import did_you_mean
 from ductile.config.names import NAME, OUTSIDE_SOURCES, fault_in_name, parse_target
-from ductile.config.pipeline_settings import Condition, Join, Operator, PipelineSettings, StepSettings
+from ductile.config.pipeline_settings import Join, PipelineSettings, StepSettings
+from ductile.core.baggage import faults_in_baggage
+from ductile.core.templates import faults_in_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ductile.config.keypath import KeyPath
     from ductile.config.model import Config
     from ductile.config.report import Report
+    from ductile.core.references import Fault
 
 _KINDS = ("uses", "call", "steps", "split")
 #: Attribute and YAML name of what only a step that runs a plugin can have.
@@ -30,7 +31,6 @@ _ONLY_WITH_USES = {
     "timeout": "timeout",
     "on_events": "on_events",
 }
-_ROOTS = ("payload", "context", "config", "event")
 
 
 def steps_of(pipeline: PipelineSettings, path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:
@@ -69,7 +69,7 @@ def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: Report) -
     if not pipeline.steps:
         report.error((*path, "steps"), "a pipeline needs at least one step")
     if pipeline.condition is not None:
-        _check_condition(pipeline.condition, (*path, "if"), report)
+        check_condition(pipeline.condition, (*path, "if"), report)
     found = list(steps_of(pipeline, path))
     for step_path, step in found:
         _check_step(step, step_path, report)
@@ -95,61 +95,24 @@ def _check_step(step: StepSettings, path: KeyPath, report: Report) -> None:
     if step.id is not None and not NAME.fullmatch(step.id):
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a step")
     if step.condition is not None:
-        _check_condition(step.condition, (*path, "if"), report)
+        check_condition(step.condition, (*path, "if"), report)
+    _check_values(step, path, report)
 
 
-def _check_condition(condition: Condition, path: KeyPath, report: Report) -> None:
-    forms = {
-        "path": condition.path is not None or condition.op is not None,
-        "all": condition.all_of is not None,
-        "any": condition.any_of is not None,
-        "not": condition.negated is not None,
-    }
-    given = [form for form, present in forms.items() if present]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        report.error(
-            path, "this is not a condition", expected="path and op, or one of all, any, not", found=found
-        )
-        return
-    for name, inner in (("all", condition.all_of), ("any", condition.any_of)):
-        for index, part in enumerate(inner or ()):
-            _check_condition(part, (*path, name, index), report)
-        if inner == ():
-            report.error((*path, name), f"`{name}` needs at least one condition")
-    if condition.negated is not None:
-        _check_condition(condition.negated, (*path, "not"), report)
-    if forms["path"]:
-        _check_comparison(condition, path, report)
+def _check_values(step: StepSettings, path: KeyPath, report: Report) -> None:
+    """What a step makes of its payload: `with` and `baggage` (SPEC 7.4, 7.5)."""
+    if step.payload is not None:
+        for fault in faults_in_template(step.payload.reveal()):
+            _report_fault(fault, (*path, "with"), report)
+    if step.baggage is not None:
+        for fault in faults_in_baggage(step.baggage):
+            _report_fault(fault, (*path, "baggage"), report)
 
 
-def _check_comparison(condition: Condition, path: KeyPath, report: Report) -> None:
-    if condition.path is None or condition.op is None:
-        report.error(path, "a comparison needs both `path` and `op`")
-        return
-    root, dot, _ = condition.path.partition(".")
-    if root not in _ROOTS or (not dot and root == "event"):
-        expected = "a path that begins with payload., context., config. or event."
-        report.error(
-            (*path, "path"), "this path leads nowhere", expected=expected, found=report.quote((*path, "path"))
-        )
-    has_value = condition.value is not msgspec.UNSET
-    if condition.op is Operator.EXISTS and has_value and not isinstance(condition.value, bool):
-        report.error((*path, "value"), "`exists` takes no value")
-    if condition.op is not Operator.EXISTS and not has_value:
-        report.error(path, f"`{condition.op}` needs a `value` to compare with")
-    if condition.op is Operator.IN and has_value and not isinstance(condition.value, list):
-        report.error((*path, "value"), "`in` looks in a list", expected="a list")
-    if condition.op is Operator.REGEX and has_value:
-        _check_regex(condition.value, (*path, "value"), report)
-
-
-def _check_regex(value: object, path: KeyPath, report: Report) -> None:
-    try:
-        re.compile(value if isinstance(value, str) else "(")
-    except re.error as error:
-        said = str(error) if isinstance(value, str) else "it is not text"
-        report.error(path, f"this is not a regular expression: {said}")
+def _report_fault(fault: Fault, above: KeyPath, report: Report) -> None:
+    path = (*above, *fault.where)
+    found = fault.found if may_quote(path, report) else None
+    report.error(path, fault.message, expected=fault.expected, found=found, hint=fault.hint)
 
 
 def check_references(config: Config, report: Report) -> None:
@@ -161,7 +124,7 @@ def check_references(config: Config, report: Report) -> None:
         check_plugin_name(parse_target(route.to)[0], (*path, "to"), config, report)
     for index, pipeline in enumerate(config.pipelines):
         path = ("pipelines", index)
-        if pipeline.from_plugin is not None and pipeline.from_plugin not in OUTSIDE_SOURCES:
+        if pipeline.from_plugin is not None and pipeline.from_plugin not in _sources(pipeline, config):
             check_plugin_name(pipeline.from_plugin, (*path, "from_plugin"), config, report)
         for step_path, step in steps_of(pipeline, path):
             if step.uses is not None:
@@ -169,6 +132,13 @@ def check_references(config: Config, report: Report) -> None:
             if step.call is not None:
                 check_pipeline_name(step.call, (*step_path, "call"), config, report)
     _check_call_cycles(config, report)
+
+
+def _sources(pipeline: PipelineSettings, config: Config) -> Collection[str]:
+    """What events may come from besides plugins. A hook may also tell of the end of a pipeline's run."""
+    if pipeline.on_hook is None:
+        return OUTSIDE_SOURCES
+    return {known.name for known in config.pipelines}
 
 
 def check_plugin_name(name: str, path: KeyPath, config: Config, report: Report) -> None:

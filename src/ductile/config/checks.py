@@ -11,7 +11,7 @@ from ductile.config.check_access import check_access, check_access_references, c
 from ductile.config.check_pipelines import check_pipelines, check_references
 from ductile.config.check_plugins import check_plugins, check_zone
 from ductile.config.locate import is_url
-from ductile.config.names import VARIABLE
+from ductile.config.names import VARIABLE, parse_target
 from ductile.core.durations import format_duration
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def check(config: Config, report: Report, *, complete: bool) -> None:
     _check_paths(config, report)
     check_zone(config, report)
     check_plugins(config, report)
+    _check_routes(config, report)
     check_pipelines(config, report)
     check_access(config, report)
     check_literal_secrets(config, report)
@@ -65,6 +66,17 @@ def _check_state(config: Config, report: Report) -> None:
     if config.plugins_dir is not None and config.plugin_roots:
         hint = "move it into `plugin_roots`"
         report.error(("plugins_dir",), "`plugins_dir` and `plugin_roots` are both set", hint=hint)
+
+
+def _check_routes(config: Config, report: Report) -> None:
+    """A route that is written twice would make the same child twice, and the second be refused (ENGINE 1)."""
+    first: dict[tuple[str, str, str, str], KeyPath] = {}
+    for index, route in enumerate(config.routes):
+        path = ("routes", index)
+        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
+        if same is not path:
+            message = f"this route is written already, at {report.where(same)}"
+            report.error(path, message, hint="remove one of them; a route without a command means `handle`")
 
 
 def _check_paths(config: Config, report: Report) -> None:

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.check_pipelines import steps_of
+from ductile.config.compile_pipelines import compile_pipelines
 from ductile.config.compile_plugins import compile_plugin, plugin_rules
 from ductile.config.integrity import find_plugin_faults, hash_bytes
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
 from ductile.config.names import parse_target
 from ductile.config.report import Report
+from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import (
     AccessToken,
     PluginInstance,
@@ -30,6 +32,7 @@ from ductile.config.snapshot import (
     WebhookEndpoint,
     WebhookTarget,
 )
+from ductile.core.pipelines import Pipeline, PipelineTable
 from ductile.core.routing import Route, RouteTable
 from ductile.core.rules import Rules
 from ductile.errors import ConfigError, Problem
@@ -59,6 +62,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         for name, settings in config.plugins.items()
     }
     _check_targets(config, plugins, report)
+    compiled = compile_pipelines(config, plugins, report)
     if report.errors:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
     routes = tuple(_routes(config))
@@ -85,7 +89,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         state_webhooks=config.state_webhooks,
         state_webhook_secret=secrets.get(config.state_webhooks.secret_ref or ""),
         artifact_roots=tuple(resolve_path(root, loaded.directory) for root in config.artifacts.roots),
-        rules=_rules(config, plugins, routes, max_workers),
+        rules=_rules(config, plugins, routes, compiled, max_workers),
         fingerprint=_fingerprint(loaded, plugins),
         warnings=(*loaded.warnings, *discovery.warnings, *report.warnings, *_judge_plugins(loaded, plugins)),
         shown=loaded.shown(),
@@ -93,14 +97,20 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
 
 
 def _rules(
-    config: Config, plugins: Mapping[str, PluginInstance], routes: tuple[Route, ...], max_workers: int
+    config: Config,
+    plugins: Mapping[str, PluginInstance],
+    routes: tuple[Route, ...],
+    pipelines: tuple[Pipeline, ...],
+    max_workers: int,
 ) -> Rules:
     return Rules(
         plugins=MappingProxyType({name: plugin_rules(plugin) for name, plugin in plugins.items()}),
         routes=RouteTable.of(routes),
+        pipelines=PipelineTable.of(pipelines),
         dedupe_ttl=config.service.dedupe_ttl,
         max_hops=config.service.max_hops,
         max_workers=max_workers,
+        is_secret=looks_secret,
     )
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from ductile.config.check_plugins import schedules_of
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.integrity import hash_bytes
-from ductile.config.kinds import Hours
-from ductile.config.snapshot import After, At, Cron, Every, PluginInstance, Refusal, Schedule, Trigger
-from ductile.core import schedule as core_schedule
+from ductile.config.snapshot import PluginInstance, Refusal, Schedule
 from ductile.core.breaker import BreakerPolicy
 from ductile.core.hours import DayHours
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import FactRule, PluginRules
+from ductile.core.schedule import After, At, Cron, Every, ScheduleRule, Trigger
 from ductile.protocol.manifest import CompatibilityView
 
 if TYPE_CHECKING:
@@ -133,28 +132,26 @@ def compile_retry(settings: RetrySettings, *, max_attempts: int | None = None) -
 
 
 def compile_schedule(settings: ScheduleSettings, timezone: str) -> Schedule:
-    window = settings.preferred_window
-    return Schedule(
-        id=settings.id,
-        command=settings.command,
-        trigger=_trigger(settings),
-        timezone=settings.timezone or timezone,
-        payload=settings.payload,
+    window, zone = settings.preferred_window, settings.timezone or timezone
+    rule = ScheduleRule(
+        trigger=_trigger(settings, zone),
+        timezone=zone,
         jitter=settings.jitter or timedelta(),
         only_between=settings.only_between,
-        preferred_window=Hours(start=window.start, end=window.end) if window else None,
-        not_on=frozenset(settings.not_on),
+        preferred_window=DayHours(start=window.start, end=window.end) if window else None,
+        not_on=frozenset(int(day) for day in settings.not_on),
         catch_up=settings.catch_up,
         if_running=settings.if_running,
     )
+    return Schedule(id=settings.id, command=settings.command, rule=rule, payload=settings.payload)
 
 
-def _trigger(settings: ScheduleSettings) -> Trigger:
+def _trigger(settings: ScheduleSettings, timezone: str) -> Trigger:
     """The one answer to when it runs; that there is exactly one was checked when it was loaded."""
     if settings.every is not None:
         return Every(interval=settings.every)
     if settings.cron is not None:
-        return Cron(expression=parse_cron(settings.cron))
+        return Cron(times=CronTable(expression=parse_cron(settings.cron), timezone=timezone))
     if settings.at is not None:
         return At(instant=settings.at)
     if settings.after is not None:
@@ -166,7 +163,8 @@ def _trigger(settings: ScheduleSettings) -> Trigger:
 def plugin_rules(plugin: PluginInstance) -> PluginRules:
     """What the core decides by, for one plugin."""
     declared = plugin.installed.manifest.fact_outputs if plugin.installed else ()
-    model = plugin.config.reveal().get("model")
+    config = plugin.config.reveal()
+    model = config.get("model")
     return PluginRules(
         retry=plugin.retry,
         breaker=plugin.breaker,
@@ -179,36 +177,8 @@ def plugin_rules(plugin: PluginInstance) -> PluginRules:
             for fact in declared
         ),
         parallelism=plugin.parallelism,
-        schedules={schedule.id: schedule_rule(schedule) for schedule in plugin.schedules},
+        schedules={schedule.id: schedule.rule for schedule in plugin.schedules},
         model=model if isinstance(model, str) else None,
+        notify_on_complete=plugin.notify_on_complete,
+        config=config,
     )
-
-
-def schedule_rule(schedule: Schedule) -> core_schedule.ScheduleRule:
-    """What the core decides by, for one schedule."""
-    return core_schedule.ScheduleRule(
-        trigger=_core_trigger(schedule),
-        timezone=schedule.timezone,
-        jitter=schedule.jitter,
-        only_between=_day_hours(schedule.only_between),
-        preferred_window=_day_hours(schedule.preferred_window),
-        not_on=frozenset(int(day) for day in schedule.not_on),
-        catch_up=core_schedule.CatchUp(schedule.catch_up),
-        if_running=core_schedule.IfRunning(schedule.if_running),
-    )
-
-
-def _core_trigger(schedule: Schedule) -> core_schedule.Trigger:
-    match schedule.trigger:
-        case Every(interval=interval):
-            return core_schedule.Every(interval=interval)
-        case Cron(expression=expression):
-            return core_schedule.Cron(times=CronTable(expression=expression, timezone=schedule.timezone))
-        case At(instant=instant):
-            return core_schedule.At(instant=instant)
-        case After(delay=delay):
-            return core_schedule.After(delay=delay)
-
-
-def _day_hours(hours: Hours | None) -> DayHours | None:
-    return None if hours is None else DayHours(start=hours.start, end=hours.end)

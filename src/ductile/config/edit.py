@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,7 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
     file, local = _where(sources.root, path, otherwise=config_file)
     before = file.read_bytes()
-    after = _rewrite(before, local, wanted, file)
+    after = _rewrite(before, lambda tree: _put(tree, local, deepcopy(wanted)), file)
     changed = load_config(config_file, environ, seal=Seal.IGNORE, overlay={file: after})
     return Edit(
         key=key, path=file, before=before, after=after, diff=_diff(file, before, after), loaded=changed
@@ -162,8 +162,36 @@ def _nodes(node: Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
             return
 
 
-def _rewrite(before: bytes, path: KeyPath, wanted: JsonValue, file: Path) -> bytes:
-    """The text with one value changed; checked to mean what it meant before but for that value."""
+def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> bytes:
+    """The text of a file with one more entry at the end of a list, which is made if it is not there."""
+
+    def append(tree: Any) -> None:
+        *way, last = path
+        for part in way:
+            if tree.get(part) is None:
+                tree[part] = {}
+            tree = tree[part]
+        if tree.get(last) is None:
+            tree[last] = []
+        tree[last].append(deepcopy(entry))
+
+    return _rewrite(before, append, file)
+
+
+def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
+    """The text of a file without the entry of a list that the path leads to."""
+
+    def remove(tree: Any) -> None:
+        *way, last = path
+        for part in way:
+            tree = tree[part]
+        del tree[last]
+
+    return _rewrite(before, remove, file)
+
+
+def _rewrite(before: bytes, change: Callable[[Any], None], file: Path) -> bytes:
+    """The text with one change made to it; checked to mean what it meant before but for that change."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - 30 ms that only a change has to pay
 
     text = before.decode("utf-8-sig")
@@ -174,12 +202,12 @@ def _rewrite(before: bytes, path: KeyPath, wanted: JsonValue, file: Path) -> byt
     yaml.indent(mapping=like.keys, sequence=like.dashes + 2, offset=like.dashes)
     document = yaml.load(text)
     document = {} if document is None else document
-    _put(document, path, wanted)
+    change(document)
     out = io.StringIO()
     yaml.dump(document, out)
     after = out.getvalue().encode()
     expected = to_plain(parse_yaml(before, file=str(file))) or {}
-    _put(expected, path, deepcopy(wanted))
+    change(expected)
     if to_plain(parse_yaml(after, file=str(file))) != expected:
         message = f"{file} cannot be rewritten without changing something else in it"
         raise ConfigError(message, hint="edit the file by hand")

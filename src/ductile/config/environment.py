@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.interpolate import has_reference
@@ -41,8 +42,13 @@ class EnvironmentFiles:
     links: tuple[Path, ...]
 
 
-def load_environment_files(root: MapNode, directory: Path) -> EnvironmentFiles:
-    """Read the files that `environment_vars.include` names; of two values the later file's counts."""
+def load_environment_files(
+    root: MapNode, directory: Path, overlay: Mapping[Path, bytes] = MappingProxyType({})
+) -> EnvironmentFiles:
+    """Read the files that `environment_vars.include` names; of two values the later file's counts.
+
+    A file in the overlay is taken from there.
+    """
     files: list[EnvironmentFile] = []
     variables: dict[str, str] = {}
     problems: list[Problem] = []
@@ -51,7 +57,7 @@ def load_environment_files(root: MapNode, directory: Path) -> EnvironmentFiles:
         complaint = _complaint(item.text)
         path = resolve_path(item.text, directory)
         try:
-            data = b"" if complaint else path.read_bytes()
+            data = b"" if complaint else overlay[path] if path in overlay else path.read_bytes()
         except OSError as error:
             complaint = f"the environment file {path} cannot be read: {error.strerror}"
             data = b""

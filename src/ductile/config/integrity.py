@@ -186,6 +186,28 @@ def write_sealed(directory: Path, path: Path, data: bytes, *, strict: bool | Non
     write_checksums(directory, settled)
 
 
+def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> None:
+    """Write a file that no loaded one refers to yet, and its entry. Whoever refers to it comes after."""
+    sealed = read_checksums(directory)
+    if sealed is None:
+        problem = Problem(message="the configuration has never been sealed", file=str(directory))
+        raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE)
+    name = name_in(directory, path)
+    entry = SealedFile(name=name, hash=hash_bytes(data), tier=tier)
+    write_atomically(path, data)
+    write_checksums(directory, replace(sealed, files=MappingProxyType({**sealed.files, name: entry})))
+
+
+def forget_sealed(directory: Path, path: Path) -> None:
+    """Remove a file that no loaded one refers to any more, and its entry."""
+    path.unlink(missing_ok=True)
+    sealed = read_checksums(directory)
+    name = name_in(directory, path)
+    if sealed is not None and name in sealed.files:
+        left = {known: entry for known, entry in sealed.files.items() if known != name}
+        write_checksums(directory, replace(sealed, files=MappingProxyType(left)))
+
+
 def _tier_of(name: str, data: bytes, known: Tier) -> Tier:
     if not name.endswith((".yaml", ".yml")):
         return known

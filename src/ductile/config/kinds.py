@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 
 from ductile.config.secrets import Guarded, Secret
+from ductile.core.hours import DayHours
 
 if TYPE_CHECKING:
     from ductile.core.durations import Interval
@@ -54,13 +55,6 @@ class Weekday(IntEnum):
     SATURDAY = 6
 
 
-class Hours(msgspec.Struct, frozen=True):
-    """From `start` up to and without `end`; an end before the start lies on the next day."""
-
-    start: time
-    end: time
-
-
 def about(description: str, *, default: str | None = None, at_least: int | None = None) -> msgspec.Meta:
     """The annotation of one setting: what it means, and its default where that is worked out later.
 
@@ -78,7 +72,7 @@ Size: TypeAlias = Annotated[int, _marked(Kind.SIZE)]
 SecretText: TypeAlias = Annotated[Secret, _marked(Kind.SECRET)]
 Instant: TypeAlias = Annotated[datetime, _marked(Kind.INSTANT)]
 Clock: TypeAlias = Annotated[time, _marked(Kind.CLOCK)]
-HoursOfDay: TypeAlias = Annotated[Hours, _marked(Kind.WINDOW)]
+HoursOfDay: TypeAlias = Annotated[DayHours, _marked(Kind.WINDOW)]
 WeekdayName: TypeAlias = Annotated[Weekday, _marked(Kind.WEEKDAY)]
 Variables: TypeAlias = Annotated[Guarded[str], _marked(Kind.VARIABLES)]
 Object: TypeAlias = Annotated[Guarded[Any], _marked(Kind.OBJECT)]

@@ -124,7 +124,7 @@ def load_config(
     """
     sources = load_sources(path.absolute(), overlay)
     directory = sources.directory
-    environment = load_environment_files(sources.root, directory)
+    environment = load_environment_files(sources.root, directory, overlay)
     checksums = read_checksums(directory) if seal is Seal.VERIFY else None
     files = _sealed_files(sources, environment)
     faults = find_file_faults(files, checksums) if seal is Seal.VERIFY else ()
@@ -137,7 +137,7 @@ def load_config(
     config, misread = decode(report.root)
     report.errors += _without_repeats(misread, unset)
     check(config, report, complete=not report.errors)
-    scope_files, scope_links = load_scope_files(config, directory, report)
+    scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     _judge_links((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
         raise ConfigError(_summary(report.errors), problems=tuple(report.errors))

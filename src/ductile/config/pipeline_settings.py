@@ -14,6 +14,7 @@ import msgspec
 
 from ductile.config.kinds import Anything, Duration, Object, Section, about
 from ductile.config.plugin_settings import RetrySettings
+from ductile.core.comparisons import Operator
 from ductile.protocol.manifest import ExecutionMode
 
 
@@ -43,21 +44,6 @@ class Join(StrEnum):
     ALWAYS = "always"
 
 
-class Operator(StrEnum):
-    EXISTS = "exists"
-    EQ = "eq"
-    NEQ = "neq"
-    IN = "in"
-    GT = "gt"
-    GTE = "gte"
-    LT = "lt"
-    LTE = "lte"
-    CONTAINS = "contains"
-    STARTSWITH = "startswith"
-    ENDSWITH = "endswith"
-    REGEX = "regex"
-
-
 class Condition(Section, frozen=True, kw_only=True):
     """Either a comparison (`path`, `op`, `value`) or one of `all`, `any` and `not`."""
 
@@ -65,9 +51,12 @@ class Condition(Section, frozen=True, kw_only=True):
         str | None, about("What is compared: a path under `payload`, `context`, `config` or `event`.")
     ] = None
     op: Annotated[Operator | None, about("How it is compared.")] = None
-    value: Annotated[Anything, about("What it is compared with. `exists` takes none.", default="none")] = (
-        msgspec.UNSET
-    )
+    value: Annotated[
+        Anything,
+        about(
+            "What it is compared with. `exists` takes none, or `false` to ask for absence.", default="none"
+        ),
+    ] = msgspec.UNSET
     all_of: Annotated[tuple[Condition, ...] | None, about("True when each of these conditions is.")] = (
         msgspec.field(default=None, name="all")
     )
@@ -100,7 +89,8 @@ class StepSettings(Section, frozen=True, kw_only=True):
         about("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`."),
     ] = msgspec.field(default=None, name="with")
     baggage: Annotated[
-        Mapping[str, Anything] | None, about("Values of the payload that later steps keep in their context.")
+        Mapping[str, Anything] | None,
+        about("Values kept in the context of later steps: names and paths, or `from` and `namespace`."),
     ] = None
     retry: Annotated[RetrySettings | None, about("Retry policy of this step.", default="the plugin's")] = None
     timeout: Annotated[

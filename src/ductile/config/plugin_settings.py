@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from ductile.config.kinds import (
@@ -21,18 +20,7 @@ from ductile.config.kinds import (
     about,
 )
 from ductile.config.secrets import Guarded
-
-
-class CatchUp(StrEnum):
-    SKIP = "skip"
-    RUN_ONCE = "run_once"
-    RUN_ALL = "run_all"
-
-
-class IfRunning(StrEnum):
-    SKIP = "skip"
-    QUEUE = "queue"
-    CANCEL = "cancel"
+from ductile.core.schedule import CatchUp, IfRunning
 
 
 class PreferredWindow(Section, frozen=True, kw_only=True):

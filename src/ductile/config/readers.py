@@ -12,7 +12,7 @@ from datetime import datetime, time, timedelta
 from typing import TypeVar
 
 from ductile.config.interpolate import without_defaults
-from ductile.config.kinds import Hours, Kind, Weekday
+from ductile.config.kinds import Kind, Weekday
 from ductile.config.secrets import Secret
 from ductile.core.durations import (
     DURATION_EXPECTED,
@@ -22,6 +22,7 @@ from ductile.core.durations import (
     parse_interval,
     parse_size,
 )
+from ductile.core.hours import DayHours
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode, scalar_value
 
 _CLOCK = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)
@@ -173,13 +174,13 @@ def _clock(text: str, expected: str) -> time:
     return time(int(found["hour"]) % 24, int(found["minute"]))
 
 
-def _read_hours(node: Node, at_least: int | None) -> Hours:
+def _read_hours(node: Node, at_least: int | None) -> DayHours:
     del at_least
     expected = "hours of the day such as 08:00-22:00"
     start, dash, end = _scalar(node, expected).text.partition("-")
     if not dash:
         raise UnreadableError(expected)
-    hours = Hours(start=_clock(start, expected), end=_clock(end, expected))
+    hours = DayHours(start=_clock(start, expected), end=_clock(end, expected))
     if hours.start == hours.end:
         raise UnreadableError(expected, message="start and end are the same")
     return hours

@@ -54,9 +54,11 @@ class Report:
             if name not in first:
                 first[name] = path
                 continue
-            place = place_of(self.root, first[name])
-            where = f"{place.file}:{place.line}" if place else format_path(first[name])
             shown = name[-1] if isinstance(name, tuple) else name
-            self.error(
-                path, f'the {what} "{shown}" occurs twice, first at {where}', hint="rename one of them"
-            )
+            message = f'the {what} "{shown}" occurs twice, first at {self.where(first[name])}'
+            self.error(path, message, hint="rename one of them")
+
+    def where(self, path: KeyPath) -> str:
+        """File and line of what is written at a path, to be named in a message about something else."""
+        place = place_of(self.root, path)
+        return f"{place.file}:{place.line}" if place else format_path(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.check_access import check_scopes
@@ -15,6 +16,7 @@ from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ductile.config.keypath import KeyPath
@@ -35,31 +37,40 @@ class ScopeFile:
 
 
 def load_scope_files(
-    config: Config, directory: Path, report: Report
+    config: Config, directory: Path, report: Report, overlay: Mapping[Path, bytes] = MappingProxyType({})
 ) -> tuple[tuple[ScopeFile, ...], tuple[Path, ...]]:
-    """Every scope file that tokens name, and the symbolic links on the way to them."""
+    """Every scope file that tokens name, and the symbolic links on the way to them.
+
+    A file in the overlay is taken from there.
+    """
     files = []
     links: list[Path] = []
     for index, token in enumerate(config.tokens):
         if token.scopes_file is None or is_url(token.scopes_file):
             continue
-        file = _load(token, token.scopes_file, ("tokens", index), directory, config, report)
+        path = resolve_path(token.scopes_file, directory)
+        data = overlay.get(path)
+        if data is None:
+            data = _read(path, ("tokens", index, "scopes_file"), report)
+        file = None if data is None else _judge(token, path, data, ("tokens", index), config, report)
         if file is not None:
             files.append(file)
             links += links_on(file.path, directory)
     return tuple(files), tuple(links)
 
 
-def _load(
-    token: TokenSettings, named: str, path: KeyPath, directory: Path, config: Config, report: Report
-) -> ScopeFile | None:
-    file = resolve_path(named, directory)
+def _read(file: Path, path: KeyPath, report: Report) -> bytes | None:
     try:
-        data = file.read_bytes()
+        return file.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a path"
-        report.error((*path, "scopes_file"), f"{file} cannot be read: {reason}")
+        report.error(path, f"{file} cannot be read: {reason}")
         return None
+
+
+def _judge(
+    token: TokenSettings, file: Path, data: bytes, path: KeyPath, config: Config, report: Report
+) -> ScopeFile | None:
     _check_hash(token, data, (*path, "scopes_hash"), report)
     scopes = _parse(data)
     if scopes is None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ductile.config.installed import InstalledPlugin
-from ductile.config.kinds import Hours, Weekday
 from ductile.config.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
 from ductile.config.pipeline_settings import PipelineSettings
-from ductile.config.plugin_settings import CatchUp, IfRunning, LimitSettings
+from ductile.config.plugin_settings import LimitSettings
 from ductile.config.secrets import Guarded, Secret
 from ductile.core.breaker import BreakerPolicy
-from ductile.core.durations import Interval
 from ductile.core.json_values import JsonValue
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import Route
 from ductile.core.rules import Rules
+from ductile.core.schedule import ScheduleRule
 from ductile.errors import Problem
 
 #: How long a command may run where nobody says otherwise (SPEC 3.4).
@@ -37,43 +36,13 @@ OTHER_TIMEOUT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
-    interval: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
-    """Five fields; aliases are already written out."""
-
-    expression: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class At:
-    instant: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class After:
-    delay: timedelta
-
-
-Trigger: TypeAlias = Every | Cron | At | After
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
+    """What is run, and by which rule the core decides when."""
+
     id: str
     command: str
-    trigger: Trigger
-    timezone: str
+    rule: ScheduleRule
     payload: Guarded[JsonValue] | None = None
-    jitter: timedelta = timedelta()
-    only_between: Hours | None = None
-    preferred_window: Hours | None = None
-    not_on: frozenset[Weekday] = frozenset()
-    catch_up: CatchUp = CatchUp.SKIP
-    if_running: IfRunning = IfRunning.SKIP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

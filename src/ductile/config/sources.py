@@ -136,7 +136,7 @@ class _Loader:
 
     def _expand(self, path: Path, place: Place) -> list[Path]:
         if not path.is_dir():
-            if not path.exists():
+            if not path.exists() and path not in self.overlay:
                 hint = f"create it, or remove the include; it is looked for relative to {place.file}"
                 self._complain(place, f"the included {path} does not exist", hint=hint)
                 return []

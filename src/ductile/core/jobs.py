@@ -35,6 +35,7 @@ class Reason(StrEnum):
     OUTPUT_TOO_LARGE = "output_too_large"
     STATE_TOO_LARGE = "state_too_large"
     TOO_MANY_EVENTS = "too_many_events"
+    RUN_TOO_LARGE = "run_too_large"
     COULD_NOT_START = "could_not_start"
     PLUGIN_UNAVAILABLE = "plugin_unavailable"
     RUNNER_LOST = "runner_lost"
@@ -67,6 +68,7 @@ REASONS: dict[Reason, str] = {
     Reason.OUTPUT_TOO_LARGE: "The plugin printed more than the limit.",
     Reason.STATE_TOO_LARGE: "The state or fact the plugin wanted to keep is larger than 1 MiB.",
     Reason.TOO_MANY_EVENTS: "The plugin emitted more events in one answer than the limit.",
+    Reason.RUN_TOO_LARGE: "What the step emitted would have made its pipeline run too large.",
     Reason.COULD_NOT_START: "The plugin's process could not be started.",
     Reason.PLUGIN_UNAVAILABLE: "The plugin is configured but missing or refused.",
     Reason.RUNNER_LOST: "The server that had started the process was lost before the answer came.",

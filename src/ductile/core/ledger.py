@@ -15,6 +15,8 @@ class LedgerKind(StrEnum):
     JOB_RESULT_SUPERSEDED = "job.result_superseded"
     CHILD_CONFLICT = "job.child_conflict"
     EVENT_DROPPED = "event.dropped"
+    SWITCH = "core.switch"
+    RUN_STALLED = "run.stalled"
     STATE_STALE = "state.stale"
     BREAKER_CHANGED = "breaker.changed"
     SCHEDULE_FIRED = "schedule.fired"
@@ -33,6 +35,8 @@ LEDGER_KINDS: dict[LedgerKind, str] = {
     LedgerKind.JOB_RESULT_SUPERSEDED: "A result came after its job had moved on; only the log keeps it.",
     LedgerKind.CHILD_CONFLICT: "A child job existed already: a defect, since an execution settles once.",
     LedgerKind.EVENT_DROPPED: "An event was not passed on because it had crossed too many hops.",
+    LedgerKind.SWITCH: "A step was bypassed, or a pipeline not started, by its `if`; and why.",
+    LedgerKind.RUN_STALLED: "A pipeline run had no live step left and was ended: a defect.",
     LedgerKind.STATE_STALE: "A fact did not replace the state: a later-claimed job had written it.",
     LedgerKind.BREAKER_CHANGED: "A circuit breaker changed its state.",
     LedgerKind.SCHEDULE_FIRED: "A scheduled run was put on the queue.",

@@ -108,6 +108,21 @@ class NotMade:
     evidence: Evidence = field(default=NO_EVIDENCE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """No line of a pipeline run is live any more. `result` and `evidence` are those of its last step."""
+
+    reason: Reason
+    error: str | None = None
+    result: JsonValue = None
+    artifacts: tuple[JsonValue, ...] = ()
+    evidence: Evidence = NO_EVIDENCE
+
+    @property
+    def succeeded(self) -> bool:
+        return self.reason is Reason.COMPLETED
+
+
 ENDINGS = frozenset({Reason.CANCELLED, Reason.PLUGIN_REMOVED, Reason.PURGED})
 
-Outcome: TypeAlias = Completed | Failed | TimedOut | Interrupted | Orphaned | Ended | NotMade
+Outcome: TypeAlias = Completed | Failed | TimedOut | Interrupted | Orphaned | Ended | NotMade | RunEnded

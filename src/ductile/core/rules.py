@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ductile.core.breaker import BreakerPolicy
+from ductile.core.json_values import JsonObject
+from ductile.core.pipelines import PipelineTable
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import RouteTable
 from ductile.core.schedule import ScheduleRule
@@ -34,6 +36,10 @@ class PluginRules:
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: The `model` of its configuration, told in state webhooks.
     model: str | None = None
+    #: Whether pipelines with `on-hook` are told of the end of its root jobs.
+    notify_on_complete: bool = False
+    #: What conditions see as `config`. It may hold secrets, so it is never shown.
+    config: JsonObject = field(default_factory=dict, repr=False)
 
     def fact_rule(self, command: str) -> FactRule | None:
         return next((rule for rule in self.facts if rule.command == command), None)
@@ -46,9 +52,12 @@ DEFAULT_PLUGIN_RULES = PluginRules()
 class Rules:
     plugins: Mapping[str, PluginRules] = field(default_factory=dict)
     routes: RouteTable = RouteTable()
+    pipelines: PipelineTable = field(default_factory=PipelineTable)
     dedupe_ttl: timedelta = timedelta(hours=24)
     max_hops: int = 20
     max_workers: int = 1
+    #: Tells by the name of a key whether its value must not be shown.
+    is_secret: Callable[[str], bool] = lambda _key: False
 
     def plugin(self, name: str) -> PluginRules:
         """The rules of a plugin; the defaults for one that is no longer configured."""

@@ -43,6 +43,11 @@ STEP = "steps: [{uses: e}]"
         ("plugins: {e: {schedule: {every: 1h, id: a b}}}", "plugins.e.schedule.id", "id of a schedule"),
         ("routes: [{from: x, event_type: t, to: e}]", "routes[0].from", "not configured"),
         ("routes: [{from: e, event_type: t, to: x.y}]", "routes[0].to", "not configured"),
+        (
+            "routes: [{from: e, event_type: t, to: e}, {from: e, event_type: t, to: e.handle}]",
+            "routes[1]",
+            "written already, at ",
+        ),
         (f"pipelines: [{{name: core, {STEP}}}]", "pipelines[0].name", "reserved"),
         (
             f"pipelines: [{{name: p, on: a, on-hook: job.failed, {STEP}}}]",
@@ -181,6 +186,7 @@ STEP = "steps: [{uses: e}]"
         ),
         ("state_webhooks: {secret_ref: x}", "state_webhooks.secret_ref", "no entry"),
         ("state_webhooks: {allow: ['https://x/']}", "state_webhooks.allow[0]", "host"),
+        ("state_webhooks: {allow: ['10.0.0.1:80']}", "state_webhooks.allow[0]", "host"),
     ],
 )
 def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: str, words: str) -> None:

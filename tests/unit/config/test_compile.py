@@ -10,9 +10,8 @@ import pytest
 
 from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
 from ductile.config.compile import compile_snapshot
+from ductile.config.cron import CronTable
 from ductile.config.snapshot import (
-    Cron,
-    Every,
     PostgresLocation,
     Snapshot,
     SqliteLocation,
@@ -24,6 +23,7 @@ from ductile.core.breaker import BreakerPolicy
 from ductile.core.durations import CalendarStep
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import FactRule
+from ductile.core.schedule import Cron, Every
 from ductile.errors import ConfigError
 from ductile.protocol.manifest import FactOutput
 
@@ -43,8 +43,8 @@ def test_defaults_that_depend_on_the_machine(tmp_path: Path) -> None:
     """SPEC 2.2, 5.3: workers are one less than the processors, the zone is the system's."""
     snapshot = a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: daily}}}")
     assert (snapshot.max_workers, snapshot.timezone) == (3, "Europe/Vienna")
-    assert snapshot.plugins["echo"].schedules[0].timezone == "Europe/Vienna"
-    assert snapshot.plugins["echo"].schedules[0].trigger == Every(interval=CalendarStep.DAILY)
+    assert snapshot.plugins["echo"].schedules[0].rule.timezone == "Europe/Vienna"
+    assert snapshot.plugins["echo"].schedules[0].rule.trigger == Every(interval=CalendarStep.DAILY)
     assert snapshot.state == SqliteLocation(path=tmp_path / "data/state.db")
     told = a_snapshot(tmp_path, "service: {max_workers: 9, timezone: UTC}\nstate: {path: /x/y.db}")
     assert (told.max_workers, told.timezone) == (9, "UTC")
@@ -118,7 +118,9 @@ def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
     one, echo = snapshot.plugins["one"], snapshot.plugins["echo"]
     assert one.installed is echo.installed is not None
     assert (one.uses, one.config.reveal(), one.schedules) == ("echo", {"x": 1}, ())
-    assert echo.schedules[0].trigger == Cron(expression="0 * * * *")
+    assert echo.schedules[0].rule.trigger == Cron(
+        times=CronTable(expression="0 * * * *", timezone=snapshot.timezone)
+    )
     assert one.config_hash != echo.config_hash
     assert list(snapshot.available) == ["spare"]
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
-from ductile.config.kinds import Hours, Weekday
+from ductile.config.kinds import Weekday
 from ductile.core.durations import CalendarStep
+from ductile.core.hours import DayHours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +103,7 @@ def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
     )
     first, second, third = loaded(config).model.plugins["e"].schedules
     assert first.every is CalendarStep.DAILY
-    assert first.only_between == Hours(start=time(22, 0), end=time(6, 30))
+    assert first.only_between == DayHours(start=time(22, 0), end=time(6, 30))
     assert first.not_on == (Weekday.SATURDAY, Weekday.SUNDAY, Weekday.MONDAY)
     assert second.at == datetime(2026, 12, 24, 17, 0, tzinfo=UTC)
     assert second.preferred_window is not None

@@ -116,18 +116,19 @@ def test_an_empty_heading_in_a_later_file_wipes_nothing_out(tmp_path: Path) -> N
 
 
 def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> None:
-    """SPEC 2.1: a pipeline name, schedule id or webhook path that occurs twice."""
+    """SPEC 2.1: a pipeline name, schedule id, webhook path or route that occurs twice."""
     pipeline = "pipelines: [{name: p, steps: [{uses: echo}]}]\n"
     schedule = "plugins: {echo: {schedules: [{every: 1h}]}}\n"
     webhook = 'webhooks: {endpoints: [{path: /h, plugin: echo, secret: "${S}"}]}\n'
+    route = "routes: [{from: echo, event_type: t, to: echo}]\n"
     config = a_config(
         tmp_path,
-        "include: [other.yaml]\n" + pipeline + schedule + webhook,
-        other_yaml="# a comment to move the lines\n" + pipeline + schedule + webhook,
+        "include: [other.yaml]\n" + pipeline + schedule + webhook + route,
+        other_yaml="# a comment to move the lines\n" + pipeline + schedule + webhook + route,
     )
     found = problems_of(config, {"S": "x"})
-    assert [problem.line for problem in found] == [3, 2, 4]
-    for problem, first in zip(found, (3, 2, 4), strict=True):
+    assert [problem.line for problem in found] == [3, 5, 2, 4]
+    for problem, first in zip(found, (3, 5, 2, 4), strict=True):
         assert problem.file == str(tmp_path / "other.yaml")
         assert f"{config}:{first}" in problem.message
 

@@ -22,19 +22,13 @@ from builders.jobs import (
 from ductile.core.breaker import Breaker, BreakerState
 from ductile.core.jobs import Callback, Job, JobStatus, Origin, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject, encoded_size
+from ductile.core.keeping import MAX_STATE_BYTES
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import FactRule, PluginRules, Rules
-from ductile.core.settlement import (
-    MAX_EVENTS,
-    MAX_STATE_BYTES,
-    CallbackState,
-    LogStatus,
-    Settlement,
-    SettleView,
-    settle,
-)
+from ductile.core.settle import MAX_EVENTS, settle
+from ductile.core.settlement import CallbackState, LogStatus, Settlement, SettleView
 
 CALLBACK = Callback(url="http://receiver.invalid/")
 

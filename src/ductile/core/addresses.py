@@ -1,0 +1,158 @@
+"""Which addresses we may call for somebody else: whom a state webhook may reach (SPEC 9.3, ENGINE 9).
+
+A caller names the URL, so it must not lead into the network that the daemon stands in. What a URL shows
+by itself is judged when it is submitted; a name says nothing until it is resolved, so the address that is
+really connected to is judged again, at that moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+LONGEST_URL = 8192
+
+_PORTS = {"http": 80, "https": 443}
+#: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
+_HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:]+")
+_NAT64 = IPv6Network("64:ff9b::/96")
+_COMPATIBLE = IPv6Network("::/96")
+_LOW_32_BITS = 0xFFFF_FFFF
+_PARTS_OF_IPV4 = 4
+_LARGEST_BYTE = 0xFF
+
+
+def fault_in_url(url: str, allow: Collection[str]) -> str | None:
+    """What is wrong with a URL that is to be called, in words without the URL itself; None if nothing."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return parts
+    host = parts.hostname or ""
+    listed = is_listed(host, allow)
+    if allow and not listed:
+        return f"{host} is not among the hosts that may be called (state_webhooks.allow)"
+    literal = parse_literal(host)
+    if literal is not None and is_forbidden(literal, listed=listed):
+        return f"{host} is not a public address, and state_webhooks.allow does not list it"
+    return None
+
+
+def split_url(url: str) -> SplitResult | str:
+    """The parts of an http or https URL that names a host, or what is wrong with it."""
+    if len(url) > LONGEST_URL:
+        return f"the URL is longer than {LONGEST_URL} characters"
+    if url != url.strip() or any(character < " " or character == "\x7f" for character in url):
+        return "the URL holds blanks or control characters"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "it is not a URL"
+    if parts.scheme not in _PORTS:
+        return "the URL has to begin with http:// or https://"
+    if not parts.hostname or port == 0:
+        return "the URL names no host"
+    if parse_literal(parts.hostname) is None and not _HOST.fullmatch(parts.hostname):
+        return "the URL's host is not a name or an address"
+    return parts
+
+
+def is_listed(host: str, allow: Collection[str]) -> bool:
+    """Whether the operator has named this host. Addresses are the same however they are written."""
+    wanted = _canonical(host)
+    return any(_canonical(entry) == wanted for entry in allow)
+
+
+def is_forbidden(address: Address, *, listed: bool = False) -> bool:
+    """Whether an address must not be connected to. A listed host may be private, but never many."""
+    return any(_is_forbidden(one, listed=listed) for one in unwrap(address))
+
+
+def unwrap(address: Address) -> tuple[Address, ...]:
+    """The addresses that one in another's clothes leads to: packets for it end up there."""
+    if isinstance(address, IPv4Address):
+        return (address,)
+    plain = IPv6Address(int(address))  # without a zone, which means nothing to the networks below
+    return tuple(_embedded(plain)) or (plain,)
+
+
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+    elif address.sixtofour is not None:
+        yield address.sixtofour
+    elif address.teredo is not None:
+        yield from address.teredo
+    elif address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+        yield IPv4Address(int(address) & _LOW_32_BITS)
+
+
+def _is_forbidden(address: Address, *, listed: bool) -> bool:
+    if address.is_multicast or address.is_unspecified:
+        return True
+    # Link-local and the rest are not global either; said in full, since the registries change.
+    outside = (
+        address.is_global and not address.is_private and not address.is_loopback and not address.is_link_local
+    )
+    return not (outside or listed)
+
+
+def parse_literal(host: str) -> Address | None:
+    """The address a host is written as; None for a name. Old forms count too: `127.1`, `0x7f.0.0.1`."""
+    try:
+        return ip_address(host.strip("[]"))
+    except ValueError:
+        return _parse_old_form(host)
+
+
+def _parse_old_form(host: str) -> IPv4Address | None:
+    """As `inet_aton` reads it: the last part fills whatever bytes are left."""
+    parts = host.removesuffix(".").split(".")
+    numbers = [_parse_number(part) for part in parts]
+    *leading, last = numbers
+    if len(parts) > _PARTS_OF_IPV4 or last is None or last >= 256 ** (_PARTS_OF_IPV4 - len(leading)):
+        return None
+    value = last
+    for position, number in enumerate(leading):
+        if number is None or number > _LARGEST_BYTE:
+            return None
+        value |= number << (8 * (3 - position))
+    return IPv4Address(value)
+
+
+def _parse_number(text: str) -> int | None:
+    """Hexadecimal with 0x, octal with 0, else decimal."""
+    lowered = text.lower()
+    for pattern, base in ((r"0x[0-9a-f]{1,8}", 16), (r"0[0-7]{0,11}", 8), (r"[1-9][0-9]{0,9}", 10)):
+        if re.fullmatch(pattern, lowered, re.ASCII):
+            return int(lowered, base)
+    return None
+
+
+def _canonical(host: str) -> str:
+    literal = parse_literal(host.strip())
+    return str(literal) if literal is not None else host.strip().rstrip(".").lower()
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: path, query and user may hold a secret, so only the host is left."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return "…"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}/…"
+
+
+def receiver_of(url: str) -> str:
+    """Who answers a URL: scheme, host and port. What one receiver does must not be felt by another."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return ""
+    port = parts.port or _PORTS[parts.scheme]
+    return f"{parts.scheme}://{_canonical(parts.hostname or '')}:{port}"

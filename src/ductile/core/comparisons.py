@@ -1,0 +1,105 @@
+"""How one value is compared with another in a condition: no coercion, no surprises (SPEC 7.3)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ductile.core.equality import same
+from ductile.core.json_values import JsonValue
+from ductile.core.patterns import matches
+from ductile.core.references import MISSING, Missing
+
+
+class Operator(StrEnum):
+    EXISTS = "exists"
+    EQ = "eq"
+    NEQ = "neq"
+    IN = "in"
+    GT = "gt"
+    GTE = "gte"
+    LT = "lt"
+    LTE = "lte"
+    CONTAINS = "contains"
+    STARTSWITH = "startswith"
+    ENDSWITH = "endswith"
+    REGEX = "regex"
+
+
+def compare(found: JsonValue | Missing, op: Operator, value: JsonValue) -> bool:
+    """Whether it holds. What is missing counts as null where values are equated, and is false elsewhere.
+
+    Types that an operator has no meaning for make it false, never an error: the payload is a stranger's.
+    PatternError if a regular expression cannot be used.
+    """
+    match op:
+        case Operator.EXISTS:
+            return (found is not MISSING) is value
+        case Operator.EQ:
+            return same(_or_null(found), value)
+        case Operator.NEQ:
+            return not same(_or_null(found), value)
+        case Operator.IN:
+            return isinstance(value, list) and any(same(_or_null(found), entry) for entry in value)
+        case _ if found is MISSING:
+            return False
+        case Operator.GT | Operator.GTE | Operator.LT | Operator.LTE:
+            return _in_order(found, op, value)
+        case Operator.CONTAINS:
+            return _contains(found, value)
+        case Operator.STARTSWITH | Operator.ENDSWITH | Operator.REGEX:
+            return isinstance(found, str) and isinstance(value, str) and _fits(found, op, value)
+
+
+def _or_null(found: JsonValue | Missing) -> JsonValue:
+    return None if found is MISSING else found
+
+
+def _in_order(found: JsonValue, op: Operator, value: JsonValue) -> bool:
+    order = _order(found, value)
+    if order is None:
+        return False
+    match op:
+        case Operator.GT:
+            return order > 0
+        case Operator.GTE:
+            return order >= 0
+        case Operator.LT:
+            return order < 0
+        case _:
+            return order <= 0
+
+
+def _order(found: JsonValue, value: JsonValue) -> int | None:
+    """-1, 0 or 1 for what can be ordered: two numbers, or two texts by their characters."""
+    match found, value:
+        case (bool(), _) | (_, bool()):
+            return None
+        case ((int() | float() as one), (int() | float() as other)):
+            return (one > other) - (one < other)
+        case str(), str():
+            return (found > value) - (found < value)
+        case _:
+            return None
+
+
+def _contains(found: JsonValue, value: JsonValue) -> bool:
+    """Text in text whatever the case, an element in a list, a key in an object."""
+    match found, value:
+        case str(), str():
+            return value.casefold() in found.casefold()
+        case list(), _:
+            return any(same(entry, value) for entry in found)
+        case dict(), str():
+            return value in found
+        case _:
+            return False
+
+
+def _fits(found: str, op: Operator, value: str) -> bool:
+    match op:
+        case Operator.STARTSWITH:
+            return found.casefold().startswith(value.casefold())
+        case Operator.ENDSWITH:
+            return found.casefold().endswith(value.casefold())
+        case _:
+            return matches(value, found)

@@ -1,0 +1,199 @@
+"""Whether an `if` holds, and what it saw: strict about types, and able to explain itself (SPEC 7.3).
+
+A condition is stored with the graph of a run, hence the JSON form, which is the one of the YAML. Of
+what was compared only a masked and shortened quotation is kept: a verdict can be logged as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from ductile.core.comparisons import Operator, compare
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.patterns import PatternError
+from ductile.core.references import MISSING, Scope, find
+from ductile.core.shown_values import MASK, quote
+
+_OPERATORS = frozenset(Operator)
+#: So many comparisons an explanation tells; a condition that lists more is told in full by its verdict.
+_MOST_TOLD = 3
+
+
+class ConditionError(ValueError):
+    """The condition could not be judged; the step that has it fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`value` is what the path's value is compared with; for `exists`, whether it is to exist."""
+
+    path: str
+    op: Operator
+    value: JsonValue = True
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: Condition
+
+
+Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One comparison that was looked at. `found` is None where the path led nowhere."""
+
+    path: str
+    op: Operator
+    expected: str
+    found: str | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`because` has the comparisons that decided, `looked_at` all up to there, in order of evaluation."""
+
+    holds: bool
+    because: tuple[Seen, ...]
+    looked_at: tuple[Seen, ...]
+
+
+def evaluate(condition: Condition, scope: Scope, *, is_secret: Callable[[str], bool]) -> Verdict:
+    """Judge a condition, from left to right and no further than needed.
+
+    `is_secret` tells by its name whether the value of a key must not be shown. ConditionError if a
+    regular expression cannot be used.
+    """
+    match condition:
+        case Comparison():
+            seen = _look(condition, scope, is_secret)
+            return Verdict(holds=seen.held, because=(seen,), looked_at=(seen,))
+        case AllOf(parts):
+            return _until(parts, scope, is_secret, stop_at=False)
+        case AnyOf(parts):
+            return _until(parts, scope, is_secret, stop_at=True)
+        case Not(part):
+            inner = evaluate(part, scope, is_secret=is_secret)
+            return Verdict(holds=not inner.holds, because=inner.because, looked_at=inner.looked_at)
+
+
+def _until(
+    parts: tuple[Condition, ...], scope: Scope, is_secret: Callable[[str], bool], *, stop_at: bool
+) -> Verdict:
+    """The first part that gives `stop_at` decides alone; if none does, they all decide together."""
+    because: tuple[Seen, ...] = ()
+    looked_at: tuple[Seen, ...] = ()
+    for part in parts:
+        verdict = evaluate(part, scope, is_secret=is_secret)
+        looked_at += verdict.looked_at
+        if verdict.holds is stop_at:
+            return Verdict(holds=stop_at, because=verdict.because, looked_at=looked_at)
+        because += verdict.because
+    return Verdict(holds=not stop_at, because=because, looked_at=looked_at)
+
+
+def _look(comparison: Comparison, scope: Scope, is_secret: Callable[[str], bool]) -> Seen:
+    found = find(comparison.path, scope)
+    try:
+        held = compare(found, comparison.op, comparison.value)
+    except PatternError as error:
+        raise ConditionError(f"the condition on {comparison.path} cannot be judged: {error}") from None
+    hidden = _is_hidden(comparison.path, is_secret)
+    return Seen(
+        path=comparison.path,
+        op=comparison.op,
+        expected=_shown(comparison.value, is_secret, hidden=hidden and comparison.op is not Operator.EXISTS),
+        found=None if found is MISSING else _shown(found, is_secret, hidden=hidden),
+        held=held,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_hidden(path: str, is_secret: Callable[[str], bool]) -> bool:
+    """Remembered, for paths are few and judging their words takes longer than the comparison."""
+    return any(is_secret(key) for key in path.split("."))
+
+
+def _shown(value: JsonValue, is_secret: Callable[[str], bool], *, hidden: bool) -> str:
+    return MASK if hidden else quote(value, is_secret)
+
+
+def explain(verdict: Verdict) -> str:
+    """One sentence: whether it holds, and the comparisons that decided with what they saw."""
+    told = [_tell(seen) for seen in verdict.because[:_MOST_TOLD]]
+    if len(verdict.because) > _MOST_TOLD:
+        told.append(f"and {len(verdict.because) - _MOST_TOLD} more")
+    return f"the condition {'holds' if verdict.holds else 'does not hold'}: {'; '.join(told)}"
+
+
+def _tell(seen: Seen) -> str:
+    value = "" if seen.op is Operator.EXISTS and seen.expected == "true" else f" {seen.expected}"
+    found = f"there is no {seen.path}" if seen.found is None else f"found {seen.found}"
+    return f"{seen.path} {seen.op}{value} is {'true' if seen.held else 'false'} ({found})"
+
+
+def verdict_to_json(verdict: Verdict) -> JsonObject:
+    """For the ledger and for programs."""
+    return {
+        "holds": verdict.holds,
+        "explanation": explain(verdict),
+        "because": [_seen_to_json(seen) for seen in verdict.because],
+        "looked_at": [_seen_to_json(seen) for seen in verdict.looked_at],
+    }
+
+
+def _seen_to_json(seen: Seen) -> JsonObject:
+    return {
+        "path": seen.path,
+        "op": seen.op.value,
+        "expected": seen.expected,
+        "found": seen.found,
+        "missing": seen.found is None,
+        "holds": seen.held,
+    }
+
+
+def condition_to_json(condition: Condition) -> JsonObject:
+    match condition:
+        case Comparison(path=path, op=op, value=value):
+            return {"path": path, "op": op.value, "value": value}
+        case AllOf(parts):
+            return {"all": [condition_to_json(part) for part in parts]}
+        case AnyOf(parts):
+            return {"any": [condition_to_json(part) for part in parts]}
+        case Not(part):
+            return {"not": condition_to_json(part)}
+
+
+def condition_from_json(stored: JsonObject) -> Condition:
+    """What `condition_to_json` wrote; ConditionError for anything else."""
+    match stored:
+        case {"path": str(path), "op": str(op), **rest} if op in _OPERATORS and rest.keys() <= {"value"}:
+            return Comparison(path=path, op=Operator(op), value=rest.get("value", True))
+        case {"all": list(parts), **rest} if not rest:
+            return AllOf(_parts_from_json(parts))
+        case {"any": list(parts), **rest} if not rest:
+            return AnyOf(_parts_from_json(parts))
+        case {"not": dict(part), **rest} if not rest:
+            return Not(condition_from_json(part))
+        case _:
+            raise ConditionError("this is not a stored condition")
+
+
+def _parts_from_json(parts: list[JsonValue]) -> tuple[Condition, ...]:
+    return tuple(condition_from_json(part if isinstance(part, dict) else {}) for part in parts)

@@ -1,0 +1,54 @@
+"""What becomes of `state_updates`: merged into the state, or a fact that may replace it (SPEC 3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ductile.core.jobs import Job
+from ductile.core.json_values import JsonObject, encoded_size
+from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.rules import Rules
+
+MAX_STATE_BYTES = 1024 * 1024
+#: Commands the core runs for itself: their events are not routed and their state is not kept (SPEC 3.5).
+CORE_COMMANDS = frozenset({"health", "init"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactEntry:
+    fact_type: str
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    state: JsonObject | None = None
+    fact: FactEntry | None = None
+    #: The size of what was to be kept, if that is more than may be.
+    too_large: int | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+
+
+NOTHING_KEPT = Kept()
+
+
+def keep_state(
+    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, rules: Rules
+) -> Kept:
+    """`state` is what the plugin has now, written by the job with that claim number."""
+    if not updates or job.command in CORE_COMMANDS:
+        return NOTHING_KEPT
+    rule = rules.plugin(job.plugin).fact_rule(job.command)
+    new = {**state, **updates} if rule is None else updates
+    if (size := encoded_size(new)) > MAX_STATE_BYTES:
+        return Kept(too_large=size)
+    if rule is None:
+        return Kept(state=new)
+    fact = FactEntry(fact_type=rule.fact_type, body=updates)
+    if not rule.mirror:
+        return Kept(fact=fact)
+    if state_claim_seq > job.claim_seq:
+        stale: JsonObject = {"plugin": job.plugin, "fact_type": rule.fact_type}
+        entry = LedgerEntry(kind=LedgerKind.STATE_STALE, job_id=job.id, run_id=job.run_id, data=stale)
+        return Kept(fact=fact, ledger=(entry,))
+    return Kept(fact=fact, state=new)

@@ -1,0 +1,33 @@
+"""Where work comes from: events, and the chain of contexts that carries baggage from job to job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ductile.core.json_values import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event, stored once for all the jobs it starts."""
+
+    id: str
+    type: str
+    source: str
+    payload: JsonObject
+    headers: Mapping[str, str] | None = None
+    dedupe_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewContext:
+    """A link in the chain of baggage; `baggage` is everything claimed up to here."""
+
+    id: str
+    baggage: JsonObject
+    parent_id: str | None = None
+    run_id: str | None = None
+    pipeline: str | None = None
+    step_path: str | None = None
+    hops: int = 0

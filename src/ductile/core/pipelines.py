@@ -1,0 +1,165 @@
+"""Pipelines as the engine follows them: one graph, calls put in place, every step known by its path.
+
+The configuration compiles its settings into these values; a run keeps the graph it began with, as JSON
+in the store, whatever becomes of the configuration meanwhile (ENGINE 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TypeAlias
+
+from ductile.core.baggage import Claim
+from ductile.core.conditions import Condition
+from ductile.core.json_values import JsonValue
+from ductile.core.retry import RetryPolicy
+from ductile.core.templates import Template
+
+#: The plugin name of pipeline runs: jobs without a process of their own (SPEC 7.2).
+RUN_PLUGIN = "pipeline"
+#: A pipeline is not larger than this once its calls are put in place.
+MAX_STEPS = 1000
+
+
+class Hook(StrEnum):
+    """How a job ended, as pipelines with `on-hook` are told (SPEC 7.6)."""
+
+    COMPLETED = "job.completed"
+    FAILED = "job.failed"
+    TIMED_OUT = "job.timed_out"
+
+
+class Join(StrEnum):
+    """When the step after a split runs."""
+
+    SUCCEEDED = "succeeded"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class With:
+    """What makes a step's payload: as it was written, which is how it is stored, and compiled.
+
+    It may hold a secret that a variable put there, so it is not shown.
+    """
+
+    written: JsonValue = field(repr=False)
+    template: Template = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Runs a plugin's command."""
+
+    path: str
+    #: Its place in the pipeline as it is written: what "last" means among the ends of a run.
+    position: int
+    #: Where a line goes from here; None where its branch, or the run, ends.
+    next: str | None
+    condition: Condition | None
+    plugin: str
+    command: str
+    payload: With | None = None
+    baggage: tuple[Claim, ...] = ()
+    retry: RetryPolicy | None = None
+    timeout: timedelta | None = None
+    #: By event type: the first of the steps that such an event goes through before `next`.
+    on_events: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A sequence of its own: `steps`, or the steps of a called pipeline."""
+
+    path: str
+    position: int
+    next: str | None
+    condition: Condition | None
+    first: str
+    #: The pipeline that is called, if it is a call.
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    id: str
+    first: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Runs its branches side by side; `next` runs once, after all of them."""
+
+    path: str
+    position: int
+    next: str | None
+    condition: Condition | None
+    branches: tuple[Branch, ...]
+    join: Join = Join.SUCCEEDED
+
+
+Node: TypeAlias = Use | Block | Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    pipeline: str
+    first: str
+    nodes: Mapping[str, Node]
+    #: Tells this graph from every other, in whichever configuration.
+    fingerprint: str
+
+    def step(self, path: str | None) -> Use | None:
+        node = None if path is None else self.nodes.get(path)
+        return node if isinstance(node, Use) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline of the configuration in force: when it starts, and the graph that a new run follows."""
+
+    name: str
+    graph: Graph
+    on: str | None = None
+    on_hook: Hook | None = None
+    from_plugin: str | None = None
+    condition: Condition | None = None
+    notify_on_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTable:
+    """Pipelines by what starts them. Built once at load, so that a lookup costs nothing at settle."""
+
+    by_name: Mapping[str, Pipeline] = field(default_factory=dict)
+    _by_event: Mapping[str, tuple[Pipeline, ...]] = field(default_factory=dict)
+    _by_hook: Mapping[Hook, tuple[Pipeline, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pipelines: Iterable[Pipeline]) -> PipelineTable:
+        by_name: dict[str, Pipeline] = {}
+        by_event: dict[str, tuple[Pipeline, ...]] = {}
+        by_hook: dict[Hook, tuple[Pipeline, ...]] = {}
+        for pipeline in pipelines:
+            by_name[pipeline.name] = pipeline
+            if pipeline.on is not None:
+                by_event[pipeline.on] = (*by_event.get(pipeline.on, ()), pipeline)
+            if pipeline.on_hook is not None:
+                by_hook[pipeline.on_hook] = (*by_hook.get(pipeline.on_hook, ()), pipeline)
+        return cls(by_name, by_event, by_hook)
+
+    def started_by(self, event_type: str, source: str) -> tuple[Pipeline, ...]:
+        """Those that an event of this type and source starts, in the order of the configuration."""
+        found = self._by_event.get(event_type)
+        return () if found is None else _from(found, source)
+
+    def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
+        found = self._by_hook.get(hook)
+        return () if found is None else _from(found, source)
+
+
+def _from(pipelines: tuple[Pipeline, ...], source: str) -> tuple[Pipeline, ...]:
+    return tuple(found for found in pipelines if found.from_plugin in (None, source))

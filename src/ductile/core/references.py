@@ -1,0 +1,89 @@
+"""Paths into what a step can see, as conditions, templates and baggage write them (SPEC 7.3 to 7.5).
+
+A path is a root and keys or list positions, joined by dots: `payload.items.0.name`. A key that holds
+a dot cannot be reached; its parent can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Final, Literal, TypeAlias
+
+from ductile.core.json_values import JsonObject, JsonValue
+
+Where: TypeAlias = tuple[str | int, ...]
+#: No list is longer, and Python refuses to read numbers that are much longer.
+_MAX_DIGITS = 9
+
+
+class Root(StrEnum):
+    PAYLOAD = "payload"
+    CONTEXT = "context"
+    CONFIG = "config"
+    EVENT = "event"
+
+
+#: What templates and baggage may refer to. Configuration may hold secrets, which must not travel.
+CARRIED = (Root.PAYLOAD, Root.CONTEXT)
+
+
+class _Missing(Enum):
+    MISSING = "missing"
+
+
+#: What stands where a path leads nowhere: not null, which is a value.
+MISSING: Final = _Missing.MISSING
+Missing: TypeAlias = Literal[_Missing.MISSING]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """One snapshot of what a step sees when it is created. `event` has a `type` and a `source`."""
+
+    payload: JsonObject = field(default_factory=dict)
+    context: JsonObject = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
+    event: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something wrong in what was written; `where` leads to it. Only `found` quotes what was written."""
+
+    where: Where
+    message: str
+    expected: str | None = None
+    found: str | None = None
+    hint: str | None = None
+
+
+def find(path: str, scope: Scope) -> JsonValue | Missing:
+    """The value at a path that was judged good, or that there is none."""
+    root, *keys = path.split(".")
+    found: JsonValue = getattr(scope, Root(root).value)
+    for key in keys:
+        match found:
+            case dict() if key in found:
+                found = found[key]
+            case list() if (position := _position(key)) is not None and position < len(found):
+                found = found[position]
+            case _:
+                return MISSING
+    return found
+
+
+def _position(key: str) -> int | None:
+    is_number = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
+    return int(key) if is_number and (key == "0" or key[0] != "0") else None
+
+
+def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:
+    """What is wrong with a path, if anything, in words that follow "this path"."""
+    root, *keys = path.split(".")
+    if root not in roots:
+        return f"begins with none of {', '.join(roots)}"
+    if "" in keys or path != path.strip():
+        return "has an empty part, or space around it"
+    return None

@@ -1,0 +1,180 @@
+"""What a pipeline run is made of: lines that travel, scopes that wait for them, ends that are remembered.
+
+Each event travelling through a run is a line. A line that enters a split opens a scope with one line for
+each branch; a scope at which no line is live any more is joined, or breaks (ENGINE 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from ductile.core.jobs import NewJob
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerEntry
+from ductile.core.lineage import NewContext, NewEvent
+from ductile.core.outcomes import NotMade
+from ductile.core.pipelines import Graph
+
+#: A run has no more steps than this; what would start more fails and says so.
+MAX_RUN_JOBS = 10_000
+
+
+class LeafStatus(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class ScopeState(StrEnum):
+    OPEN = "open"
+    JOINED = "joined"  # the step after the split was reached
+    BROKEN = "broken"  # a branch failed, and the line that had entered the split failed with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a run a line is: in which scope and branch, and its place among the lines there."""
+
+    scope_id: str
+    branch: int
+    #: The indices of the events that led here: as text, their order is the order of events.
+    order: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The run itself, or one entry into a split."""
+
+    id: str
+    live: int
+    #: The split's path; None for the run's own scope.
+    split: str | None = None
+    #: Where the line goes on that entered the split.
+    place: Place | None = None
+    #: The job that produced that line, which becomes the parent of what runs after the join.
+    entry_job_id: str | None = None
+    context_id: str | None = None
+    #: Joined while a line is live: a branch that failed is tried again after its join went on without it.
+    state: ScopeState = ScopeState.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """Where a line ended. `job_id` is the last job that ran on it."""
+
+    place: Place
+    position: int
+    step_path: str
+    status: LeafStatus
+    job_id: str | None
+    event_id: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchEnd:
+    """A leaf as its join is told of it."""
+
+    branch: int
+    order: str
+    status: LeafStatus
+    payload: JsonObject | None
+    error: str | None
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeView:
+    """A scope as it stands; its ends and its baggage only where this settlement can close it."""
+
+    scope: Scope
+    ends: tuple[BranchEnd, ...] = ()
+    baggage: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What stays the same while a run lasts."""
+
+    id: str
+    graph: Graph
+    hops: int
+    trace_id: str | None
+    #: The entry steps wait for this job: an earlier run with the same key.
+    after_job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run around one of its steps, read in the transaction that ends the step."""
+
+    facts: RunFacts
+    jobs: int
+    cancelled: bool
+    place: Place
+    baggage: JsonObject
+    #: The step's scope, then its parents as long as each can be closed by the one before.
+    scopes: tuple[ScopeView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run that is to begin; `job` stands for it on the queue, and `event` is what it begins with."""
+
+    job: NewJob
+    graph: Graph
+    event: NewEvent
+    #: Whether the event is still to be stored.
+    event_is_new: bool = False
+    #: When it is cancelled if it has not ended (`on_timeout: cancel`).
+    deadline_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStep:
+    """A step to enqueue; one with a fault is recorded and ends at once."""
+
+    job: NewJob
+    place: Place
+    fault: NotMade | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run got by one event or one end; written in the transaction that decided it."""
+
+    steps: tuple[NewStep, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    contexts: tuple[NewContext, ...] = ()
+    opened: tuple[Scope, ...] = ()
+    #: What is live now, for every scope that changed and was there before.
+    live: tuple[tuple[str, int], ...] = ()
+    closed: tuple[tuple[str, ScopeState], ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
+    #: No line is live any more.
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """One end of a run that is over. It counts unless its line went on from a join."""
+
+    status: LeafStatus
+    counts: bool
+    job_id: str | None
+    step_path: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A line that sets out from a step: the first one of a run, or one that a run is taken up from again."""
+
+    path: str
+    place: Place
+    event: NewEvent
+    context_id: str | None
+    baggage: JsonObject

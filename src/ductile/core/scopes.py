@@ -1,0 +1,43 @@
+"""What a token may do: which granted scopes cover which needed one (SPEC 8.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+EVERYTHING = "*"
+
+
+class Right(StrEnum):
+    READ = "ro"
+    WRITE = "rw"
+
+
+class Subject(StrEnum):
+    """What a scope can be about, besides a single plugin by its name."""
+
+    PLUGIN = "plugin"
+    JOBS = "jobs"
+    EVENTS = "events"
+    SYSTEM = "system"
+
+
+#: How older configurations say it.
+_OLDER = {"read:jobs": "jobs:ro", "read:events": "events:ro"}
+
+
+def scope(subject: str, right: Right) -> str:
+    return f"{subject}:{right}"
+
+
+def covered(granted: Iterable[str]) -> frozenset[str]:
+    """The scopes with all that they imply: writing includes reading."""
+    written = {_OLDER.get(each, each) for each in granted}
+    return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
+
+
+def allows(granted: Iterable[str], needed: Iterable[str]) -> bool:
+    """Whether one of the needed scopes is granted. Where none would do, nobody may."""
+    have = covered(granted)
+    alternatives = tuple(needed)
+    return bool(alternatives) and (EVERYTHING in have or any(each in have for each in alternatives))

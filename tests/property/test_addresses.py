@@ -1,0 +1,155 @@
+"""Which addresses may be called for somebody else (SPEC 9.3, ENGINE 9)."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.provisional import urls
+
+from ductile.core.addresses import (
+    fault_in_url,
+    is_forbidden,
+    is_listed,
+    parse_literal,
+    shown_url,
+)
+
+ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
+ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
+near_home = st.sampled_from(
+    [
+        "127.0.0.1",
+        "10.0.0.5",
+        "192.168.1.1",
+        "172.16.0.9",
+        "169.254.169.254",
+        "0.0.0.0",  # noqa: S104 - an address to refuse, not to listen at
+        "224.0.0.1",
+        "100.64.0.1",
+    ]
+).map(IPv4Address)
+GLOBAL = IPv4Address("93.184.216.34")
+
+
+def clothed(inner: IPv4Address) -> list[IPv6Address]:
+    """The same IPv4 address in every form that leads to it over IPv6."""
+    low = int(inner)
+    forms = [
+        IPv6Address((0xFFFF << 32) | low),
+        IPv6Address((0x2002 << 112) | (low << 80) | 1),
+        IPv6Address((0x0064_FF9B << 96) | low),
+        IPv6Address((0x2001_0000 << 96) | (int(GLOBAL) << 64) | (low ^ 0xFFFF_FFFF)),
+    ]
+    return forms if low <= 1 else [*forms, IPv6Address(low)]
+
+
+@given(ipv4 | near_home)
+def test_a_wrapped_address_is_judged_as_what_it_leads_to(inner: IPv4Address) -> None:
+    """ENGINE 9: mapped and translated forms are unwrapped before the check."""
+    assert {is_forbidden(form) for form in clothed(inner)} == {is_forbidden(inner)}
+
+
+@given(ipv4 | ipv6)
+def test_what_is_not_global_is_forbidden(address: IPv4Address | IPv6Address) -> None:
+    """SPEC 9.3: loopback, private and link-local targets are refused unless listed."""
+    if isinstance(address, IPv4Address) and not address.is_global:
+        assert is_forbidden(address)
+    if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
+        assert is_forbidden(address)
+
+
+@given(ipv4 | near_home)
+def test_a_listed_host_may_be_private_but_never_multicast(address: IPv4Address) -> None:
+    """SPEC 9.3: listing a host permits it, and a group of hosts cannot be listed."""
+    never = address.is_multicast or address.is_unspecified
+    assert is_forbidden(address, listed=True) is never
+
+
+@given(near_home)
+def test_a_forbidden_literal_is_refused_in_the_url(address: IPv4Address) -> None:
+    """SPEC 9.3: a literal forbidden address is refused when it is submitted, however it is written."""
+    number = int(address)
+    written = [
+        str(address),
+        str(number),
+        hex(number),
+        f"0{number:o}",
+        *(f"[{form}]" for form in clothed(address)),
+    ]
+    for host in written:
+        assert fault_in_url(f"https://{host}/hook", ()) is not None, host
+
+
+@given(ipv4.filter(lambda address: not is_forbidden(address)))
+def test_a_public_literal_is_accepted_and_a_list_replaces_that(address: IPv4Address) -> None:
+    """ENGINE 9: an empty list permits any global address, any other only what it lists."""
+    url = f"http://{address}:8080/x"
+    assert fault_in_url(url, ()) is None
+    assert fault_in_url(url, ("example.org",)) is not None
+    assert fault_in_url(url, ("example.org", str(address))) is None
+
+
+@given(ipv4 | ipv6)
+def test_a_literal_is_read_as_it_was_written(address: IPv4Address | IPv6Address) -> None:
+    assert parse_literal(str(address)) == address
+    assert is_listed(str(address), (str(address),))
+
+
+@given(st.text(max_size=80) | urls())
+def test_any_text_is_judged_and_never_shown_whole(url: str) -> None:
+    """The judgement never fails; what is shown has no path, query or user."""
+    fault = fault_in_url(url, ())
+    assert fault is None or fault
+    shown = shown_url(url)
+    assert shown == "…" or (shown.endswith("/…") and "?" not in shown and "@" not in shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "about"),
+    [
+        ("ftp://example.org/", "http"),
+        ("example.org/hook", "http"),
+        ("javascript:alert(1)", "http"),
+        ("http://", "no host"),
+        ("http:///path", "no host"),
+        ("http://example.org:0/", "no host"),
+        ("http://example.org:99999/", "not a URL"),
+        ("http://[::1/", "not a URL"),
+        (" http://example.org/", "blanks"),
+        ("http://example.org/\nHost: x", "blanks"),
+        ("http://127.0.0.%31/", "not a name"),
+        ("http://exa mple.org/", "not a name"),
+        ("http://" + "a" * 9000, "longer"),
+        ("http://127.1/", "not a public address"),
+        ("http://localhost.", None),
+        ("https://user:pass@example.org/hook?token=x", None),
+    ],
+)
+def test_faults_name_what_is_wrong(url: str, about: str | None) -> None:
+    """SPEC 9.3: a bad scheme, an unparsable URL and a forbidden literal are told apart."""
+    fault = fault_in_url(url, ())
+    assert fault is None if about is None else about in (fault or "")
+
+
+def test_the_host_alone_is_shown() -> None:
+    """ENGINE 9: URLs may hold secrets, so they are shown without them."""
+    assert (
+        shown_url("https://u:canary@hooks.example.org:8443/canary?k=canary")
+        == "https://hooks.example.org:8443/…"
+    )
+    assert shown_url("http://[2606:4700::1]/x") == "http://[2606:4700::1]/…"
+
+
+def test_names_are_listed_whatever_their_case_and_final_dot() -> None:
+    assert is_listed("Hooks.Example.ORG.", ("hooks.example.org",))
+    assert is_listed("0x7f.1", ("127.0.0.1",))
+    assert not is_listed("evil-example.org", ("example.org",))
+    assert not is_listed("sub.example.org", ("example.org",))
+
+
+def test_a_zone_does_not_hide_a_link_local_address() -> None:
+    assert is_forbidden(ip_address("fe80::1%eth0"))
+    assert fault_in_url("http://[fe80::1%25eth0]/", ()) is not None

@@ -1,0 +1,96 @@
+"""Laws of baggage over all claims and all that was inherited (SPEC 7.5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.conditions import KEYS, json_objects, paths, scopes
+from ductile.core.baggage import BaggageError, Claim, claim
+from ductile.core.equality import same
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.references import Scope, find
+
+claims = st.lists(
+    st.builds(
+        Claim,
+        target=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3).map(tuple),
+        source=paths(("payload", "context")),
+        spread=st.booleans(),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+def leaves(value: JsonValue, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], JsonValue]]:
+    """Everything in the baggage that is no object with entries: what can be relied on."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif value != {}:
+        yield path, value
+
+
+def at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
+    found: JsonValue = baggage
+    for key in path:
+        assert isinstance(found, dict)
+        found = found[key]
+    return found
+
+
+@given(claims, json_objects, scopes)
+def test_what_was_inherited_never_changes(
+    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+) -> None:
+    before = json.dumps([inherited, scope.payload, scope.context])
+    made = attempted(wanted, inherited, scope)
+    assert json.dumps([inherited, scope.payload, scope.context]) == before
+    if isinstance(made, dict):
+        for path, value in leaves(inherited):
+            assert same(at(made, path), value)
+
+
+@given(claims, json_objects, scopes)
+def test_what_was_claimed_is_there_and_can_be_claimed_again(
+    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+) -> None:
+    """A step that is run again finds its own claims and changes nothing."""
+    made = attempted(wanted, inherited, scope)
+    if isinstance(made, str):
+        return
+    for one in wanted:
+        found = find(one.source, scope)
+        kept = at(made, one.target)
+        if one.spread:
+            assert isinstance(kept, dict)
+            assert isinstance(found, dict)
+            assert all(same(kept[key], value) for key, value in found.items())
+    assert same(claim(wanted[-1:], made, scope), made)
+
+
+@given(claims, json_objects, scopes)
+def test_claims_are_the_same_after_a_round_trip_through_the_store(
+    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+) -> None:
+    def stored(value: JsonObject) -> JsonObject:
+        read: JsonObject = json.loads(json.dumps(value))
+        return read
+
+    again = Scope(payload=stored(scope.payload), context=stored(scope.context))
+    before, after = attempted(wanted, inherited, scope), attempted(wanted, stored(inherited), again)
+    if isinstance(before, dict) and isinstance(after, dict):
+        assert same(after, stored(before))
+    else:
+        assert before == after
+
+
+def attempted(wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope) -> JsonObject | str:
+    """The baggage, or why there is none."""
+    try:
+        return claim(wanted, inherited, scope)
+    except BaggageError as error:
+        return str(error)

@@ -1,0 +1,175 @@
+"""Laws of conditions over all scopes and values (SPEC 7.3)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+
+from builders.conditions import conditions, is_secret, json_values, judged, scopes
+from ductile.core.comparisons import Operator
+from ductile.core.conditions import (
+    AllOf,
+    AnyOf,
+    Comparison,
+    Condition,
+    Not,
+    condition_from_json,
+    condition_to_json,
+    explain,
+    verdict_to_json,
+)
+from ductile.core.equality import same
+from ductile.core.json_values import JsonValue
+from ductile.core.references import Scope
+
+
+def canonical(value: JsonValue) -> str:
+    """A text that two values share exactly if they are the same: another way to the same answer."""
+    match value:
+        case bool() | None:
+            return json.dumps(value)
+        case int() | float():
+            return str(int(value)) if value == int(value) else repr(value)
+        case str():
+            return json.dumps(value)
+        case list():
+            return f"[{','.join(map(canonical, value))}]"
+        case dict():
+            return f"{{{','.join(f'{json.dumps(key)}:{canonical(value[key])}' for key in sorted(value))}}}"
+
+
+@given(json_values, json_values)
+def test_same_is_sharing_a_canonical_form(one: JsonValue, other: JsonValue) -> None:
+    """An equivalence by construction: reflexive, symmetric and transitive as equality of texts is."""
+    assert same(one, other) is (canonical(one) == canonical(other))
+
+
+@given(json_values, json_values, json_values)
+def test_same_is_an_equivalence(one: JsonValue, other: JsonValue, third: JsonValue) -> None:
+    assert same(one, one)
+    assert same(one, other) is same(other, one)
+    if same(one, other) and same(other, third):
+        assert same(one, third)
+
+
+NOWHERE = object()
+
+
+def naive_find(path: str, scope: Scope) -> Any:
+    found: Any = {"payload": scope.payload, "context": scope.context, "config": scope.config}
+    for key in path.split("."):
+        try:
+            found = found[int(key) if isinstance(found, list) else key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return NOWHERE
+    return found
+
+
+def naive(condition: Condition, scope: Scope) -> bool:
+    match condition:
+        case AllOf(parts):
+            return all([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
+        case AnyOf(parts):
+            return any([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
+        case Not(part):
+            return not naive(part, scope)
+        case Comparison(path=path, op=op, value=value):
+            return naive_compare(naive_find(path, scope), op, value)
+
+
+def naive_compare(found: Any, op: Operator, value: Any) -> bool:
+    nowhere = found is NOWHERE
+    text = canonical(None if nowhere else found)
+    kinds = ({type(found), type(value)} <= {int, float}) or type(found) is type(value) is str
+    folded = str(found).casefold(), str(value).casefold()
+    texts = type(found) is type(value) is str
+    elements = [canonical(entry) for entry in found] if isinstance(found, list) else []
+    answers: dict[str, Callable[[], bool]] = {
+        "exists": lambda: nowhere is not value,
+        "eq": lambda: text == canonical(value),
+        "neq": lambda: text != canonical(value),
+        "in": lambda: isinstance(value, list) and text in [canonical(entry) for entry in value],
+        "gt": lambda: kinds and found > value,
+        "gte": lambda: kinds and found >= value,
+        "lt": lambda: kinds and found < value,
+        "lte": lambda: kinds and found <= value,
+        "contains": lambda: (
+            (texts and folded[1] in folded[0])
+            or canonical(value) in elements
+            or (isinstance(found, dict) and isinstance(value, str) and value in found)
+        ),
+        "startswith": lambda: texts and folded[0].startswith(folded[1]),
+        "endswith": lambda: texts and folded[0].endswith(folded[1]),
+        "regex": lambda: texts and re.fullmatch(str(value), str(found), re.IGNORECASE) is not None,
+    }
+    return answers[op]()
+
+
+@given(conditions, scopes)
+def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope: Scope) -> None:
+    assert judged(condition, scope).holds is naive(condition, scope)
+
+
+@given(conditions, conditions, scopes)
+def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Scope) -> None:
+    """Double negation and De Morgan's laws."""
+
+    def holds(condition: Condition) -> bool:
+        return judged(condition, scope).holds
+
+    assert holds(Not(Not(one))) is holds(one)
+    assert holds(Not(AllOf((one, other)))) is holds(AnyOf((Not(one), Not(other))))
+    assert holds(Not(AnyOf((one, other)))) is holds(AllOf((Not(one), Not(other))))
+
+
+@given(conditions, scopes)
+def test_what_decided_is_among_what_was_looked_at_and_explains_the_whole(
+    condition: Condition, scope: Scope
+) -> None:
+    """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
+    verdict = judged(condition, scope)
+    assert verdict.because
+    assert set(verdict.because) <= set(verdict.looked_at)
+    decided = {(seen.path, seen.op, seen.expected): seen.held for seen in verdict.because}
+
+    def settled(part: Condition, *, others: bool) -> bool:
+        match part:
+            case AllOf(parts):
+                return all(settled(inner, others=others) for inner in parts)
+            case AnyOf(parts):
+                return any(settled(inner, others=others) for inner in parts)
+            case Not(inner):
+                return not settled(inner, others=not others)
+            case Comparison():
+                (seen,) = judged(part, scope).because
+                return decided.get((seen.path, seen.op, seen.expected), others)
+
+    assert settled(condition, others=True) is settled(condition, others=False) is verdict.holds
+
+
+@given(conditions, scopes)
+def test_an_explanation_tells_the_first_comparison_that_decided(condition: Condition, scope: Scope) -> None:
+    verdict = judged(condition, scope)
+    first = verdict.because[0]
+    assert f"{first.path} {first.op}" in explain(verdict)
+    assert f"is {'true' if first.held else 'false'}" in explain(verdict)
+    assert json.loads(json.dumps(verdict_to_json(verdict)))["holds"] is verdict.holds
+
+
+@given(conditions, scopes)
+def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: Scope) -> None:
+    for seen in judged(condition, scope).looked_at:
+        if any(is_secret(key) for key in seen.path.split(".")):
+            assert seen.found in (None, "***")
+
+
+@given(conditions, scopes)
+def test_a_condition_survives_being_stored(condition: Condition, scope: Scope) -> None:
+    """Compiled graphs are kept as JSON (ENGINE 2)."""
+    stored = condition_from_json(json.loads(json.dumps(condition_to_json(condition))))
+    assert condition_to_json(stored) == condition_to_json(condition)
+    assert judged(stored, scope) == judged(condition, scope)

@@ -1,0 +1,210 @@
+"""Signatures over webhook bodies (SPEC 9.1, 9.3)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook
+
+from builders.jobs import START
+from ductile.core.signatures import (
+    GITHUB,
+    REPLAY_WINDOW,
+    SLACK,
+    STANDARD,
+    STRIPE,
+    SignatureForm,
+    SignatureScheme,
+    delivery_id,
+    is_genuine,
+    sign_body,
+    sign_standard,
+    signed_headers,
+    standard_key,
+)
+
+PLAIN = SignatureScheme(form=SignatureForm.BODY, header="x-signature")
+SECONDS = int(START.timestamp())
+secrets = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
+bodies = st.binary(max_size=200)
+
+
+def hexed(secret: str, signed: bytes) -> str:
+    """The same sum, made without the code under test."""
+    return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def by_github(secret: str, body: bytes, at: int) -> dict[str, str]:
+    del at
+    return {"x-hub-signature-256": f"sha256={hexed(secret, body)}"}
+
+
+def by_anyone(secret: str, body: bytes, at: int) -> dict[str, str]:
+    del at
+    return {"x-signature": hexed(secret, body).upper()}
+
+
+def by_stripe(secret: str, body: bytes, at: int) -> dict[str, str]:
+    signature = hexed(secret, f"{at}.".encode() + body)
+    return {"stripe-signature": f"t={at},v1={'0' * 64},v1={signature},v0=old"}
+
+
+def by_slack(secret: str, body: bytes, at: int) -> dict[str, str]:
+    signature = hexed(secret, f"v0:{at}:".encode() + body)
+    return {"x-slack-request-timestamp": str(at), "x-slack-signature": f"v0={signature}"}
+
+
+def by_standard(secret: str, body: bytes, at: int) -> dict[str, str]:
+    key = standard_key(secret)
+    made = base64.b64encode(hmac.new(key, f"m1.{at}.".encode() + body, hashlib.sha256).digest()).decode()
+    return {
+        "webhook-id": "m1",
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1a,odd v1,{base64.b64encode(b'other').decode()} v1,{made}",
+    }
+
+
+Signer = Callable[[str, bytes, int], dict[str, str]]
+SENDERS: list[tuple[SignatureScheme, Signer]] = [
+    (GITHUB, by_github),
+    (PLAIN, by_anyone),
+    (STRIPE, by_stripe),
+    (SLACK, by_slack),
+    (STANDARD, by_standard),
+]
+TIMED = [pair for pair in SENDERS if pair[0].form is not SignatureForm.BODY]
+senders = st.sampled_from(SENDERS)
+
+
+@given(senders, secrets, bodies)
+def test_what_was_signed_with_the_secret_is_genuine(
+    sender: tuple[SignatureScheme, Signer], secret: str, body: bytes
+) -> None:
+    """SPEC 9.1: HMAC-SHA256 over the raw body; `sha256=<hex>` or bare hex."""
+    scheme, sign = sender
+    assert is_genuine(scheme, secret, sign(secret, body, SECONDS), body, START)
+
+
+@given(senders, secrets, secrets, bodies, bodies)
+def test_another_secret_or_body_is_not(
+    sender: tuple[SignatureScheme, Signer], secret: str, other: str, body: bytes, changed: bytes
+) -> None:
+    scheme, sign = sender
+    assume(standard_key(secret) != standard_key(other) and secret != other)
+    headers = sign(secret, body, SECONDS)
+    # An HMAC pads its key with zero bytes, so keys that differ only in those are one key.
+    assume(secret.rstrip("\0") != other.rstrip("\0"))
+    assert not is_genuine(scheme, other, headers, body, START)
+    assume(body != changed)
+    assert not is_genuine(scheme, secret, headers, changed, START)
+
+
+@given(
+    senders,
+    st.dictionaries(
+        st.sampled_from(
+            [
+                *by_stripe("s", b"", 1),
+                *by_slack("s", b"", 1),
+                *by_standard("s", b"", 1),
+                "x-signature",
+                "x-hub-signature-256",
+            ]
+        ),
+        st.text(max_size=80),
+    ),
+    bodies,
+)
+def test_whatever_stands_in_the_headers_is_no_crash_and_not_genuine(
+    sender: tuple[SignatureScheme, Signer], headers: dict[str, str], body: bytes
+) -> None:
+    assert not is_genuine(sender[0], "secret", headers, body, START)
+
+
+@pytest.mark.parametrize(("scheme", "sign"), TIMED)
+@given(seconds=st.integers(-100_000, 100_000))
+def test_an_old_or_future_signature_is_a_replay(scheme: SignatureScheme, sign: Signer, seconds: int) -> None:
+    """SPEC 9.1: where the sender signs an instant, it must be within five minutes."""
+    headers = sign("secret", b"{}", SECONDS + seconds)
+    genuine = is_genuine(scheme, "secret", headers, b"{}", START)
+    assert genuine == (abs(seconds) <= REPLAY_WINDOW.total_seconds())
+
+
+@pytest.mark.parametrize(("scheme", "sign"), SENDERS)
+def test_an_empty_secret_opens_nothing(scheme: SignatureScheme, sign: Signer) -> None:
+    assert not is_genuine(scheme, "", sign("", b"{}", SECONDS), b"{}", START)
+
+
+def test_githubs_own_example() -> None:
+    """The values that GitHub's documentation gives for checking an implementation."""
+    headers = {
+        "x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+    }
+    assert is_genuine(GITHUB, "It's a Secret to Everybody", headers, b"Hello, World!", START)
+
+
+def test_slacks_own_example() -> None:
+    """The values that Slack's documentation gives."""
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V"
+        b"&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text="
+        b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F"
+        b"96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        "x-slack-request-timestamp": "1531420618",
+        "x-slack-signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+    }
+    then = datetime.fromtimestamp(1531420618, UTC) + timedelta(seconds=30)
+    assert is_genuine(SLACK, "8f742231b10e8888abcd99yyyzzz85a5", headers, body, then)
+
+
+@given(st.binary(min_size=1, max_size=64), st.text(st.characters(codec="ascii"), max_size=200))
+def test_ours_is_accepted_by_the_reference_implementation(key: bytes, body: str) -> None:
+    """SPEC 9.3: Standard Webhooks headers."""
+    now = int(datetime.now(UTC).timestamp())
+    for secret, verifier in (
+        (f"whsec_{base64.b64encode(key).decode()}", None),
+        (f"plain-{key.hex()}", f"plain-{key.hex()}".encode()),
+    ):
+        signature = sign_standard(secret, message_id="m1", timestamp=now, body=body.encode())
+        headers = {"webhook-id": "m1", "webhook-timestamp": str(now), "webhook-signature": signature}
+        Webhook(verifier or secret).verify(body, headers, json_parse=False)
+
+
+@given(st.binary(min_size=1, max_size=64))
+def test_the_reference_implementation_is_accepted_by_us(key: bytes) -> None:
+    secret = f"whsec_{base64.b64encode(key).decode()}"
+    signature = Webhook(secret).sign("m1", START, "{}")
+    headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": signature}
+    assert is_genuine(STANDARD, secret, headers, b"{}", START)
+
+
+def test_what_we_sign_reads_as_github_has_it() -> None:
+    """SPEC 9.3: `X-Foreman-Signature: sha256=<hmac of body>`."""
+    assert sign_body("s", b"body") == f"sha256={hexed('s', b'body')}"
+
+
+def test_a_delivery_is_named_by_its_header_or_its_body() -> None:
+    """SPEC 9.1: what makes a redelivery the same."""
+    assert delivery_id(GITHUB, {"x-github-delivery": "d1"}, {"id": "x"}) == "d1"
+    assert delivery_id(STRIPE, {}, {"id": "evt_1"}) == "evt_1"
+    assert delivery_id(STRIPE, {}, {"id": 7}) is None
+    assert delivery_id(SLACK, {}, {"event_id": "Ev1"}) == "Ev1"
+    assert delivery_id(STANDARD, {"webhook-id": "m1"}, {}) == "m1"
+    assert delivery_id(PLAIN, {"x-delivery": "d"}, {"id": "x"}) is None
+
+
+@given(st.sampled_from([GITHUB, PLAIN, STRIPE, SLACK, STANDARD]), secrets, bodies)
+def test_we_sign_as_each_sender_does(scheme: SignatureScheme, secret: str, body: bytes) -> None:
+    """SPEC 11: `webhook send` goes through the same door as the real sender."""
+    headers = signed_headers(scheme, secret, message_id="m1", body=body, now=START)
+    assert is_genuine(scheme, secret, headers, body, START)
+    assert delivery_id(scheme, headers, {}) == ("m1" if scheme.delivery_header else None)

@@ -1,0 +1,209 @@
+"""Conditions, `with` and `baggage` as they are judged at load, and compiled (SPEC 7.1, 7.3 to 7.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.configs import a_config, loaded, problems_of
+from ductile.config.compile_conditions import compile_condition
+from ductile.core.comparisons import Operator
+from ductile.core.conditions import AllOf, AnyOf, Comparison, Not, condition_to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.config.pipeline_settings import StepSettings
+    from ductile.errors import Problem
+
+CANARY = "c4nary"
+
+
+def with_step(directory: Path, step: str) -> Path:
+    return a_config(
+        directory, f"plugins: {{e: {{}}}}\npipelines: [{{name: p, steps: [{{uses: e, {step}}}]}}]\n"
+    )
+
+
+def the_problem(directory: Path, step: str) -> Problem:
+    (problem,) = problems_of(with_step(directory, step), {"SECRET": f"{{{CANARY}}} {{ \\{CANARY}("})
+    assert problem.line == 2
+    return problem
+
+
+def the_step(directory: Path, step: str) -> StepSettings:
+    return loaded(with_step(directory, step)).model.pipelines[0].steps[0]
+
+
+@pytest.mark.parametrize(
+    ("condition", "key", "words", "found"),
+    [
+        ("{path: payload.x, op: gt, value: [1]}", ".value", "`gt` takes a number or text", "a list"),
+        (
+            "{path: payload.x, op: lte, value: true}",
+            ".value",
+            "`lte` takes a number or text",
+            "true or false",
+        ),
+        ("{path: payload.x, op: gte, value: {a: 1}}", ".value", "`gte` takes a number or text", "a map"),
+        ("{path: payload.x, op: lt, value: null}", ".value", "`lt` takes a number or text", "nothing"),
+        ("{path: payload.x, op: startswith, value: 5}", ".value", "`startswith` takes text", "a number"),
+        ("{path: payload.x, op: endswith, value: [a]}", ".value", "`endswith` takes text", "a list"),
+        ("{path: payload.x, op: regex, value: 5}", ".value", "`regex` takes text", "a number"),
+        ("{path: payload.x, op: in, value: abc}", ".value", "`in` takes a list", "text"),
+        ("{path: payload.x, op: exists, value: 1}", ".value", "`exists` takes no value", "a number"),
+        ("{path: payload.x, op: regex, value: 'a('}", ".value", "regular expression: missing ), at", None),
+        ("{path: payload.x}", "", "both `path` and `op`", None),
+        ("{op: exists}", "", "both `path` and `op`", None),
+        ("{path: payload.x, op: contains}", "", "`contains` needs a `value`", None),
+        ("{path: paylod.x, op: exists}", ".path", "leads nowhere: it begins with none of", '"paylod.x"'),
+        ("{path: payload..x, op: exists}", ".path", "empty part", '"payload..x"'),
+        ("{path: event, op: exists}", ".path", "neither event.type nor event.source", '"event"'),
+        ("{path: event.payload.x, op: exists}", ".path", "neither event.type nor", '"event.payload.x"'),
+        ("{all: []}", ".all", "at least one condition", None),
+        ("{not: {path: payload.x, op: gt, value: []}}", ".not.value", "`gt` takes", "a list"),
+        ("{not: {path: payload.x, op: exists}, value: 1}", ".value", "goes with `path`", None),
+    ],
+)
+def test_a_condition_that_could_never_hold_is_an_error_at_its_key(
+    tmp_path: Path, condition: str, key: str, words: str, found: str | None
+) -> None:
+    """SPEC 7.1: a bad condition is a load-time error. Of a value only its kind is told."""
+    problem = the_problem(tmp_path, f"if: {condition}")
+    assert problem.key == f"pipelines[0].steps[0].if{key}"
+    assert words in problem.message
+    assert problem.found == found
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "words", "found"),
+    [
+        ("with: {a: 'x {payload.y'}", "with.a", "a { at character 3 has no partner", None),
+        ("with: {a: [1, {b: '{event.type}'}]}", "with.a[1].b", "begins with none of", "{event.type}"),
+        ("with: {a: '{}'}", "with.a", "is empty", None),
+        ("baggage: {a: '{payload.x}'}", "baggage.a", "begins with none of", '"{payload.x}"'),
+        ("baggage: {a.b: 5}", "baggage.a.b", "not a path", None),
+        ("baggage: {ductile_plugin: payload.x}", "baggage.ductile_plugin", "reserved", None),
+        ("baggage: {from: payload.x}", "baggage", "go together", "from"),
+        ("baggage: {from: payload.x, namespace: a..b}", "baggage.namespace", "empty part", None),
+    ],
+)
+def test_a_bad_template_or_baggage_is_an_error_at_its_key(
+    tmp_path: Path, written: str, key: str, words: str, found: str | None
+) -> None:
+    """SPEC 7.1: as is a bad template; with the character, where there is one."""
+    problem = the_problem(tmp_path, written)
+    assert problem.key == f"pipelines[0].steps[0].{key}"
+    assert words in problem.message
+    assert problem.found == found
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"if: {{path: config.token, op: regex, value: '\\{CANARY}('}}",
+        "if: {path: payload.x, op: regex, value: '${SECRET}'}",
+        "if: {path: payload.x, op: in, value: '${SECRET}'}",
+        "if: {path: '${SECRET}', op: exists}",
+        "baggage: {a: '${SECRET}'}",
+        f"with: {{api_key: '{{{CANARY}}}'}}",
+        f"with: {{password: ['{{{CANARY}}}']}}",
+    ],
+)
+def test_no_message_quotes_what_may_be_a_secret(tmp_path: Path, written: str) -> None:
+    """SPEC 2.1: neither what a variable held nor what stands under a secret key."""
+    assert CANARY not in repr(the_problem(tmp_path, written))
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    ["path: config.token, op: regex, value: 'a('", "path: payload.x, op: regex, value: '${SECRET}'"],
+)
+def test_what_is_wrong_with_a_secret_expression_is_not_told(tmp_path: Path, comparison: str) -> None:
+    """The fault would tell where in the secret which character stands."""
+    assert the_problem(tmp_path, f"if: {{{comparison}}}").message == "this is not a regular expression"
+
+
+def test_every_fault_of_a_text_from_a_variable_is_told_without_the_text(tmp_path: Path) -> None:
+    problems = problems_of(
+        with_step(tmp_path, "with: {a: '${SECRET}'}"), {"SECRET": f"{{{CANARY}}} {{ {CANARY}"}
+    )
+    assert [problem.key for problem in problems] == ["pipelines[0].steps[0].with.a"] * 2
+    assert CANARY not in repr(problems)
+
+
+def test_the_condition_of_a_pipeline_is_judged_too(tmp_path: Path) -> None:
+    text = "plugins: {e: {}}\npipelines: [{name: p, if: {path: x, op: exists}, steps: [{uses: e}]}]\n"
+    (problem,) = problems_of(a_config(tmp_path, text))
+    assert problem.key == "pipelines[0].if.path"
+
+
+def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
+    """The stored form is the written one; `exists` says what it asks for."""
+    written = (
+        "{all: [{path: payload.x, op: eq, value: null}, {any: [{path: context.y, op: exists}, "
+        "{not: {path: event.type, op: in, value: [a, 1]}}]}]}"
+    )
+    condition = the_step(tmp_path, f"if: {written}").condition
+    assert condition is not None
+    compiled = compile_condition(condition)
+    assert compiled == AllOf(
+        (
+            Comparison(path="payload.x", op=Operator.EQ, value=None),
+            AnyOf(
+                (
+                    Comparison(path="context.y", op=Operator.EXISTS, value=True),
+                    Not(Comparison(path="event.type", op=Operator.IN, value=["a", 1])),
+                )
+            ),
+        )
+    )
+    assert condition_to_json(compiled)["all"] == [
+        {"path": "payload.x", "op": "eq", "value": None},
+        {
+            "any": [
+                {"path": "context.y", "op": "exists", "value": True},
+                {"not": {"path": "event.type", "op": "in", "value": ["a", 1]}},
+            ]
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "if: {path: payload, op: contains, value: x}",
+        "if: {path: payload.x, op: exists, value: false}",
+        "if: {path: payload.x, op: eq, value: null}",
+        "if: {path: payload.x, op: gt, value: '2026-01-01'}",
+        "if: {path: payload.x, op: contains, value: [1]}",
+        "if: {path: event.source, op: regex, value: '(?<name>a)++b'}",
+        "with: {'{': '{{', a: '{payload}', b: ['{context.x.0}', 1.5, null]}",
+        "with: {}",
+        "baggage: {a.b: payload.x, a.c: context.y}",
+        "baggage: {from: payload, namespace: a.b}",
+    ],
+)
+def test_what_is_right_is_taken(tmp_path: Path, written: str) -> None:
+    assert the_step(tmp_path, written).uses == "e"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "baggage: {token: payload.token}",
+        "baggage: {user.token: context.token}",
+        "with: {token: '{payload.token}'}",
+        "with: {header: {authorization: 'Bearer {context.token}'}}",
+    ],
+)
+def test_a_reference_is_not_a_secret_in_the_clear(tmp_path: Path, written: str) -> None:
+    """SPEC 2.1 warns of literal secrets, and refuses them in strict mode. A path to one is none."""
+    assert loaded(with_step(tmp_path, written)).warnings == ()
+
+
+@pytest.mark.parametrize("written", ["with: {token: abc}", "with: {token: 'abc {{payload.x}}'}"])
+def test_a_secret_in_a_template_is_one_in_the_clear(tmp_path: Path, written: str) -> None:
+    (warning,) = loaded(with_step(tmp_path, written)).warnings
+    assert "in the clear" in warning.message

@@ -1,0 +1,177 @@
+"""Pipelines as they are written, and the graphs that runs follow (SPEC 7.1, ENGINE 2)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.pipelines import graph_of, rules_of, split, uses
+from ductile.core.conditions import AllOf, Comparison
+from ductile.core.pipelines import Block, Hook, Join, Split, Use
+from ductile.core.retry import RetryPolicy
+from ductile.errors import ConfigError
+
+LOW = {"path": "payload.n", "op": "lt", "value": 4}
+HIGH = {"path": "payload.n", "op": "gt", "value": 1}
+
+
+def shape(*steps: dict[str, Any]) -> dict[str, str | None]:
+    """By path: where a line goes from there."""
+    return {path: node.next for path, node in graph_of(*steps).nodes.items()}
+
+
+def test_steps_follow_one_another() -> None:
+    assert shape(uses("a"), uses("b"), uses("c")) == {"a": "b", "b": "c", "c": None}
+
+
+def test_a_step_without_an_id_is_known_by_its_number() -> None:
+    steps = ({"steps": [uses(), uses("named")]}, uses())
+    assert shape(*steps) == {"1": "2", "1/1": "1/named", "1/named": "2", "2": None}
+
+
+def test_a_nested_sequence_goes_on_where_its_step_does() -> None:
+    assert shape({"id": "n", "steps": [uses("a"), {"id": "m", "steps": [uses("b")]}]}, uses("z")) == {
+        "n": "z",
+        "n/a": "n/m",
+        "n/m": "z",
+        "n/m/b": "z",
+        "z": None,
+    }
+
+
+def test_a_branch_ends_with_itself_and_the_split_goes_on() -> None:
+    graph = graph_of(split("s", uses("x"), {"steps": [uses("y")]}, join="always"), uses("z"))
+    node = graph.nodes["s"]
+    assert isinstance(node, Split)
+    assert [(branch.id, branch.first) for branch in node.branches] == [("x", "s/x"), ("2", "s/2")]
+    assert (node.next, node.join) == ("z", Join.ALWAYS)
+    assert {path: graph.nodes[path].next for path in ("s/x", "s/2", "s/2/y")} == {
+        "s/x": None,
+        "s/2": None,
+        "s/2/y": None,
+    }
+
+
+def test_handlers_of_events_come_before_the_next_step() -> None:
+    graph = graph_of(uses("a", on_events={"e": [uses("h"), uses()], "f": [uses("g")]}), uses("b"))
+    node = graph.nodes["a"]
+    assert isinstance(node, Use)
+    assert node.on_events == {"e": "a/e/h", "f": "a/f/g"}
+    assert {path: node.next for path, node in graph.nodes.items()} == {
+        "a": "b",
+        "a/e/h": "a/e/2",
+        "a/e/2": "b",
+        "a/f/g": "b",
+        "b": None,
+    }
+
+
+def test_handlers_of_no_steps_are_none() -> None:
+    """SPEC 7.1: such events go straight to the next step, like those of types that are not listed."""
+    node = graph_of(uses("a", on_events={"e": []}), uses("b")).nodes["a"]
+    assert isinstance(node, Use)
+    assert node.on_events == {}
+
+
+def test_the_type_of_an_event_cannot_be_taken_for_a_path() -> None:
+    """ENGINE 2: a step's identity is its path, so no two steps may have one."""
+    handlers = {"e": [{"steps": [uses(plugin="q")]}], "e/1": [uses(plugin="r")], "e~11": [uses()]}
+    graph = graph_of(uses("a", on_events=handlers))
+    assert len(graph.nodes) == 5
+    node = graph.nodes["a"]
+    assert isinstance(node, Use)
+    plugins = []
+    for path in node.on_events.values():
+        first = graph.nodes[path]
+        inner = graph.nodes[first.first] if isinstance(first, Block) else first
+        assert isinstance(inner, Use)
+        plugins.append(inner.plugin)
+    assert plugins == ["q", "r", "p"]
+
+
+def test_a_call_is_put_in_place_and_comes_back() -> None:
+    """ENGINE 2: `call-id/step-id`; called twice, its steps are there twice."""
+    inner = {"name": "inner", "if": HIGH, "steps": [uses("x"), uses("y")]}
+    steps = [{"id": "c", "call": "inner", "if": LOW}, {"call": "inner"}, uses("z")]
+    graph = rules_of(inner, {"name": "flow", "steps": steps}).pipelines.by_name["flow"].graph
+    assert {path: node.next for path, node in graph.nodes.items()} == {
+        "c": "2",
+        "c/x": "c/y",
+        "c/y": "2",
+        "2": "z",
+        "2/x": "2/y",
+        "2/y": "z",
+        "z": None,
+    }
+    first, second = graph.nodes["c"], graph.nodes["2"]
+    assert isinstance(first, Block)
+    assert first.call == "inner"
+    assert isinstance(first.condition, AllOf)
+    assert isinstance(second.condition, Comparison)
+
+
+def test_positions_are_the_order_in_which_it_is_written() -> None:
+    graph = graph_of(
+        split("s", uses("x", on_events={"e": [uses("h")]}), uses("y")),
+        {"id": "n", "steps": [uses("a")]},
+        uses("z"),
+    )
+    ordered = sorted(graph.nodes, key=lambda path: graph.nodes[path].position)
+    assert ordered == ["s", "s/x", "s/x/e/h", "s/y", "n", "n/a", "z"] == list(graph.nodes)
+
+
+def test_what_a_step_leaves_open_of_its_retry_is_as_the_plugin_has_it() -> None:
+    node = graph_of(uses("a", retry={"max_attempts": 7}, timeout="5s")).step("a")
+    assert node is not None
+    assert node.retry == RetryPolicy(
+        max_attempts=7, backoff_base=timedelta(seconds=1), backoff_max=timedelta(seconds=1)
+    )
+    assert node.timeout == timedelta(seconds=5)
+    plain = graph_of(uses("a")).step("a")
+    assert plain is not None
+    assert (plain.retry, plain.timeout) == (None, None)
+
+
+def test_a_fingerprint_tells_graphs_apart_and_nothing_else() -> None:
+    """ENGINE 2: a run finds the graph it began with by it."""
+    one = graph_of(uses("a"), uses("b"))
+    assert graph_of(uses("a"), uses("b")).fingerprint == one.fingerprint
+    others = [
+        graph_of(uses("a"), uses("c")),
+        graph_of(uses("a"), uses("b", plugin="q")),
+        graph_of(uses("a"), uses("b", with_={"x": 1})),
+        graph_of(uses("a"), uses("b", if_=LOW)),
+        graph_of(uses("a"), uses("b", timeout="1s")),
+        graph_of(uses("a"), uses("b", baggage={"k": "payload.n"})),
+        graph_of(uses("a", on_events={"e": [uses("h")]}), uses("b")),
+    ]
+    assert len({graph.fingerprint for graph in [one, *others]}) == 8
+
+
+def test_what_starts_a_pipeline() -> None:
+    rules = rules_of(
+        {"name": "first", "on": "found", "steps": [uses()]},
+        {"name": "second", "on": "found", "from_plugin": "q", "steps": [uses()]},
+        {"name": "hooked", "on-hook": "job.failed", "steps": [uses()], "notify_on_complete": True},
+        {"name": "neither", "steps": [uses()]},
+    )
+    table = rules.pipelines
+    assert [one.name for one in table.started_by("found", "q")] == ["first", "second"]
+    assert [one.name for one in table.started_by("found", "p")] == ["first"]
+    assert table.started_by("lost", "p") == ()
+    assert [one.name for one in table.hooked(Hook.FAILED, "anybody")] == ["hooked"]
+    assert table.hooked(Hook.COMPLETED, "anybody") == ()
+    assert table.by_name["hooked"].notify_on_complete
+
+
+def test_a_pipeline_that_grows_beyond_all_bounds_is_refused() -> None:
+    """Each calls the one before it ten times: three steps that are a thousand."""
+    pipelines = [{"name": "p0", "steps": [uses()] * 10}]
+    for number in (1, 2, 3):
+        pipelines.append({"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10})
+    with pytest.raises(ConfigError) as refused:
+        rules_of(*pipelines)
+    # p3 is the one that is too long: ten thousand steps.
+    assert [problem.key for problem in refused.value.problems] == ["pipelines[2].steps", "pipelines[3].steps"]

@@ -1,0 +1,188 @@
+"""What a step claims, what it inherits, and what it may not do to that (SPEC 7.5)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ductile.core.baggage import (
+    MAX_BAGGAGE_BYTES,
+    BaggageError,
+    Claim,
+    claim,
+    compile_baggage,
+    faults_in_baggage,
+)
+from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
+from ductile.core.references import Scope
+
+SCOPE = Scope(
+    payload={"id": 7, "user": {"name": "Ada", "tags": ["x"]}, "none": None, "dots": {"a.b": 1}},
+    context={"origin": "web"},
+)
+INHERITED: JsonObject = {"customer": {"id": 7, "vip": True}, "note": "n", "list": [1], "empty": {}}
+
+
+def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) -> JsonObject:
+    return claim(compile_baggage(written), inherited or {}, SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("written", "baggage"),
+    [
+        ({"id": "payload.id"}, {"id": 7}),
+        (
+            {"customer.id": "payload.id", "customer.name": "payload.user.name"},
+            {"customer": {"id": 7, "name": "Ada"}},
+        ),
+        ({"none": "payload.none"}, {"none": None}),
+        ({"was": "context.origin"}, {"was": "web"}),
+        ({"all": "payload"}, {"all": SCOPE.payload}),
+        ({"from": "payload.user", "namespace": "who"}, {"who": {"name": "Ada", "tags": ["x"]}}),
+        ({"from": "payload.user", "namespace": "who.is"}, {"who": {"is": {"name": "Ada", "tags": ["x"]}}}),
+        ({"from": "payload.dots", "namespace": "d"}, {"d": {"a.b": 1}}),
+        ({}, {}),
+    ],
+)
+def test_a_claim_keeps_a_value_under_its_path(written: dict[str, JsonValue], baggage: JsonObject) -> None:
+    assert claimed(written) == baggage
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"customer.id": "payload.id"},
+        {"customer.name": "payload.user.name"},
+        {"new": "payload.id"},
+        {"empty.a": "payload.id"},
+        {"from": "payload", "namespace": "customer"},
+        {"from": "payload.user", "namespace": "empty"},
+    ],
+)
+def test_repeating_a_value_and_adding_beside_it_is_fine(written: dict[str, JsonValue]) -> None:
+    made = claimed(written, INHERITED)
+    assert (made["note"], made["list"]) == ("n", [1])
+    customer = made["customer"]
+    assert isinstance(customer, dict)
+    assert (customer["id"], customer["vip"]) == (7, True)
+    assert INHERITED == {"customer": {"id": 7, "vip": True}, "note": "n", "list": [1], "empty": {}}
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ({"note": "payload.id"}, "note"),
+        ({"customer": "payload.user"}, "customer"),
+        ({"customer.id": "payload.user.name"}, "customer.id"),
+        ({"customer.id.first": "payload.id"}, "customer.id"),
+        ({"list.0": "payload.id"}, "list"),
+        ({"list": "payload.user.tags"}, "list"),
+        ({"customer.vip": "payload.id"}, "customer.vip"),
+        ({"empty": "payload.id"}, "empty"),
+        ({"from": "payload.user", "namespace": "note"}, "note"),
+        ({"from": "payload.user", "namespace": "customer.id"}, "customer.id"),
+    ],
+)
+def test_changing_what_was_inherited_fails_and_names_the_path(
+    written: dict[str, JsonValue], path: str
+) -> None:
+    """SPEC 7.5: inherited paths are immutable; one above or below them would change them too."""
+    with pytest.raises(BaggageError, match=rf"^{path} is in the baggage") as failed:
+        claimed(written, INHERITED)
+    assert failed.value.path == path
+
+
+def test_one_is_not_true_when_a_claim_is_repeated() -> None:
+    """Sameness is that of conditions: strict."""
+    one = (Claim(target=("vip",), source="payload.vip"),)
+    assert claim(one, {"vip": 1}, Scope(payload={"vip": 1.0})) == {"vip": 1}
+    with pytest.raises(BaggageError):
+        claim(one, {"vip": 1}, Scope(payload={"vip": True}))
+
+
+def test_what_is_claimed_again_stays_as_it_was_first_claimed() -> None:
+    """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
+    spread = (Claim(target=("n",), source="payload", spread=True),)
+    kept = claim(spread, {"n": {"a": 1}}, Scope(payload={"a": 1.0, "b": 2}))["n"]
+    assert json.dumps(kept, sort_keys=True) == '{"a": 1, "b": 2}'
+
+
+def test_a_namespace_is_named_with_the_key_that_would_change() -> None:
+    with pytest.raises(BaggageError, match=r"^who\.name is in the baggage"):
+        claimed({"from": "payload.user", "namespace": "who"}, {"who": {"name": "Bob"}})
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({"a": "payload.gone"}, "there is no payload.gone to keep as a"),
+        ({"a.b": "context.x.y"}, "there is no context.x.y to keep as a.b"),
+        ({"from": "payload.id", "namespace": "n"}, "payload.id is not an object"),
+        ({"from": "payload.none", "namespace": "n"}, "payload.none is not an object"),
+    ],
+)
+def test_a_source_that_is_not_there_fails(written: dict[str, JsonValue], words: str) -> None:
+    with pytest.raises(BaggageError, match=words.replace(".", r"\.")):
+        claimed(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "where", "words"),
+    [
+        ({"a": "paylod.x"}, ("a",), "begins with none of payload, context"),
+        ({"a": "config.token"}, ("a",), "begins with none of payload, context"),
+        ({"a": "{payload.x}"}, ("a",), "begins with none of payload, context"),
+        ({"a": "payload..x"}, ("a",), "empty part"),
+        ({"a": 5}, ("a",), "not a path"),
+        ({"a": None}, ("a",), "not a path"),
+        ({"a": {"b": "payload.x"}}, ("a",), "not a path"),
+        ({"a..b": "payload.x"}, ("a..b",), "empty part"),
+        ({"": "payload.x"}, ("",), "empty part"),
+        ({"ductile_plugin": "payload.x"}, ("ductile_plugin",), "reserved"),
+        ({"ductile_x.y": "payload.x"}, ("ductile_x.y",), "reserved"),
+        ({"a.b": "payload.x", "a": "payload.y"}, ("a.b",), "within another path"),
+        ({"from": "payload.x"}, (), "go together"),
+        ({"namespace": "payload.x"}, (), "go together"),
+        ({"from": "payload.x", "namespace": "n", "a": "payload.y"}, (), "go together"),
+        ({"from": "x", "namespace": "n"}, ("from",), "begins with none"),
+        ({"from": "payload.x", "namespace": 5}, ("namespace",), "not a name"),
+        ({"from": "payload.x", "namespace": "ductile_n"}, ("namespace",), "reserved"),
+    ],
+)
+def test_baggage_that_cannot_be_read_is_told_at_its_key(
+    written: dict[str, JsonValue], where: tuple[str, ...], words: str
+) -> None:
+    (fault,) = faults_in_baggage(written)
+    assert fault.where == where
+    assert words in fault.message
+    with pytest.raises(BaggageError):
+        compile_baggage(written)
+
+
+def test_braces_are_told_to_be_left_out() -> None:
+    (fault,) = faults_in_baggage({"a": "{payload.x}"})
+    assert fault.hint == "write the path without braces"
+
+
+def test_the_baggage_has_a_largest_size_and_depth() -> None:
+    """SPEC 7.5: 1 MiB, counted with what was inherited."""
+    one = (Claim(target=("a",), source="payload.x"),)
+    room = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
+    assert claim(one, {"b": 1}, Scope(payload={"x": "x" * room}))["b"] == 1
+    with pytest.raises(BaggageError, match="larger than"):
+        claim(one, {"b": 1}, Scope(payload={"x": "x" * (room + 1)}))
+    deep: JsonValue = 1
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    assert claim(one, {}, Scope(payload={"x": deep})) == {"a": deep}
+    with pytest.raises(BaggageError, match="deeper than"):
+        claim(one, {}, Scope(payload={"x": [deep]}))
+
+
+def test_a_large_namespace_is_added_in_one_go() -> None:
+    """A copy for each of its names would take minutes, within the store's transaction."""
+    many: JsonObject = {str(number): number for number in range(50_000)}
+    spread = (Claim(target=("n",), source="payload", spread=True),)
+    made = claim(spread, {"n": {"x": 1}}, Scope(payload=many))
+    assert made == {"n": {**many, "x": 1}}

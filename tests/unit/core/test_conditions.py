@@ -1,0 +1,321 @@
+"""Each operator over each pair of types that matters, and what a verdict tells (SPEC 7.3)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from builders.conditions import judged
+from ductile.core.comparisons import Operator, compare
+from ductile.core.conditions import (
+    AllOf,
+    AnyOf,
+    Comparison,
+    Condition,
+    ConditionError,
+    Not,
+    condition_from_json,
+    explain,
+    verdict_to_json,
+)
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.references import MISSING, Missing, Scope, fault_in_path, find
+
+BIG = 2**53 + 1
+SCOPE = Scope(
+    payload={"status": "ok", "items": [{"name": "first"}, None], "n": 3, "null": None, "0": "zero"},
+    context={"customer": {"id": 7}},
+    config={
+        "token": "hunter2",
+        "mode": "fast",
+        "url": "https://me:hunter2@host/",
+        "deep": {"token": "hunter2"},
+    },
+    event={"type": "order.placed", "source": "shop"},
+)
+
+
+def is_(path: str, op: str, value: JsonValue = True) -> Comparison:
+    return Comparison(path=path, op=Operator(op), value=value)
+
+
+@pytest.mark.parametrize(
+    ("found", "op", "value", "held"),
+    [
+        (None, "exists", True, True),
+        (0, "exists", True, True),
+        (MISSING, "exists", True, False),
+        (MISSING, "exists", False, True),
+        (None, "exists", False, False),
+        ("a", "eq", "a", True),
+        ("a", "eq", "A", False),
+        (1, "eq", 1.0, True),
+        (1, "eq", True, False),
+        (0, "eq", False, False),
+        (True, "eq", True, True),
+        ("1", "eq", 1, False),
+        (BIG, "eq", BIG, True),
+        (BIG, "eq", BIG - 1, False),
+        (BIG, "eq", float(BIG - 1), False),
+        ([1, [True]], "eq", [1.0, [True]], True),
+        ([1], "eq", [True], False),
+        ([1, 2], "eq", [2, 1], False),
+        ([1], "eq", [1, 2], False),
+        ({"a": 1, "b": 2}, "eq", {"b": 2, "a": 1}, True),
+        ({"a": 1}, "eq", {"a": True}, False),
+        ({"a": None}, "eq", {}, False),
+        ([], "eq", {}, False),
+        (None, "eq", None, True),
+        (MISSING, "eq", None, True),
+        (MISSING, "eq", "a", False),
+        (None, "eq", False, False),
+        ("", "eq", None, False),
+        ("a", "neq", "b", True),
+        (1, "neq", True, True),
+        (1, "neq", 1.0, False),
+        (MISSING, "neq", "a", True),
+        (MISSING, "neq", None, False),
+        ("a", "in", ["a", "b"], True),
+        ("A", "in", ["a", "b"], False),
+        (True, "in", [1], False),
+        (1, "in", [1.0], True),
+        ([1], "in", [[1]], True),
+        (1, "in", [], False),
+        (MISSING, "in", [None], True),
+        (MISSING, "in", ["a"], False),
+        (3, "gt", 2, True),
+        (2, "gt", 2, False),
+        (2.5, "gt", 2, True),
+        (BIG, "gt", float(BIG - 1), True),
+        (2, "gte", 2.0, True),
+        (1, "lt", 2, True),
+        (2, "lt", 2, False),
+        (2, "lte", 2, True),
+        (3, "lte", 2, False),
+        ("b", "gt", "a", True),
+        ("a", "lt", "B", False),
+        ("10", "lt", "9", True),
+        ("3", "gt", 2, False),
+        (3, "gt", "2", False),
+        (True, "gte", 0, False),
+        (1, "lte", True, False),
+        (None, "lte", 1, False),
+        ([2], "gt", [1], False),
+        (MISSING, "lt", 1, False),
+        (MISSING, "gte", "", False),
+        ("An ERROR here", "contains", "error", True),
+        ("Straße", "contains", "STRASSE", True),
+        ("abc", "contains", "d", False),
+        ("abc1", "contains", 1, False),
+        ([1, "a"], "contains", 1.0, True),
+        ([1, "a"], "contains", True, False),
+        (["A"], "contains", "a", False),
+        ([None], "contains", None, True),
+        ([[1]], "contains", [1], True),
+        ({"a": 1}, "contains", "a", True),
+        ({"a": 1}, "contains", "A", False),
+        ({"a": "b"}, "contains", "b", False),
+        ({"1": 1}, "contains", 1, False),
+        (12, "contains", "1", False),
+        (None, "contains", None, False),
+        (MISSING, "contains", "", False),
+        ("Hello", "startswith", "hE", True),
+        ("Hello", "startswith", "", True),
+        ("Hello", "startswith", "ello", False),
+        (["a"], "startswith", "a", False),
+        (1, "startswith", "1", False),
+        (MISSING, "startswith", "", False),
+        ("report.PDF", "endswith", ".pdf", True),
+        ("report.pdf", "endswith", "report", False),
+        (None, "endswith", "", False),
+        (MISSING, "endswith", "", False),
+        ("Order-17", "regex", r"order-\d+", True),
+        ("an Order-17", "regex", r"order-\d+", False),
+        ("Order-17x", "regex", r"order-\d+", False),
+        ("a", "regex", "a|ab", True),
+        ("ab", "regex", "a|ab", True),
+        ("ab\n", "regex", "ab", False),
+        ("ab\n", "regex", "ab$", False),
+        (17, "regex", r"\d+", False),
+        (["a"], "regex", ".*", False),
+        (MISSING, "regex", ".*", False),
+    ],
+)
+def test_an_operator_compares_without_coercion(
+    found: JsonValue | Missing, op: str, value: JsonValue, held: bool
+) -> None:
+    """SPEC 7.3: strict types, true is not 1 but 1 is 1.0; what a missing path means for each operator."""
+    assert compare(found, Operator(op), value) is held
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("payload", SCOPE.payload),
+        ("payload.items.0.name", "first"),
+        ("payload.items.1", None),
+        ("payload.items.2", MISSING),
+        ("payload.items.-1", MISSING),
+        ("payload.items.00", MISSING),
+        ("payload.items.²", MISSING),
+        ("payload.items." + "9" * 5000, MISSING),
+        ("payload.items.name", MISSING),
+        ("payload.0", "zero"),
+        ("payload.status.length", MISSING),
+        ("payload.null.x", MISSING),
+        ("context.customer.id", 7),
+        ("event.type", "order.placed"),
+        ("config.mode", "fast"),
+    ],
+)
+def test_a_path_goes_through_objects_by_key_and_lists_by_position(
+    path: str, found: JsonValue | Missing
+) -> None:
+    assert find(path, SCOPE) == found
+
+
+@pytest.mark.parametrize(
+    "path", ["", "paylod.x", "Payload.x", "payload.", "payload..x", ".payload", "payload.x "]
+)
+def test_a_path_that_leads_nowhere_is_told_at_load(path: str) -> None:
+    assert fault_in_path(path) is not None
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        (
+            is_("payload.status", "eq", "bad"),
+            'the condition does not hold: payload.status eq "bad" is false (found "ok")',
+        ),
+        (
+            is_("payload.gone", "exists"),
+            "the condition does not hold: payload.gone exists is false (there is no payload.gone)",
+        ),
+        (
+            is_("payload.n", "exists", False),
+            "the condition does not hold: payload.n exists false is false (found 3)",
+        ),
+        (
+            AllOf((is_("payload.n", "gt", 2), is_("payload.n", "gt", 3), is_("payload.n", "gt", 4))),
+            "the condition does not hold: payload.n gt 3 is false (found 3)",
+        ),
+        (
+            AnyOf((is_("payload.n", "gt", 4), is_("payload.n", "gt", 2), is_("payload.n", "gt", 3))),
+            "the condition holds: payload.n gt 2 is true (found 3)",
+        ),
+        (
+            Not(AllOf((is_("payload.n", "gt", 2), is_("payload.status", "startswith", "O")))),
+            (
+                "the condition does not hold: payload.n gt 2 is true (found 3); "
+                'payload.status startswith "O" is true (found "ok")'
+            ),
+        ),
+        (
+            AnyOf(tuple(is_("payload.n", "gt", limit) for limit in range(3, 8))),
+            (
+                "the condition does not hold: payload.n gt 3 is false (found 3); "
+                "payload.n gt 4 is false (found 3); payload.n gt 5 is false (found 3); and 2 more"
+            ),
+        ),
+    ],
+)
+def test_an_explanation_names_what_decided_and_what_it_saw(condition: Condition, sentence: str) -> None:
+    """SPEC 7.3: the evaluation can be explained, in one sentence."""
+    assert explain(judged(condition, SCOPE)) == sentence
+
+
+def test_evaluation_goes_no_further_than_needed() -> None:
+    """What stands behind the part that decides is not looked at, so it cannot fail either."""
+    hopeless = is_("payload.status", "regex", "(")
+    first = AllOf((is_("payload.n", "eq", 0), hopeless))
+    second = AnyOf((is_("payload.n", "eq", 3), hopeless))
+    assert len(judged(first, SCOPE).looked_at) == len(judged(second, SCOPE).looked_at) == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        is_("config.token", "eq", "hunter2"),
+        is_("config.token", "regex", "hunter.*"),
+        is_("config.token", "in", ["hunter2", "swordfish"]),
+        is_("config.token", "exists"),
+        is_("config.token.0", "eq", "hunter2"),
+        is_("config.deep.token", "neq", "hunter2"),
+        is_("config.deep", "eq", {"token": "hunter2"}),
+        is_("config", "contains", "token"),
+        is_("config.url", "eq", "https://me:hunter2@host/"),
+        is_("config.url", "in", [["https://me:hunter2@host/" + "x" * 200]]),
+    ],
+)
+def test_no_verdict_shows_a_secret(condition: Condition) -> None:
+    """SPEC 2.1: neither what was found under a secret key nor what it was compared with."""
+    verdict = judged(condition, SCOPE)
+    assert "hunter" not in f"{verdict!r} {explain(verdict)} {verdict_to_json(verdict)}"
+    assert "swordfish" not in repr(verdict)
+
+
+def test_what_is_quoted_has_a_bounded_length() -> None:
+    deep: JsonValue = 1
+    for _ in range(250):
+        deep = [deep]
+    payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": deep, "half": "\ud800"}
+    parts = tuple(is_(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
+    for seen in judged(AnyOf(parts), Scope(payload=payload)).looked_at:
+        assert seen.found is not None
+        assert len(seen.found) <= 81
+        assert len(seen.expected) <= 81
+        seen.found.encode()
+
+
+def test_a_verdict_as_json() -> None:
+    condition = AnyOf((is_("payload.n", "lt", 1), is_("payload.gone", "exists", False)))
+    lt = {"path": "payload.n", "op": "lt", "expected": "1", "found": "3", "missing": False, "holds": False}
+    gone = {
+        "path": "payload.gone",
+        "op": "exists",
+        "expected": "false",
+        "found": None,
+        "missing": True,
+        "holds": True,
+    }
+    assert verdict_to_json(judged(condition, SCOPE)) == {
+        "holds": True,
+        "explanation": "the condition holds: payload.gone exists false is true (there is no payload.gone)",
+        "because": [gone],
+        "looked_at": [lt, gone],
+    }
+
+
+def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
+    """SPEC 7.3: time-bounded. The error names the path and shows neither pattern nor text."""
+    scope = Scope(payload={"x": "a" * 80 + "!"})
+    began = time.perf_counter()
+    with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as failed:
+        judged(is_("payload.x", "regex", "(a|aa)+$"), scope)
+    assert time.perf_counter() - began < 5
+    assert "aa" not in str(failed.value)
+
+
+def test_a_stored_pattern_that_cannot_be_read_is_an_error() -> None:
+    with pytest.raises(ConditionError, match=r"payload\.status"):
+        judged(is_("payload.status", "regex", "("), SCOPE)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"path": "payload.x"},
+        {"path": "payload.x", "op": "like"},
+        {"path": "payload.x", "op": "eq", "value": 1, "more": 1},
+        {"all": {}},
+        {"any": [1]},
+        {"not": []},
+        {"all": [], "any": []},
+    ],
+)
+def test_what_is_no_stored_condition_is_refused(stored: JsonObject) -> None:
+    with pytest.raises(ConditionError):
+        condition_from_json(stored)

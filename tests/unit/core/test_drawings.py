@@ -1,0 +1,91 @@
+"""Drawings of pipelines: what is marked, and what is kept out of them (SPEC 7.1, 11)."""
+
+from __future__ import annotations
+
+from builders.pictures import SVG, read_svg
+from builders.pipelines import graph_of, rules_of, split, uses
+from ductile.config.secrets import looks_secret
+from ductile.core.mermaid import to_mermaid
+from ductile.core.outline import LONGEST_CONDITION, outline
+from ductile.core.picture import to_svg
+
+ORDER = graph_of(
+    uses("fetch", on_events={"order.big": [uses("approve", "q")]}),
+    split("both", uses("mail", "q"), uses("print", "r", if_={"path": "payload.paper", "op": "exists"})),
+    {"id": "group", "steps": [uses("last")]},
+)
+FLOWCHART = """\
+flowchart TD
+  start(["on go"])
+  s0["fetch: p"]
+  s1["approve: q"]
+  s2{{"both: split"}}
+  s3["mail: q"]
+  s4["print: r<br/>if payload.paper exists"]
+  s2_join(["join"])
+  subgraph s5["group: steps"]
+    s6["last: p"]
+  end
+  done((( )))
+  start --> s0
+  s0 -- "order.big" --> s1
+  s0 -- "other events" --> s2
+  s1 --> s2
+  s2 -- "mail" --> s3
+  s2 -- "print" --> s4
+  s3 --> s2_join
+  s4 --> s2_join
+  s2_join --> s6
+  s6 --> done
+"""
+
+
+def test_a_flowchart() -> None:
+    """SPEC 11: sequences, splits with their join, on_events and ifs."""
+    assert to_mermaid(outline(ORDER, looks_secret), "on go") == FLOWCHART
+
+
+def test_what_a_picture_tells() -> None:
+    """SPEC 11: ids, plugins, branches, events, conditions, the join and what starts it."""
+    root = read_svg(to_svg(outline(ORDER, looks_secret), "flow", "on go"))
+    told = [element.text for element in root.iter(f"{SVG}text")]
+    for word in ("on go", "fetch", "order.big", "other events", "both", "mail", "print", "join", "group"):
+        assert word in told, told
+    assert "if payload.paper exists" in told
+
+
+def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
+    """SPEC 7.1: the graph has them in place."""
+    rules = rules_of(
+        {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
+    )
+    (item,) = outline(rules.pipelines.by_name["flow"].graph, looks_secret)
+    assert (item.title, [inner.node.path for inner in item.parts[0].items]) == ("call inner", ["sub/a"])
+
+
+def test_what_a_condition_compares_with_may_be_secret() -> None:
+    """SPEC 2.1: by the name of what is compared."""
+    condition = {
+        "any": [
+            {"path": "config.api_key", "op": "eq", "value": "canary"},
+            {"path": "payload.a", "op": "exists"},
+        ]
+    }
+    (item,) = outline(graph_of(uses("a", if_=condition)), looks_secret)
+    assert item.condition == "config.api_key eq *** or payload.a exists"
+
+
+def test_a_long_condition_is_cut() -> None:
+    """SPEC 11: a drawing stays readable."""
+    condition = {"path": "payload.text", "op": "eq", "value": "x" * 200}
+    (item,) = outline(graph_of(uses("a", if_=condition)), looks_secret)
+    assert item.condition is not None
+    assert len(item.condition) == LONGEST_CONDITION
+
+
+def test_a_picture_is_xml_whatever_is_in_it() -> None:
+    """SPEC 11: names of events are free text."""
+    graph = graph_of(uses("a", on_events={'<script>&"\u0001': [uses("b")]}))
+    drawn = to_svg(outline(graph, looks_secret), "flow", "on <go>\ud800")
+    assert "<script>" not in drawn
+    read_svg(drawn)

@@ -1,0 +1,246 @@
+"""How a run goes on, decided over values alone (ENGINE 2). With a store: tests/contract/store/test_runs.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_dice
+from builders.pipelines import a_new_run, split, steps_rules, uses
+from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.json_values import JsonObject
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import RunEnded
+from ductile.core.pipelines import Graph
+from ductile.core.rules import Rules
+from ductile.core.run_values import (
+    MAX_RUN_JOBS,
+    BranchEnd,
+    LeafStatus,
+    Place,
+    Progress,
+    RunEnd,
+    RunFacts,
+    RunView,
+    Scope,
+    ScopeState,
+    ScopeView,
+)
+from ductile.core.runs import MAX_JOINED_BYTES, Emission, advance, begin, give_up, last_job, summarise
+from ductile.core.settle import settle
+from ductile.core.settlement import SettleView
+
+ROOT = Place(scope_id="root", branch=0, order="")
+
+
+def graph_in(rules: Rules) -> Graph:
+    return rules.pipelines.by_name["flow"].graph
+
+
+def a_view(rules: Rules, *scopes: ScopeView, place: Place = ROOT, **fields: Any) -> RunView:
+    given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
+    root = ScopeView(scope=Scope(id="root", live=1))
+    facts = RunFacts(id="run", graph=graph_in(rules), hops=2, trace_id="t")
+    return RunView(facts=facts, place=place, scopes=(*scopes, root), **given)
+
+
+def a_step(path: str, **fields: Any) -> Job:
+    return a_job("p", run_id="run", step_path=path, **fields)
+
+
+def in_split(rules: Rules, branch: int, *ends: BranchEnd, **fields: Any) -> RunView:
+    """A step in the last live branch of the split `s`; the others have ended so."""
+    scope = Scope(id="inner", live=1, split="s", place=ROOT, state=fields.pop("state", ScopeState.OPEN))
+    view = ScopeView(scope=scope, ends=ends, baggage={"kept": 1})
+    return a_view(rules, view, place=Place(scope_id="inner", branch=branch, order=""), **fields)
+
+
+def an_end(branch: int, status: LeafStatus = LeafStatus.SUCCEEDED, **fields: Any) -> BranchEnd:
+    given: dict[str, Any] = {"order": "", "payload": {"from": branch}, "error": None, "job_id": f"job{branch}"}
+    return BranchEnd(branch=branch, status=status, **(given | fields))
+
+
+def go_on(view: RunView, job: Job, rules: Rules, *payloads: JsonObject) -> Progress:
+    emissions = [
+        Emission(event=an_event("e", payload=payload), index=index) for index, payload in enumerate(payloads)
+    ]
+    return advance(view, job, emissions, "done", rules, START, some_dice())
+
+
+def test_a_run_begins_with_its_first_steps() -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y")))
+    run = a_new_run(rules, {"n": 1})
+    facts = RunFacts(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
+    progress = begin(run, facts, {}, rules, START, some_dice())
+    assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
+    assert {step.job.after_job_id for step in progress.steps} == {"earlier"}
+    assert {step.job.hops for step in progress.steps} == {4}
+    root, inner = progress.opened
+    assert (root.split, root.live, inner.split, inner.live) == (None, 1, "s", 2)
+    assert inner.place is not None
+    assert inner.place.scope_id == root.id
+    assert not progress.ended
+
+
+def test_as_many_lines_as_events_go_on_in_their_order() -> None:
+    rules = steps_rules(uses("a"), uses("b"))
+    progress = go_on(a_view(rules), a_step("a"), rules, {"n": 0}, {"n": 1}, {"n": 2})
+    assert progress.live == (("root", 3),)
+    assert [step.place.order for step in progress.steps] == [".0000", ".0001", ".0002"]
+    assert len({step.job.origin for step in progress.steps}) == 3
+    origin = progress.steps[1].job.origin
+    assert origin is not None
+    assert (origin.event_index, origin.target) == (1, "run/b")
+
+
+def test_the_order_of_lines_is_the_order_of_their_text() -> None:
+    """Places are compared as text, in the store too."""
+    rules = steps_rules(uses("a"), uses("b"))
+    progress = go_on(a_view(rules), a_step("a"), rules, *({"n": number} for number in range(1000)))
+    orders = [step.place.order for step in progress.steps]
+    assert orders == sorted(orders)
+
+
+def test_events_we_make_are_stored_only_if_somebody_refers_to_them() -> None:
+    rules = steps_rules(uses("a"), uses("b"))
+    progress = go_on(a_view(rules), a_step("a"), rules)
+    (event,) = progress.events
+    assert progress.steps[0].job.source_event_id == event.id
+    assert go_on(a_view(rules), a_step("b"), rules).events == ()
+
+
+def test_the_last_line_ends_the_run() -> None:
+    rules = steps_rules(uses("a"))
+    progress = go_on(a_view(rules), a_step("a"), rules)
+    assert (progress.ended, progress.live) == (True, (("root", 0),))
+    (leaf,) = progress.leaves
+    assert (leaf.step_path, leaf.status) == ("a", LeafStatus.SUCCEEDED)
+
+
+def test_the_last_branch_joins() -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    job = a_step("s/y")
+    progress = go_on(in_split(rules, 1, an_end(0)), job, rules, {"y": 1})
+    assert progress.closed == (("inner", ScopeState.JOINED),)
+    (step,) = progress.steps
+    assert (step.job.step_path, step.place, step.job.parent_job_id) == ("after", ROOT, "run")
+    joined = next(event for event in progress.events if event.id == step.job.source_event_id)
+    assert [branch["payload"] for branch in joined.payload["branches"]] == [{"from": 0}, {"y": 1}]  # type: ignore[union-attr,index,call-overload]  # we made it
+    assert not progress.ended
+
+
+def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    progress = go_on(in_split(rules, 1, an_end(0), state=ScopeState.JOINED), a_step("s/y"), rules)
+    assert (progress.steps, progress.closed, progress.ended) == ((), (), True)
+    assert dict(progress.live) == {"inner": 0, "root": 0}
+
+
+def test_what_branches_made_together_is_bounded() -> None:
+    """What a step is given is not larger than what a plugin may answer; the split says why it broke."""
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})
+    progress = go_on(in_split(rules, 1, large), a_step("s/y"), rules)
+    assert progress.steps == ()
+    assert progress.closed == (("inner", ScopeState.BROKEN),)
+    assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.leaves[-1].error or "")
+
+
+def test_a_cancelled_run_makes_nothing() -> None:
+    """ENGINE 3: not even the step after a split that always goes on."""
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    view = in_split(rules, 1, an_end(0), cancelled=True)
+    for progress in (
+        go_on(view, a_step("s/y"), rules, {"n": 1}),
+        give_up(view, a_step("s/y"), "cancelled", rules, START, some_dice()),
+    ):
+        assert (progress.steps, progress.ended) == ((), True)
+
+
+def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
+    """ENGINE 2: at most 10,000 jobs; the line that would have gone on ends, and the run says why."""
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    view = in_split(rules, 1, an_end(0), jobs=MAX_RUN_JOBS)
+    settlement = settle(
+        SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), rules, START, some_dice()
+    )
+    progress = settlement.progress
+    assert progress is not None
+    assert (progress.steps, progress.ended) == ((), True)
+    last = progress.leaves[-1]
+    assert (last.step_path, last.status) == ("after", LeafStatus.FAILED)
+    assert str(MAX_RUN_JOBS) in (last.error or "")
+    assert [entry.kind for entry in progress.ledger] == [LedgerKind.SWITCH]
+
+
+@pytest.mark.parametrize(("jobs", "reason"), [(9_998, Reason.COMPLETED), (9_999, Reason.RUN_TOO_LARGE)])
+def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: Reason) -> None:
+    rules = steps_rules(uses("a"), uses("b"))
+    view = SettleView(job=a_step("a"), state={}, run=a_view(rules, jobs=jobs))
+    settlement = settle(view, ok(emitted(), emitted()), rules, START, some_dice())
+    assert settlement.reason is reason
+    assert settlement.progress is not None
+    assert settlement.progress.ended == (reason is Reason.RUN_TOO_LARGE)
+
+
+def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
+    rules = steps_rules(uses("a"))
+    view = SettleView(job=a_step("a"), state={}, run=a_view(rules))
+    settlement = settle(view, failed(), rules, START, some_dice())
+    assert (settlement.status, settlement.progress) == (JobStatus.QUEUED, None)
+
+
+# ------------------------------------------------------------------------------------------- how a run ends
+
+
+def ends(*words: str) -> list[RunEnd]:
+    """`ok`, `no` or `skipped`; in brackets, one of a split that went on."""
+    statuses = {"ok": LeafStatus.SUCCEEDED, "no": LeafStatus.FAILED, "skipped": LeafStatus.SKIPPED}
+    return [
+        RunEnd(
+            status=statuses[word.strip("()")],
+            counts=not word.startswith("("),
+            job_id=f"job{number}",
+            step_path=f"step{number}",
+            error="why" if "no" in word else None,
+        )
+        for number, word in enumerate(words)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), Reason.COMPLETED),
+        (("ok",), Reason.COMPLETED),
+        (("ok", "skipped"), Reason.COMPLETED),
+        (("no",), Reason.STEP_FAILED),
+        (("no", "no"), Reason.STEP_FAILED),
+        (("no", "(no)"), Reason.STEP_FAILED),
+        (("ok", "no"), Reason.PARTIAL_SUCCESS),
+        (("skipped", "no"), Reason.PARTIAL_SUCCESS),
+        (("(no)", "ok"), Reason.PARTIAL_SUCCESS),
+    ],
+)
+def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: Reason) -> None:
+    """ENGINE 2: no failed line, or some leaf succeeded and some failed, or else failed."""
+    ended = summarise(ends(*words))
+    assert ended.reason is reason
+    assert ended.succeeded == (reason is Reason.COMPLETED)
+
+
+def test_the_error_of_a_run_names_the_first_step_that_failed() -> None:
+    assert summarise(ends("ok", "no", "no")) == RunEnded(
+        reason=Reason.PARTIAL_SUCCESS, error="step1: why"
+    )
+    nameless = [replace(ends("no")[0], error=None)]
+    assert summarise(nameless).error == "step0 failed"
+
+
+def test_the_answer_of_a_run_is_that_of_its_last_end() -> None:
+    assert last_job(ends("ok", "ok", "(no)")) == "job1"
+    nothing = [replace(end, job_id=None) for end in ends("ok")]
+    assert last_job([*ends("ok"), *nothing]) == "job0"
+    assert last_job(nothing) is None
