@@ -104,9 +104,15 @@ class Daemon:
         self, signal_name: str, when: Callable[[dict[str, Any]], bool] = lambda _: True
     ) -> dict[str, Any]:
         """The first line of this signal, when it has come."""
+        return self.wait_for_any((signal_name,), when)
+
+    def wait_for_any(
+        self, signal_names: tuple[str, ...], when: Callable[[dict[str, Any]], bool] = lambda _: True
+    ) -> dict[str, Any]:
+        """The first line of one of these signals, when it has come."""
 
         def found() -> dict[str, Any] | None:
-            return next((line for line in self.lines if line["signal"] == signal_name and when(line)), None)
+            return next((line for line in self.lines if line["signal"] in signal_names and when(line)), None)
 
         with self._news:
             self._news.wait_for(lambda: found() or self._ended, timeout=PATIENCE)
@@ -124,9 +130,10 @@ class Daemon:
 
 
 @contextmanager
-def a_daemon(place: Place) -> Iterator[Daemon]:
+def a_daemon(place: Place, variables: Mapping[str, str] | None = None) -> Iterator[Daemon]:
     """Ready, and gone at the end, whatever happens."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(place.directory / "home"), "LANG": "C.UTF-8"}
+    environment |= variables or {}
     process = subprocess.Popen(
         [DUCTILE, "system", "start", "--config", "demo"],
         cwd=place.directory,

@@ -39,9 +39,37 @@ _RULES = {
     "no child exists twice": """
         SELECT origin_job_id, origin_execution, origin_event_index, origin_target FROM job_queue
         WHERE origin_job_id IS NOT NULL GROUP BY 1, 2, 3, 4 HAVING count(*) > 1""",
-    "a child's parent succeeded": """
+    "what an event started has a producer that succeeded": """
         SELECT child.id FROM job_queue AS child JOIN job_queue AS parent ON parent.id = child.origin_job_id
-        WHERE parent.status <> 'succeeded'""",
+        WHERE parent.status <> 'succeeded' AND child.submitted_by = 'route' AND child.run_id IS NULL""",
+    "a step's producer has ended, or is its run": """
+        SELECT child.id FROM job_queue AS child JOIN job_queue AS parent ON parent.id = child.origin_job_id
+        WHERE child.run_id IS NOT NULL AND parent.id <> child.run_id
+          AND (SELECT count(*) FROM job_transitions
+               WHERE job_id = parent.id AND to_status IN ('succeeded', 'failed', 'dead')) = 0""",
+    "a run lives while a step of it does, and no longer": """
+        SELECT id, status FROM job_queue AS run WHERE plugin = 'pipeline'
+          AND (status IN ('queued', 'running')) IS NOT EXISTS (
+            SELECT 1 FROM job_queue AS step
+            WHERE step.run_id = run.id AND step.status IN ('queued', 'running')
+          )""",
+    "every step is a member of its run": """
+        SELECT step.id FROM job_queue AS step JOIN job_queue AS run ON run.id = step.run_id
+        LEFT JOIN run_members ON run_members.job_id = step.id AND run_members.run_id = step.run_id
+        WHERE run_members.job_id IS NULL""",
+    "what is live in a scope are its live steps and the splits that its lines are in": """
+        SELECT id, live FROM run_scopes AS scope WHERE live IS NOT (
+          SELECT count(*) FROM run_members JOIN job_queue ON job_queue.id = run_members.job_id
+          WHERE run_members.scope_id = scope.id AND job_queue.status IN ('queued', 'running')
+        ) + (SELECT count(*) FROM run_scopes AS inner_scope
+             WHERE inner_scope.parent_id = scope.id AND inner_scope.live > 0)""",
+    "a scope is open as long as something in it is live, unless its join ran before": """
+        SELECT id, state, live FROM run_scopes
+        WHERE split_path IS NOT NULL AND (state = 'open' AND live = 0 OR state = 'broken' AND live > 0)""",
+    "a line ends once": """
+        SELECT run_leaves.job_id FROM run_leaves JOIN run_members USING (scope_id, branch, line_order)
+        JOIN job_queue ON job_queue.id = run_members.job_id
+        WHERE job_queue.status IN ('queued', 'running')""",
     "an event that is referred to exists": """
         SELECT id FROM job_queue
         WHERE source_event_id IS NOT NULL AND source_event_id NOT IN (SELECT id FROM events)""",

@@ -20,7 +20,7 @@ from ductile.core.outcomes import Outcome
 from ductile.engine.scheduler import Scheduler
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Firing, FiringAnswer, Occurrence, ScheduleEntry, Settled
+from ductile.store.values import Firing, FiringAnswer, FiringReport, Occurrence, ScheduleEntry, Settled
 
 _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 
@@ -41,6 +41,7 @@ class Bench:
     snapshot: Snapshot
     enqueued: int = 0
     stopped: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     clock_was_set: int = 0
     scheduler: Scheduler = field(init=False)
 
@@ -55,8 +56,9 @@ class Bench:
             clock_was_set=self._note_clock,
         )
 
-    def _note_fired(self, _firing: Firing, answer: FiringAnswer) -> None:
-        self.enqueued += answer is FiringAnswer.FIRED
+    def _note_fired(self, _firing: Firing, report: FiringReport) -> None:
+        self.enqueued += report.answer is FiringAnswer.FIRED
+        self.ended += [job.id for job in report.ended]
 
     def _note_clock(self) -> None:
         self.clock_was_set += 1

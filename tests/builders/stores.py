@@ -18,6 +18,7 @@ from ductile.core.admission import Caps
 from ductile.core.jobs import Job, NewJob
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
+from ductile.store.invariants import Invariant
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.values import Accepted, Claim, Enqueued, LedgerRow, Settled, Submission
@@ -80,9 +81,19 @@ class StoreFactory:
             await store.close()
         self.opened.clear()
 
+    async def _own_violations(self) -> dict[str, tuple[str, ...]]:
+        store = await self.open()
+        found = {name: await store.violations(name, limit=5) for name in Invariant}
+        return {name: ids for name, ids in found.items() if ids}
+
     async def check_invariants(self, *, pruned: bool = False) -> None:
-        """Close the store and look at its rows. Where retention was at work, less can be compared."""
+        """Close the store and look at its rows. Where retention was at work, less can be compared.
+
+        The store's own checks must find nothing either, retention or not.
+        """
+        own = await self._own_violations()
         await self.close()
+        assert own == {}
         broken = self.kind.violations(self.place)
         if pruned:
             broken = [rule for rule in broken if not rule.startswith(_BROKEN_BY_RETENTION)]

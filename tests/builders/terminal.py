@@ -33,7 +33,8 @@ class Terminal:
     directory: Path
     variables: dict[str, str] = field(default_factory=dict)
 
-    def ductile(self, *words: str) -> Ran:
+    def ductile(self, *words: str, typed: str = "") -> Ran:
+        """`typed` is what it finds on standard input."""
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.directory / "home"),
@@ -45,7 +46,7 @@ class Terminal:
             cwd=self.directory,
             env=environment,
             capture_output=True,
-            stdin=subprocess.DEVNULL,
+            input=typed,
             text=True,
             check=False,
             timeout=60,

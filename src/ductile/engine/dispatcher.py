@@ -1,17 +1,22 @@
 """The dispatcher: whenever something may be able to start, claim it and hand it to an execution.
 
 It never polls: enqueueing, settling, releasing and reloading wake it. How many run is asked of the
-store with each claim; the tasks held here only tell how many workers of this daemon are free.
+store with each claim; what is held here only tells how many workers of this daemon are free.
+
+A job whose result is on its way to the store counts as gone. So the next claim follows that result
+closely enough to share its commit, and the store, which writes results first, still sees to the caps.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from functools import partial
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.admission import Caps
+from ductile.core.jobs import Job
 from ductile.engine.execution import ResultGivenUpError
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
@@ -27,7 +32,7 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        execute: Callable[[Claim], Awaitable[None]],
+        execute: Callable[[Claim, Callable[[], None]], Awaitable[None]],
         snapshot: Callable[[], Snapshot],
         *,
         owner: str,
@@ -42,7 +47,9 @@ class Dispatcher:
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
+        self._leaving: set[str] = set()
         self._initialising: dict[str, str] = {}
+        self._held: frozenset[str] = frozenset()
         self._accepting = True
 
     @property
@@ -52,6 +59,11 @@ class Dispatcher:
     def wake(self) -> None:
         """Something may be able to start."""
         self._woken.set()
+
+    def hold(self, plugins: Iterable[str] = ()) -> None:
+        """Claim nothing of these plugins, and of no others, until told again: their inits may be coming."""
+        self._held = frozenset(plugins)
+        self.wake()
 
     def initialise(self, plugin: str, job_id: str) -> None:
         """Hold the plugin's jobs back until this init has ended, and start that."""
@@ -80,7 +92,7 @@ class Dispatcher:
                 self._initialising.pop(plugin, None)
         while self._accepting:
             caps = self._caps()
-            free = caps.workers - len(self._tasks)
+            free = caps.workers - len(self._running) + len(self._leaving)
             if free <= 0:
                 return
             claims = await self._store.claim(owner=self._owner, caps=caps, limit=free, lease=LEASE)
@@ -91,31 +103,39 @@ class Dispatcher:
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
         each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
-        return Caps(workers=snapshot.max_workers, plugins=each | dict.fromkeys(self._initialising, 0))
+        waiting = dict.fromkeys((*self._initialising, *self._held), 0)
+        return Caps(workers=snapshot.max_workers, plugins=each | waiting)
 
     def _launch(self, claims: tuple[Claim, ...]) -> None:
         for claim in claims:
             self._running.add(claim.job.id)
             task = asyncio.create_task(self._work(claim), name=f"job {claim.job.id}")
             self._tasks.add(task)
-            task.add_done_callback(self._finished)
+            task.add_done_callback(self._tasks.discard)
 
     async def _work(self, claim: Claim) -> None:
         try:
-            await self._execute(claim)
+            await self._execute(claim, partial(self._make_room, claim.job.id))
         except ResultGivenUpError:
             pass  # it stays running in the store, and the next start finds it so
         except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
             self._failed(error)
         finally:
-            self._running.discard(claim.job.id)
-            if self._initialising.get(claim.job.plugin) == claim.job.id:
-                del self._initialising[claim.job.plugin]
+            self._left(claim.job)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        # Only now: woken while the task still counted, the dispatcher would find no worker free and sleep on.
-        self._tasks.discard(task)
+    def _make_room(self, job_id: str) -> None:
+        self._leaving.add(job_id)
         self.wake()
+
+    def _left(self, job: Job) -> None:
+        self._running.discard(job.id)
+        if job.id in self._leaving:
+            self._leaving.discard(job.id)  # its room was offered when its result was handed in
+        else:
+            self.wake()
+        if self._initialising.get(job.plugin) == job.id:
+            del self._initialising[job.plugin]
+            self.wake()
 
     def stop(self) -> None:
         """Claim nothing more; what runs goes on."""

@@ -6,26 +6,29 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 
 from ductile import __version__
-from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, NewJob, Reason, SubmittedBy
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import Reason
 from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
+from ductile.engine.deliveries import LAST_SECONDS, Deliveries
 from ductile.engine.dispatcher import Dispatcher
+from ductile.engine.due import DueWork
 from ductile.engine.execution import Executor, Surroundings
-from ductile.engine.releases import Releases
-from ductile.engine.reloading import ReloadPlan, plan_reload
+from ductile.engine.inits import inits_of
+from ductile.engine.posting import HttpPoster, Poster
+from ductile.engine.recovery import Recovery
+from ductile.engine.reloading import plan_reload
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.scheduler import Refused, Scheduler, Started
-from ductile.engine.survivors import end_survivors
+from ductile.engine.slots import Slots
 from ductile.engine.upkeep import Upkeep
 from ductile.engine.waiters import Waiters
-from ductile.errors import ConfigError, ConflictError, StoreFailedError
+from ductile.errors import ConflictError, StoreBusyError, StoreFailedError, StoreFullError
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.store.values import (
@@ -33,7 +36,8 @@ from ductile.store.values import (
     Enqueued,
     Firing,
     FiringAnswer,
-    InitKey,
+    FiringReport,
+    InitAnswer,
     InitStatus,
     MovedJob,
 )
@@ -62,6 +66,7 @@ class Equipment:
     environ: Mapping[str, str]
     #: Reads and compiles the configuration again; blocking, raises `ConfigError`.
     load: Callable[[], Snapshot]
+    poster: Poster = field(default_factory=HttpPoster)
 
 
 class Engine:
@@ -74,9 +79,12 @@ class Engine:
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: BaseException | None = None
-        self._reloading = asyncio.Lock()
+        self._adopting = asyncio.Lock()
+        self._reloads: set[asyncio.Task[JsonObject]] = set()
         self._waiters = Waiters()
+        self._slots = Slots()
         store, clock, signals = equipment.store, equipment.clock, equipment.signals
+        self._recovery = Recovery(store, signals, self._waiters, self._stop_wanted.is_set)
         self._upkeep = Upkeep(store, clock, self.snapshot, signals)
         followers = Followers(
             retry_expected=self._expect_retry,
@@ -91,7 +99,8 @@ class Engine:
         self._dispatcher = Dispatcher(
             store, self._executor.execute, self.snapshot, owner=owner, failed=self._fail
         )
-        self._releases = Releases(store, clock, self._dispatcher.wake)
+        self._releases = DueWork(clock, self._release_due)
+        self._deadlines = DueWork(clock, self._cancel_overdue)
         self._scheduler = Scheduler(
             store,
             clock,
@@ -101,6 +110,7 @@ class Engine:
             stop_job=self._executor.stop,
             clock_was_set=self._notice_clock,
         )
+        self._deliveries = Deliveries(store, equipment.poster, clock, self.snapshot, signals, equipment.dice)
 
     # -- what operations ask for
 
@@ -116,10 +126,7 @@ class Engine:
         self._dispatcher.wake()
 
     def ended(self, jobs: Sequence[MovedJob]) -> None:
-        for job in jobs:
-            data: JsonObject = {"command": job.command, "reason": job.reason}
-            self._with.signals.emit(Signal.JOB_DEAD, plugin=job.plugin, job_id=job.id, data=data)
-            self._waiters.ended(job.id)
+        self._reporter.ended(jobs)
         # Somebody may have waited for one of them: for its key, its place, or its verdict.
         self._dispatcher.wake()
         self._scheduler.poke()
@@ -157,44 +164,60 @@ class Engine:
             "uptime_seconds": round(uptime.total_seconds(), 1),
             "config": self._snapshot.fingerprint,
             "stopping": self._stop_wanted.is_set(),
+            "waiting_callers": len(self._waiters),
         }
 
     async def reload(self) -> JsonObject:
         """Switch to the configuration on disk, or raise and leave everything as it is (SPEC 10)."""
-        async with self._reloading:
+        # A task of its own: a caller who goes away must not leave it between the store and here.
+        task = asyncio.create_task(self._reload_now(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+        return await asyncio.shield(task)
+
+    async def _reload_now(self) -> JsonObject:
+        async with self._adopting:
             try:
                 new = await asyncio.to_thread(self._with.load)
                 plan = plan_reload(self._snapshot, new)
-                _refuse_fixed(plan)
-            except (ConfigError, ConflictError) as error:
-                self._with.signals.emit(Signal.CONFIG_REFUSED, error.message)
+                await self._adopt(new, ConfigOrigin.RELOAD)
+            except Exception as error:
+                self._with.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
-            self._snapshot = new
-            await self._adopt(ConfigOrigin.RELOAD)
+            await self._end_removed()
             self._scheduler.poke()
             self._dispatcher.wake()
-            return {
-                "config": new.fingerprint,
-                "added": list(plan.added),
-                "changed": list(plan.changed),
-                "removed": list(plan.removed),
-                "warnings": [problem.message for problem in new.warnings],
-            }
+            return plan.shown()
 
     # -- life
 
     async def run(self, ready: Callable[[], None]) -> None:
         """From recovery until stopped. Raises what made it fail, if something did."""
-        await self._recover()
-        await self._adopt(ConfigOrigin.START)
+        await self._recovery.run(self._snapshot.rules)
+        if not self._stop_wanted.is_set():
+            async with self._adopting:  # the socket is open already: somebody may ask for a reload
+                await self._adopt(self._snapshot, ConfigOrigin.START)
+                await self._end_removed()
+        if self._stop_wanted.is_set():
+            # Asked to stop before anything was started: what was not put in order is found by the next start.
+            self._with.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
+            self._waiters.everybody()
+        else:
+            await self._serve(ready)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
         services = [
             asyncio.create_task(service, name=name)
             for name, service in (
                 ("dispatcher", self._dispatcher.run()),
                 ("releases", self._releases.run()),
+                ("deadlines", self._deadlines.run()),
                 ("scheduler", self._scheduler.run()),
                 ("pruning", self._upkeep.prune_forever()),
                 ("indexing", self._upkeep.index_forever()),
+                ("deliveries", self._deliveries.run()),
             )
         ]
         for service in services:
@@ -203,60 +226,55 @@ class Engine:
         ready()
         await self._stop_wanted.wait()
         await self._wind_down(services)
-        if self._failure is not None:
-            raise self._failure
 
-    async def _recover(self) -> None:
-        """End what outlived the last daemon, then put its jobs back (ENGINE 3)."""
-        store, signals = self._with.store, self._with.signals
-        for survivor in await end_survivors(store.store_id):
-            signals.emit(Signal.SURVIVOR_ENDED, job_id=survivor.job_id, data={"pid": survivor.pid})
-        while True:
-            moved = await store.recover(self._snapshot.rules)
-            for job in moved.jobs:
-                data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
-                signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
-                if job.status in TERMINAL:
-                    self._waiters.ended(job.id)
-            if not moved.more:
-                return
+    async def _adopt(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+        """Put a configuration in force: on disk first, with its inits, and only then here.
 
-    async def _adopt(self, origin: ConfigOrigin) -> None:
-        """Make the store follow the snapshot: record it, end jobs of plugins that are gone, begin inits."""
-        snapshot, store, signals = self._snapshot, self._with.store, self._with.signals
+        If the store cannot take it, nothing has changed.
+        """
+        inits = inits_of(snapshot, now=self._with.clock.now(), dice=self._with.dice)
         shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
-        await store.record_config(snapshot.fingerprint, origin, shown)
+        # Their jobs wait for the inits from the moment those are on disk, which is before we hear of it.
+        self._dispatcher.hold(init.key.plugin for init in inits)
+        try:
+            answers = await self._with.store.record_config(snapshot.fingerprint, origin, shown, inits)
+            self._snapshot = snapshot
+            for init, answer in zip(inits, answers, strict=True):
+                self._follow_init(init.key.plugin, answer)
+        finally:
+            self._dispatcher.hold()
+        self._tell_config(snapshot, origin)
+
+    def _follow_init(self, plugin: str, answer: InitAnswer) -> None:
+        """Once for each version of a plugin and its configuration; its jobs wait for it (ENGINE 13)."""
+        if answer.status is InitStatus.PENDING and answer.job_id is not None:
+            self._dispatcher.initialise(plugin, answer.job_id)
+        elif answer.status is InitStatus.FAILED:
+            self._with.signals.emit(Signal.PLUGIN_INIT_FAILED, answer.error, plugin=plugin)
+
+    def _tell_config(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+        signals = self._with.signals
         signals.emit(Signal.CONFIG_LOADED, data={"fingerprint": snapshot.fingerprint, "origin": origin})
         for problem in snapshot.warnings:
             signals.emit(Signal.CONFIG_WARNING, problem.message, data={"place": problem.place})
         for plugin in snapshot.refused:
             reason = plugin.refused.reason if plugin.refused else ""
             signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)
-        active = [name for name, plugin in snapshot.plugins.items() if plugin.enabled]
-        while (
-            moved := await store.end_queued(Reason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True)
-        ).jobs:
-            self.ended(moved.jobs)
-        for plugin in snapshot.plugins.values():
-            if plugin.runnable and plugin.installed and "init" in plugin.installed.manifest.commands:
-                await self._begin_init(plugin)
 
-    async def _begin_init(self, plugin: PluginInstance) -> None:
-        """Once for each version of a plugin and its configuration; its jobs wait for it (ENGINE 13)."""
-        fingerprint = plugin.installed.fingerprint if plugin.installed else ""
-        key = InitKey(plugin=plugin.name, fingerprint=fingerprint, config_hash=plugin.config_hash)
-        job = NewJob(
-            id=make_id(self._with.clock.now(), self._with.dice),
-            plugin=plugin.name,
-            command="init",
-            submitted_by=SubmittedBy.CORE,
-            max_attempts=1,
-        )
-        answer = await self._with.store.begin_init(key, job)
-        if answer.status is InitStatus.PENDING and answer.job_id is not None:
-            self._dispatcher.initialise(plugin.name, answer.job_id)
-        elif answer.status is InitStatus.FAILED:
-            self._with.signals.emit(Signal.PLUGIN_INIT_FAILED, answer.error, plugin=plugin.name)
+    async def _end_removed(self) -> None:
+        """End what waits for plugins that are gone. What a full store does not let us end, its claim does."""
+        snapshot = self._snapshot
+        active = [name for name, plugin in snapshot.plugins.items() if plugin.enabled]
+        more = True
+        try:
+            while more and not self._stop_wanted.is_set():
+                moved = await self._with.store.end_queued(
+                    Reason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
+                )
+                self.ended(moved.jobs)
+                more = moved.more
+        except (StoreFullError, StoreBusyError) as error:
+            self._with.signals.emit(Signal.STORE_FULL, error.message)
 
     async def _wind_down(self, services: list[asyncio.Task[None]]) -> None:
         """Stop in stages: nothing new, time to finish, an end to what does not, and all of it on disk."""
@@ -271,6 +289,7 @@ class Engine:
             if not await self._drain(grace=None):
                 self._executor.stop_all(at_once=True)
                 await self._dispatcher.drain(None)
+        await self._deliveries.stop(0 if self._hurry.is_set() else LAST_SECONDS)
         for service in services:
             service.cancel()
         await asyncio.gather(*services, return_exceptions=True)
@@ -301,15 +320,40 @@ class Engine:
             self._with.signals.emit(signal, str(error) or type(error).__name__)
         self._stop_wanted.set()
 
+    async def _release_due(self) -> datetime | None:
+        """Let jobs whose retry time has come move on."""
+        released = await self._with.store.release_due()
+        if released.count:
+            self._dispatcher.wake()
+        return released.next_due_at
+
+    async def _cancel_overdue(self) -> datetime | None:
+        """End pipeline runs that were to be cancelled when their time is up."""
+        overdue = await self._with.store.cancel_overdue(self._snapshot.rules)
+        for cancelling in overdue.cancelled:
+            for job_id in cancelling.stopping:
+                await self.end_running(job_id)
+            self.ended(cancelling.ended)
+        return overdue.next_due_at
+
+    def waiting_slot(self) -> AbstractContextManager[None]:
+        return self._slots.take(self._snapshot.api.max_concurrent_sync)
+
+    def expect_deadline(self, due_at: datetime) -> None:
+        self._deadlines.expect(due_at)
+
     def _expect_retry(self, due_at: datetime) -> None:
         self._releases.expect(due_at)
 
     def _move_schedule(self) -> None:
         self._scheduler.poke()
 
-    def _tell_firing(self, firing: Firing, answer: FiringAnswer) -> None:
+    def _tell_firing(self, firing: Firing, report: FiringReport) -> None:
+        answer = report.answer
         if answer is FiringAnswer.FIRED:
             self._dispatcher.wake()
+        if report.ended:
+            self.ended(report.ended)
         for occurrence in firing.occurrences if answer in _ACCOUNTED else ():
             skipped = answer is FiringAnswer.SKIPPED or occurrence.job_id is None
             data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
@@ -325,12 +369,5 @@ class Engine:
     def _notice_clock(self) -> None:
         self._with.signals.emit(Signal.CLOCK_JUMPED)
         self._releases.poke()
-
-
-def _refuse_fixed(plan: ReloadPlan) -> None:
-    if plan.fixed:
-        raise ConflictError(
-            f"a reload cannot change {' and '.join(plan.fixed)}",
-            hint="Restart the daemon: ductile system stop, then ductile system start.",
-            details={"settings": list(plan.fixed)},
-        )
+        self._deadlines.poke()
+        self._deliveries.poke()

@@ -16,6 +16,7 @@ from ductile.core.jobs import Job, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
 from ductile.engine.clock import Clock
+from ductile.engine.reloading import rules_at_end
 from ductile.engine.reporting import Reporter
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
@@ -62,20 +63,25 @@ class Executor:
         self._stop_wanted: set[str] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
+        self._environments_under: Snapshot | None = None
+        self._environments: dict[str, dict[str, str]] = {}
 
-    async def execute(self, claim: Claim) -> None:
-        """Run a claimed job and settle it. The configuration of this instant holds to its end."""
+    async def execute(self, claim: Claim, makes_room: Callable[[], None] = lambda: None) -> None:
+        """Run a claimed job and settle it. The configuration of this instant holds to its end.
+
+        `makes_room` is called whenever its result is about to be handed to the store.
+        """
         snapshot = self._snapshot()
         self._report.claimed(claim.job)
         try:
             prepared = self._prepare(claim, snapshot)
             if isinstance(prepared, Run):
-                judgement = await self._run(claim.job, prepared)
+                judgement = await self._run(claim, prepared)
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
-            # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
-            answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot))
+            # Handed to the store at once: from then on it is written, whatever becomes of us meanwhile.
+            answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
         finally:
             # A later execution of the job must not find a wish that was meant for this one.
             self._stop_wanted.discard(claim.job.id)
@@ -108,7 +114,7 @@ class Executor:
             return _unavailable(f"the plugin {job.plugin} cannot run: {why}")
         if job.command not in plugin.installed.manifest.commands:
             return _unavailable(f"{job.plugin} has no command {job.command}")
-        timeout = plugin.timeout_for(job.command)
+        timeout = claim.timeout or plugin.timeout_for(job.command)
         return Run(
             entrypoint=str(plugin.installed.entrypoint),
             request=encode_request(self._request(claim, plugin, timeout)),
@@ -175,16 +181,27 @@ class Executor:
             attempt=job.attempt,
             trace_id=job.trace_id,
         )
-        return plugin_environment(
-            self._surroundings.environ,
-            passthrough=snapshot.service.plugin_env_passthrough,
-            own=plugin.env.reveal(),
-            job=described,
-        )
+        # The job's come last: a plugin's configuration must not replace what recovery finds processes by.
+        return self._lasting_environment(plugin, snapshot) | described
+
+    def _lasting_environment(self, plugin: PluginInstance, snapshot: Snapshot) -> dict[str, str]:
+        """What is the same for every job of a plugin under one configuration, and dear to work out."""
+        if self._environments_under is not snapshot:
+            self._environments_under, self._environments = snapshot, {}
+        known = self._environments.get(plugin.name)
+        if known is None:
+            known = self._environments[plugin.name] = plugin_environment(
+                self._surroundings.environ,
+                passthrough=snapshot.service.plugin_env_passthrough,
+                own=plugin.env.reveal(),
+                job={},
+            )
+        return known
 
     # -- run
 
-    async def _run(self, job: Job, run: Run) -> Judgement:
+    async def _run(self, claim: Claim, run: Run) -> Judgement:
+        job = claim.job
         if self._is_unwanted(job):
             return judge_unstarted()
         process = await self._runner.start(run)
@@ -192,7 +209,7 @@ class Executor:
             return judge(process)
         self._processes[job.id] = process
         try:
-            await self._tell_working(job)
+            await self._tell_working(claim)
             if self._is_unwanted(job):  # it became so while the process was being started
                 process.stop()
             return judge(await process.wait())
@@ -202,9 +219,10 @@ class Executor:
     def _is_unwanted(self, job: Job) -> bool:
         return self._stopping or job.id in self._stop_wanted
 
-    async def _tell_working(self, job: Job) -> None:
+    async def _tell_working(self, claim: Claim) -> None:
+        job = claim.job
         self._report.started(job)
-        if job.callback is not None:
+        if claim.is_followed:
             # Queued to the writer without waiting: a plugin's work does not wait for a receiver's news.
             task = asyncio.create_task(self._note_working(job))
             self._report.keep(task)
@@ -217,12 +235,16 @@ class Executor:
 
     # -- settle
 
-    async def _settle(self, job: Job, outcome: Outcome, snapshot: Snapshot) -> SettleAnswer:
+    async def _settle(
+        self, job: Job, outcome: Outcome, snapshot: Snapshot, makes_room: Callable[[], None]
+    ) -> SettleAnswer:
         """Write the outcome. A full or locked store is asked again; the result is held meanwhile."""
         pause = FIRST_PAUSE
         while True:
+            makes_room()
+            rules = rules_at_end(snapshot, self._snapshot(), job.plugin)
             try:
-                return await self._store.settle(job.id, job.execution, outcome, snapshot.rules)
+                return await self._store.settle(job.id, job.execution, outcome, rules)
             except (StoreFullError, StoreBusyError) as error:
                 self._report.held(job, error)
                 if self._give_up.is_set():
@@ -253,7 +275,7 @@ def _context(claim: Claim) -> JsonObject:
     job, event = claim.job, claim.event
     described = {
         "ductile_plugin": job.plugin,
-        "ductile_pipeline": None,
+        "ductile_pipeline": claim.pipeline,
         "ductile_step_id": job.step_path,
         "ductile_upstream_plugin": event.source if event is not None and job.parent_job_id else None,
         "ductile_trace_id": job.trace_id,

@@ -1,30 +1,51 @@
-"""What a reload may change, and what it may not (SPEC 10). Pure: two snapshots in, a verdict out."""
+"""What a reload may change, and what it may not (SPEC 10). Pure: two snapshots in, a verdict out.
+
+The engine reloads by it and a dry run tells by it, so that the two cannot differ.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.json_values import JsonObject
+from ductile.core.rules import Rules
+from ductile.errors import ConflictError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadPlan:
     """What follows from switching to another snapshot."""
 
+    new: Snapshot
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
-    #: Settings that only a restart can change; if there are any, the reload is refused.
-    fixed: tuple[str, ...]
+
+    def shown(self) -> JsonObject:
+        return {
+            "config": self.new.fingerprint,
+            "added": list(self.added),
+            "changed": list(self.changed),
+            "removed": list(self.removed),
+            "warnings": [problem.message for problem in self.new.warnings],
+        }
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
+    """Raises `ConflictError`, naming them, if settings differ that only a restart can change."""
+    if fixed := _changed_for_good(old, new):
+        raise ConflictError(
+            f"a reload cannot change {' and '.join(fixed)}",
+            hint="Restart the daemon: ductile system stop, then ductile system start.",
+            details={"settings": fixed},
+        )
     before, after = _usable(old), _usable(new)
     return ReloadPlan(
+        new=new,
         added=tuple(sorted(after.keys() - before.keys())),
         changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
         removed=tuple(sorted(before.keys() - after.keys())),
-        fixed=tuple(_changed_for_good(old, new)),
     )
 
 
@@ -39,6 +60,18 @@ def _changed_for_good(old: Snapshot, new: Snapshot) -> list[str]:
         fixed.append("state")
     if (old.api.enabled, old.api.listen) != (new.api.enabled, new.api.listen):
         fixed.append("api.listen")
-    if old.webhooks_listen != new.webhooks_listen:
+    # Without endpoints nobody listens; with the first ones somebody would have to.
+    if old.webhooks_listen != new.webhooks_listen or (new.webhooks and not old.webhooks):
         fixed.append("webhooks.listen")
     return fixed
+
+
+def rules_at_end(begun: Snapshot, in_force: Snapshot, plugin: str) -> Rules:
+    """What the end of a job is decided by: the configuration that it began with, but for its schedules.
+
+    When a schedule runs next is for the one in force to say: its interval may have been edited meanwhile.
+    """
+    if begun is in_force:
+        return begun.rules
+    own = replace(begun.rules.plugin(plugin), schedules=in_force.rules.plugin(plugin).schedules)
+    return replace(begun.rules, plugins={**begun.rules.plugins, plugin: own})

@@ -19,6 +19,7 @@ from ductile.store.values import (
     ChildConflict,
     Deduplicated,
     Enqueued,
+    MovedJob,
     SettleAnswer,
     Settled,
     Unsettled,
@@ -40,6 +41,14 @@ _LEVELS = {
 _LEDGER_SIGNALS = {
     LedgerKind.EVENT_DROPPED: Signal.EVENT_DROPPED,
     LedgerKind.STATE_STALE: Signal.STATE_STALE,
+    LedgerKind.SWITCH: Signal.STEP_BYPASSED,
+}
+#: For jobs that others ended: by what became of them.
+_SIGNALS = {
+    JobStatus.SUCCEEDED: Signal.JOB_SUCCEEDED,
+    JobStatus.FAILED: Signal.JOB_FAILED,
+    JobStatus.DEAD: Signal.JOB_DEAD,
+    JobStatus.QUEUED: Signal.JOB_RETRYING,
 }
 
 
@@ -92,6 +101,7 @@ class Reporter:
             return
         self._tell_end(job, answer.settlement)
         self._tell_events(job, answer)
+        self.ended(answer.ended)
         if (due := answer.settlement.next_retry_at) is not None:
             self._followers.retry_expected(due)
         if answer.settlement.is_terminal:
@@ -99,6 +109,15 @@ class Reporter:
             self._waiters.ended(job.id)
             if job.submitted_by is SubmittedBy.SCHEDULER:
                 self._followers.schedule_moved()
+
+    def ended(self, jobs: Sequence[MovedJob]) -> None:
+        """Jobs that ended without an execution of their own: by hand, with their run, or as a run."""
+        for job in jobs:
+            data: dict[str, JsonValue] = {"command": job.command, "reason": job.reason}
+            if job.error is not None:
+                data["error"] = job.error
+            self._signals.emit(_SIGNALS[job.status], plugin=job.plugin, job_id=job.id, data=data)
+            self._waiters.ended(job.id)
 
     def _tell_end(self, job: Job, settlement: Settlement) -> None:
         signal = _signal_for(settlement)
@@ -118,11 +137,15 @@ class Reporter:
 
     def _tell_events(self, job: Job, settled: Settled) -> None:
         settlement = settled.settlement
-        for entry in settlement.ledger:
-            self._signals.emit(_LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, data=entry.data)
+        progress = settlement.progress
+        for entry in (*settlement.ledger, *(progress.ledger if progress else ())):
+            # The whole verdict is in the ledger; a log line needs the sentence.
+            told = {name: value for name, value in entry.data.items() if name != "verdict"}
+            self._signals.emit(_LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, data=told)
         routed = {child.source_event_id for child in settlement.children}
+        routed |= {run.event.id for run in settlement.runs}
         for event in settlement.events:
-            if event.id not in routed:
+            if event.id not in routed and job.run_id is None:
                 self._emit(Signal.EVENT_UNROUTED, job, event_type=event.type)
         self.submitted(settled.started, parent=job.id)
 
@@ -131,8 +154,10 @@ class Reporter:
         by: dict[str, JsonValue] = {} if parent is None else {"parent": parent}
         for answer in answers:
             match answer:
-                case Accepted(job_id=job_id):
+                case Accepted(job_id=job_id, members=members):
                     self._signals.emit(Signal.JOB_ACCEPTED, job_id=job_id, data=by)
+                    for member in members:
+                        self._signals.emit(Signal.JOB_ACCEPTED, job_id=member, data={"parent": job_id})
                 case Deduplicated(job_id=job_id, dedupe_key=key):
                     self._signals.emit(Signal.JOB_DEDUPLICATED, job_id=job_id, data={**by, "dedupe_key": key})
                 case ChildConflict(job_id=job_id):

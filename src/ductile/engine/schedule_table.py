@@ -40,7 +40,10 @@ class Watched:
 
     plugin: PluginInstance
     schedule: Schedule
-    rule: ScheduleRule
+
+    @property
+    def rule(self) -> ScheduleRule:
+        return self.schedule.rule
 
     @property
     def key(self) -> Key:
@@ -50,8 +53,8 @@ class Watched:
 def watched_schedules(snapshot: Snapshot) -> dict[Key, Watched]:
     """The schedules of every plugin that can run. The others are not scheduled (SPEC 3.1)."""
     found = (
-        Watched(plugin=plugin, schedule=schedule, rule=snapshot.rules.plugin(name).schedules[schedule.id])
-        for name, plugin in snapshot.plugins.items()
+        Watched(plugin=plugin, schedule=schedule)
+        for plugin in snapshot.plugins.values()
         if plugin.runnable
         for schedule in plugin.schedules
     )
@@ -124,7 +127,7 @@ def firing_of(watched: Watched, entry: ScheduleEntry, plan: Plan, *, now: dateti
         occurrences=tuple(_occurrence(watched, item, jobs, now) for item in plan.items),
         job=in_order[0] if in_order else None,
         followers=in_order[1:],
-        conditions=_conditions(watched, in_a_row=plan.in_a_row),
+        conditions=conditions_of(watched, in_a_row=plan.in_a_row),
         planned_from=entry,
     )
 
@@ -158,13 +161,13 @@ def firing_on_demand(watched: Watched, entry: ScheduleEntry, *, now: datetime, d
         entry=moved(entry, slot),
         occurrences=(occurrence,),
         job=job,
-        conditions=replace(_conditions(watched), breaker=None),
+        conditions=replace(conditions_of(watched), breaker=None),
         planned_from=entry,
         on_demand=True,
     )
 
 
-def _conditions(watched: Watched, *, in_a_row: bool = False) -> RunConditions:
+def conditions_of(watched: Watched, *, in_a_row: bool = False) -> RunConditions:
     guarded = watched.schedule.command == "poll" and not in_a_row
     return RunConditions(
         if_running=IfRunning.QUEUE if in_a_row else watched.rule.if_running,

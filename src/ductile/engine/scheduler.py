@@ -17,9 +17,8 @@ from random import Random
 from typing import TypeAlias
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import JobStatus, SubmittedBy
 from ductile.core.occurrences import Plan, SkipReason, plan_due
-from ductile.core.schedule import CLOCK_SLACK, IfRunning, reanchored_slot
+from ductile.core.schedule import CLOCK_SLACK, reanchored_slot
 from ductile.engine.clock import Clock
 from ductile.engine.schedule_table import (
     Key,
@@ -35,7 +34,7 @@ from ductile.engine.schedule_table import (
 )
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import LARGEST_PAGE, Firing, FiringAnswer, JobFilter, ScheduleEntry
+from ductile.store.values import Firing, FiringAnswer, FiringReport, ScheduleEntry
 
 #: After the clock was set forward, what is late by less than this still runs; the rest was missed.
 GRACE = timedelta(seconds=60)
@@ -67,11 +66,11 @@ class Scheduler:
         snapshot: Callable[[], Snapshot],
         *,
         dice: Random,
-        fired: Callable[[Firing, FiringAnswer], None],
+        fired: Callable[[Firing, FiringReport], None],
         stop_job: Callable[[str], None],
         clock_was_set: Callable[[], None],
     ) -> None:
-        """`fired` is told of each firing, `stop_job` ends a running job's processes; both must not block."""
+        """`fired` is told what came of each firing, `stop_job` ends a job's processes; neither may block."""
         self._store = store
         self._clock = clock
         self._snapshot = snapshot
@@ -194,26 +193,17 @@ class Scheduler:
 
     async def _fire(self, firing: Firing) -> FiringAnswer:
         try:
-            answer = await self._store.fire(firing)
+            report = await self._store.fire(firing)
         except RefusedError:
             if firing.on_demand:
                 raise
             # Its payload cannot be stored, now or ever. The occurrence is accounted for without a job.
             firing = without_job(firing, SkipReason.BAD_PAYLOAD)
-            answer = await self._store.fire(firing)
-        self._fired(firing, answer)
-        if answer is FiringAnswer.FIRED:
-            conditions = firing.conditions
-            if conditions is not None and conditions.if_running is IfRunning.CANCEL:
-                await self._stop_replaced(firing.entry)
-        return answer
-
-    async def _stop_replaced(self, entry: ScheduleEntry) -> None:
-        """End the processes of runs that the new one has replaced; it starts when they are gone."""
-        running = JobFilter(plugin=entry.plugin, status=JobStatus.RUNNING, submitted_by=SubmittedBy.SCHEDULER)
-        for job in (await self._store.jobs(running, limit=LARGEST_PAGE)).rows:
-            if job.submitted_detail == entry.schedule_id and job.cancel_requested_at is not None:
-                self._stop_job(job.id)
+            report = await self._store.fire(firing)
+        self._fired(firing, report)
+        for job_id in report.stopping:  # the new run starts when these are gone
+            self._stop_job(job_id)
+        return report.answer
 
     # -- what people ask for
 

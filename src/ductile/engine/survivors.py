@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,14 @@ JOB_VARIABLE = "DUCTILE_JOB_ID"
 class Survivor:
     pid: int
     job_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What became of the survivors. As long as one is alive its job must not be started again."""
+
+    ended: tuple[Survivor, ...]
+    alive: tuple[Survivor, ...] = ()
 
 
 def find_survivors(store_id: str, *, proc: Path = _PROC) -> tuple[Survivor, ...]:
@@ -56,32 +63,56 @@ def _environment(path: Path) -> dict[str, str]:
     return {name: value for name, found, value in pairs if found}
 
 
-async def end_survivors(store_id: str) -> tuple[Survivor, ...]:
-    """Kill every survivor with its group, and wait until each is gone. What they forked is found too."""
-    ended: list[Survivor] = []
-    while survivors := await asyncio.to_thread(find_survivors, store_id):
-        await asyncio.to_thread(_kill_all, survivors)
-        ended += survivors
-    return tuple(ended)
+async def end_survivors(store_id: str, *, patience: float, proc: Path = _PROC) -> Sweep:
+    """Kill every survivor with its group, and wait until each is gone, but no longer than `patience` seconds.
+
+    What they forked meanwhile is found too, by looking again.
+    """
+    ended: dict[int, Survivor] = {}
+    end = asyncio.get_running_loop().time() + patience
+    while survivors := await asyncio.to_thread(find_survivors, store_id, proc=proc):
+        left = end - asyncio.get_running_loop().time()
+        if left <= 0:
+            return Sweep(ended=_without(ended, survivors), alive=survivors)
+        await asyncio.gather(*(_end(survivor.pid, left) for survivor in survivors))
+        ended |= {survivor.pid: survivor for survivor in survivors}
+    return Sweep(ended=tuple(ended.values()))
 
 
-def _kill_all(survivors: tuple[Survivor, ...]) -> None:
-    for survivor in survivors:
-        try:
-            descriptor = os.pidfd_open(survivor.pid)
-        except OSError:  # it ended by itself
-            continue
-        try:
-            _kill(survivor.pid, descriptor)
-        finally:
-            os.close(descriptor)
+def _without(ended: dict[int, Survivor], alive: tuple[Survivor, ...]) -> tuple[Survivor, ...]:
+    left = {survivor.pid for survivor in alive}
+    return tuple(survivor for pid, survivor in ended.items() if pid not in left)
+
+
+async def _end(pid: int, patience: float) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:  # it ended by itself
+        return
+    try:
+        _kill(pid, descriptor)
+        await _gone(descriptor, patience)
+    finally:
+        os.close(descriptor)
 
 
 def _kill(pid: int, descriptor: int) -> None:
     # The descriptor names the process, not the number: if it ended meanwhile, nobody else is hit by it.
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         group = os.getpgid(pid)
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         if group == pid:
             os.killpg(group, signal.SIGKILL)
-    select.select([descriptor], [], [])
+
+
+async def _gone(descriptor: int, patience: float) -> None:
+    """Until the process has ended; one that the kernel cannot end now is not waited for any longer."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        async with asyncio.timeout(patience):
+            await ended.wait()
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(descriptor)

@@ -24,6 +24,10 @@ class Waiters:
             if not waiting:
                 self._by_job.pop(job_id, None)
 
+    def __len__(self) -> int:
+        """How many callers wait."""
+        return sum(map(len, self._by_job.values()))
+
     def ended(self, job_id: str) -> None:
         self._wake(self._by_job.get(job_id, ()))
 

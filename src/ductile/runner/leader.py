@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from ductile.runner.port import UNKNOWN_STATUS, ExitStatus
+from ductile.runner.port import ExitStatus
 
 #: Told how the leader ended; None when that cannot be known any more.
 OnExit = Callable[[ExitStatus | None], None]
@@ -26,7 +25,7 @@ class Leader(Protocol):
     def pid(self) -> int: ...
 
     def watch(self, on_exit: OnExit) -> None:
-        """Have `on_exit` called once, on the loop, when the leader has ended."""
+        """Have `on_exit` called once, on the loop, when the leader has ended; at once if it has."""
 
     def has_exited(self) -> bool:
         """Whether it has ended, noticed or not."""
@@ -41,19 +40,21 @@ class Leader(Protocol):
 class PidfdLeader:
     """A child of ours on Linux: a pidfd tells its end, `waitid` reads the status and leaves it there."""
 
-    __slots__ = ("_loop", "_on_exit", "_pidfd", "_popen")
+    __slots__ = ("_loop", "_on_exit", "_pid", "_pidfd")
 
-    def __init__(self, popen: subprocess.Popen[bytes], pidfd: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._popen = popen
+    def __init__(self, pid: int, pidfd: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._pid = pid
         self._pidfd = pidfd
         self._loop = loop
+        #: Set while the loop watches the pidfd.
         self._on_exit: OnExit | None = None
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._pid
 
     def watch(self, on_exit: OnExit) -> None:
+        # A pidfd can be read once the process has ended, and stays so: an end before this is not missed.
         self._on_exit = on_exit
         self._loop.add_reader(self._pidfd, self._ended)
 
@@ -67,20 +68,24 @@ class PidfdLeader:
         signal_group(self.pid, number)
 
     def reap(self) -> None:
-        status = UNKNOWN_STATUS
+        self._stop_watching()
         with suppress(ChildProcessError):
-            status = self._wait(0) or UNKNOWN_STATUS
+            self._wait(0)
         os.close(self._pidfd)
-        # Popen must not wait for it again: the number may be somebody else's by then.
-        self._popen.returncode = _return_code(status)
 
     def _ended(self) -> None:
-        self._loop.remove_reader(self._pidfd)
+        on_exit = self._stop_watching()
         status: ExitStatus | None = None
         with suppress(ChildProcessError):
             status = self._wait(os.WNOWAIT)
-        if self._on_exit is not None:
-            self._on_exit(status)
+        if on_exit is not None:
+            on_exit(status)
+
+    def _stop_watching(self) -> OnExit | None:
+        on_exit, self._on_exit = self._on_exit, None
+        if on_exit is not None:
+            self._loop.remove_reader(self._pidfd)
+        return on_exit
 
     def _wait(self, flags: int) -> ExitStatus | None:
         found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
@@ -96,19 +101,21 @@ class WaitedLeader:
     would have to come round again within that moment to matter.
     """
 
-    __slots__ = ("_loop", "_popen")
+    __slots__ = ("_exited", "_loop", "_pid")
 
-    def __init__(self, popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        self._popen = popen
+    def __init__(self, pid: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._pid = pid
         self._loop = loop
+        self._exited = False
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._pid
 
     def watch(self, on_exit: OnExit) -> None:
         def wait() -> None:
-            code = self._popen.wait()
+            code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._exited = True
             status = read_status(exited=code >= 0, number=abs(code))
             with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to tell
                 self._loop.call_soon_threadsafe(on_exit, status)
@@ -116,7 +123,7 @@ class WaitedLeader:
         threading.Thread(target=wait, name=f"wait-{self.pid}", daemon=True).start()
 
     def has_exited(self) -> bool:
-        return self._popen.returncode is not None
+        return self._exited
 
     def signal_group(self, number: signal.Signals) -> None:
         signal_group(self.pid, number)
@@ -125,10 +132,11 @@ class WaitedLeader:
         """The thread has done it."""
 
 
-def lead(popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> Leader:
+def lead(pid: int, loop: asyncio.AbstractEventLoop) -> Leader:
+    """The leader is a child of ours that nobody else waits for."""
     if hasattr(os, "pidfd_open"):
-        return PidfdLeader(popen, os.pidfd_open(popen.pid), loop)
-    return WaitedLeader(popen, loop)
+        return PidfdLeader(pid, os.pidfd_open(pid), loop)
+    return WaitedLeader(pid, loop)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -145,9 +153,3 @@ def signal_group(pid: int, number: signal.Signals) -> None:
 
 def read_status(*, exited: bool, number: int) -> ExitStatus:
     return ExitStatus(exit_code=number) if exited else ExitStatus(signal=number)
-
-
-def _return_code(status: ExitStatus) -> int:
-    if status.exit_code is not None:
-        return status.exit_code
-    return -(status.signal or 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-_CHUNK = 256 * 1024
+#: What a pipe holds, unless somebody has changed that.
+_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,12 @@ class RequestWriter:
 
 
 class CappedReader:
-    """Keeps the first `cap` bytes of a pipe, and goes on reading so that nobody blocks on it."""
+    """Keeps the first `cap` bytes of a pipe, and goes on reading so that nobody blocks on it.
 
-    __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "cut")
+    Reads when it is told to; watched, it reads whenever there is something.
+    """
+
+    __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "_watched", "cut")
 
     def __init__(
         self,
@@ -103,8 +106,8 @@ class CappedReader:
         self._on_cut = on_cut
         self._chunks: list[bytes] = []
         self._kept = 0
+        self._watched = False
         self.cut = False
-        loop.add_reader(descriptor, self._read)
 
     @property
     def ended(self) -> bool:
@@ -114,34 +117,44 @@ class CappedReader:
     def content(self) -> bytes:
         return b"".join(self._chunks)
 
+    def watch(self) -> None:
+        """From now on read whatever comes, and tell `on_end` when the pipe has ended."""
+        if self._descriptor is not None and not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._descriptor, self._came)
+
     def close(self) -> None:
         """Stop reading. The loop forgets the descriptor before its number can be used again."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        if descriptor is None:
+            return
+        if self._watched:
             self._loop.remove_reader(descriptor)
-            os.close(descriptor)
+        os.close(descriptor)
 
     def take_rest(self) -> None:
-        """Read what is already in the pipe, once: for the last words of a process that is gone."""
-        while self._descriptor is not None and self._kept < self._cap:
-            before = self._kept
-            self._read()
-            if self._kept == before:
-                return
+        """Read what is already in the pipe: for the last words of a process that is gone."""
+        while self._kept < self._cap and self._read():
+            pass
 
-    def _read(self) -> None:
+    def _came(self) -> None:
+        self._read()
         if self._descriptor is None:
-            return
-        chunk: bytes | None = None
-        with suppress(BlockingIOError):
-            chunk = os.read(self._descriptor, _CHUNK)
-        if chunk is None:
-            return
-        if not chunk:
-            self.close()
             self._on_end()
-        else:
+
+    def _read(self) -> bool:
+        """Read once; whether something came. A pipe that has ended is closed."""
+        if self._descriptor is None:
+            return False
+        try:
+            chunk = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        if chunk:
             self._keep(chunk)
+        else:
+            self.close()
+        return bool(chunk)
 
     def _keep(self, chunk: bytes) -> None:
         room = self._cap - self._kept

@@ -2,6 +2,9 @@
 
 Everything here runs on the event loop and nothing waits. The order at the end is what matters: the
 leader is seen to be gone, then its group is cleared, then its pipes are let go, then it is reaped.
+
+Most plugins end at once, and what they print fits into their pipes. So at first only the leader is
+watched, and its pipes are read when it has ended; if it goes on, they are watched as well.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from ductile.runner.port import (
     StartedBy,
     Stopped,
 )
+
+#: Seconds. The pipes of who has not ended by then are watched; whoever fills one earlier waits so long.
+_MOMENT = 0.02
 
 
 class _Cause(Enum):
@@ -67,15 +73,16 @@ class Supervised:
         self._status: ExitStatus | None = None
         self._exited = False
         self._leftovers = False
-        self._ending: asyncio.Future[Ending] = loop.create_future()
+        self._ending: Ending | None = None
+        self._waiters: list[asyncio.Future[Ending]] = []
         self._writer = RequestWriter(into_stdin, run.request, loop)
         self._stdout = CappedReader(
             from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._pipe_ended, on_cut=self._printed_too_much
         )
         self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
-        self._timer = loop.call_later(run.timeout.total_seconds(), self._deadline)
-        leader.watch(self._leader_ended)
+        self._timer = loop.call_later(min(_MOMENT, run.timeout.total_seconds()), self._goes_on)
         self._writer.write()
+        leader.watch(self._leader_ended)
 
     @property
     def pid(self) -> int:
@@ -86,7 +93,11 @@ class Supervised:
         return self._started_by
 
     async def wait(self) -> Ending:
-        return await asyncio.shield(self._ending)
+        if self._ending is not None:
+            return self._ending
+        waiter: asyncio.Future[Ending] = self._loop.create_future()
+        self._waiters.append(waiter)
+        return await waiter
 
     def stop(self, *, at_once: bool = False) -> None:
         if at_once and not self._exited:
@@ -94,6 +105,15 @@ class Supervised:
             self._kill()
         else:
             self._end(_Cause.STOP)
+
+    def _goes_on(self) -> None:
+        self._watch_pipes()
+        left = self._started_at + self._timeout.total_seconds() - self._loop.time()
+        self._wait_for(max(0.0, left), self._deadline)
+
+    def _watch_pipes(self) -> None:
+        self._stdout.watch()
+        self._stderr.watch()
 
     def _deadline(self) -> None:
         # A process that has exited in time is judged by its answer, even if we are late to notice.
@@ -114,6 +134,7 @@ class Supervised:
             self._cause = cause if cause is _Cause.OUTPUT else None
             return
         self._cause = cause
+        self._watch_pipes()
         self._leader.signal_group(Signals.SIGTERM)
         self._wait_for(self._patience.after_terminate, self._kill)
 
@@ -135,13 +156,16 @@ class Supervised:
         self._status = status
         self._duration = self._loop.time() - self._started_at
         self._writer.close()
+        self._stdout.take_rest()
+        self._stderr.take_rest()
         if self._pipes_ended:
             self._clear_group()
         else:
+            self._watch_pipes()
             self._wait_for(self._patience.for_leftovers, self._clear_group)
 
     def _pipe_ended(self) -> None:
-        if self._exited and self._pipes_ended and not self._ending.done():
+        if self._exited and self._pipes_ended and self._ending is None:
             self._clear_group()
 
     def _clear_group(self) -> None:
@@ -167,14 +191,17 @@ class Supervised:
         self._timer = self._loop.call_later(seconds, then)
 
     def _finish(self) -> None:
-        if self._ending.done():
+        if self._ending is not None:
             return
         self._timer.cancel()
         self._writer.close()
         self._stdout.close()
         self._stderr.close()
         self._leader.reap()
-        self._ending.set_result(self._describe())
+        self._ending = self._describe()
+        for waiter in self._waiters:
+            if not waiter.done():  # whoever waited was cancelled
+                waiter.set_result(self._ending)
         self._on_end(self)
 
     def _describe(self) -> Ending:

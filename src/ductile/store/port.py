@@ -7,7 +7,7 @@ raised has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -16,20 +16,23 @@ from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun
+from ductile.store.invariants import Invariant
 from ductile.store.values import (
     BreakerRow,
     BreakerTransitionRow,
-    CancelAnswer,
+    Cancelling,
     Claim,
     ConfigOrigin,
     ConfigRecord,
     Delivery,
     DeliveryReport,
+    DeliveryRoom,
     DeliveryStatus,
     Enqueued,
     FactRow,
     Firing,
-    FiringAnswer,
+    FiringReport,
     InitAnswer,
     InitKey,
     JobFilter,
@@ -38,19 +41,27 @@ from ductile.store.values import (
     LogRow,
     Moved,
     NewContext,
+    NewInit,
     Occurrence,
+    Overdue,
     Page,
+    PluginDepth,
     PluginState,
     Pruned,
     QueueCounts,
     Released,
     Retention,
     RetryAnswer,
+    RunRecord,
     ScheduleEntry,
     SettleAnswer,
     StoredEvent,
+    StoreVitals,
     Submission,
+    TakenDeliveries,
+    Tally,
     TransitionRow,
+    Troubles,
 )
 
 
@@ -81,19 +92,30 @@ class Store(Protocol):
         ...
 
     async def note_working(self, job_id: str, execution: int) -> None:
-        """Record that the plugin has its request, for jobs whose state is pushed to a caller."""
+        """Record that the plugin has its request, for jobs whose state is pushed to a caller.
+
+        It comes before whatever is settled by a later call.
+        """
         ...
 
     async def settle(self, job_id: str, execution: int, outcome: Outcome, rules: Rules) -> SettleAnswer:
         """End an execution and apply all that follows, or nothing (ENGINE 1)."""
         ...
 
-    async def cancel(self, job_id: str, rules: Rules) -> CancelAnswer:
-        """End a queued job; ask for a running one to be ended (ENGINE 3)."""
+    async def cancel(self, job_id: str, rules: Rules) -> Cancelling:
+        """End a queued job; ask for a running one to be ended. A run: with all of its steps (ENGINE 3)."""
         ...
 
-    async def retry(self, job_id: str) -> RetryAnswer:
-        """Put a failed or dead job back on the queue with fresh attempts."""
+    async def cancel_overdue(self, rules: Rules) -> Overdue:
+        """Cancel the runs whose deadline has passed; one sweep's worth."""
+        ...
+
+    async def retry(self, job_id: str, rules: Rules) -> RetryAnswer:
+        """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it."""
+        ...
+
+    async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+        """Begin a new run at a step of one that failed, with what that step was given."""
         ...
 
     async def release_due(self) -> Released:
@@ -128,6 +150,10 @@ class Store(Protocol):
         """Newest first, without payloads."""
         ...
 
+    async def job_ids(self, beginning: str, *, limit: int) -> tuple[str, ...]:
+        """Ids of jobs that begin so, in order, of those in the log too."""
+        ...
+
     async def tree(self, job_id: str) -> tuple[Job, ...]:
         """The job and all its descendants, oldest first."""
         ...
@@ -146,7 +172,19 @@ class Store(Protocol):
 
     async def context(self, context_id: str) -> NewContext | None: ...
 
+    async def run(self, run_id: str) -> RunRecord | None:
+        """A pipeline run with its steps and what they answered; None if the job is no run."""
+        ...
+
     async def counts(self) -> QueueCounts: ...
+
+    async def depths(self) -> tuple[PluginDepth, ...]:
+        """The queue plugin by plugin, of those that have something in it."""
+        ...
+
+    async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
+        """How executions ended since an instant, among so many of the latest."""
+        ...
 
     async def outstanding(self, plugin: str, command: str) -> int:
         """How many jobs of this command are queued or running, whoever submitted them (SPEC 5.6)."""
@@ -178,7 +216,7 @@ class Store(Protocol):
 
     async def schedules(self) -> tuple[ScheduleEntry, ...]: ...
 
-    async def fire(self, firing: Firing) -> FiringAnswer:
+    async def fire(self, firing: Firing) -> FiringReport:
         """Account for a due schedule: occurrences, job and next instant together (ENGINE 8)."""
         ...
 
@@ -194,15 +232,25 @@ class Store(Protocol):
 
     # -- deliveries
 
-    async def take_deliveries(self, *, limit: int, retry_at: datetime) -> tuple[Delivery, ...]:
-        """Due deliveries, each counted as attempted and due again at `retry_at` should we die now."""
+    def watch_outbox(self, grew: Callable[[], None]) -> None:
+        """Call `grew`, on the event loop of this call, after each commit that made a delivery due."""
+        ...
+
+    async def take_deliveries(self, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
+        """Due deliveries, each counted as attempted and due again at `retry_at` should we die now.
+
+        No receiver is given more room than its own, and none waits for another. The first attempts for
+        one job are given in order, the next when the one before was reported (ENGINE 9).
+        """
         ...
 
     async def report_delivery(self, report: DeliveryReport) -> None: ...
 
     async def resend(self, delivery_id: str) -> bool:
-        """Make a completed delivery due again; False if there is none."""
+        """Make a completed delivery due again, with fresh attempts; False if there is none."""
         ...
+
+    async def delivery(self, delivery_id: str) -> Delivery | None: ...
 
     async def deliveries(
         self,
@@ -223,7 +271,15 @@ class Store(Protocol):
         """The lowest and the highest number held; (0, 0) if there is none."""
         ...
 
-    async def record_config(self, config_hash: str, origin: ConfigOrigin, content: JsonObject) -> None: ...
+    async def record_config(
+        self,
+        config_hash: str,
+        origin: ConfigOrigin,
+        content: JsonObject,
+        inits: Sequence[NewInit] = (),
+    ) -> tuple[InitAnswer, ...]:
+        """Record a configuration and begin the inits that come with it, all or none; their answers."""
+        ...
 
     async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:
         """Newest first."""
@@ -235,4 +291,18 @@ class Store(Protocol):
 
     async def prune(self, retention: Retention) -> Pruned:
         """Remove what has been kept long enough; one sweep's worth of each kind (SPEC 4.9)."""
+        ...
+
+    # -- looking at the store itself
+
+    async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
+        """The ids of rows that break an invariant; none in a sound store."""
+        ...
+
+    async def vitals(self) -> StoreVitals:
+        """The store as a thing on a disk, looked through for damage."""
+        ...
+
+    async def troubles(self, *, since: datetime) -> Troubles:
+        """What has gone wrong since an instant."""
         ...

@@ -74,7 +74,7 @@ def text_or_none(instant: datetime | None) -> str | None:
     return None if instant is None else format_instant(instant)
 
 
-def _list_or_empty(text: str | None) -> tuple[JsonValue, ...]:
+def list_or_empty(text: str | None) -> tuple[JsonValue, ...]:
     return () if text is None else tuple(_decoder.decode(text))
 
 
@@ -118,7 +118,7 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         suspect=bool(suspect),
         callback=None if callback_url is None else Callback(url=callback_url, model=callback_model),
         payload=payload,
-        artifacts=_list_or_empty(artifacts),
+        artifacts=list_or_empty(artifacts),
     )
 
 
@@ -163,7 +163,7 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
         run_id=run_id,
         step_path=step_path,
         trace_id=trace_id,
-        artifacts=_list_or_empty(artifacts),
+        artifacts=list_or_empty(artifacts),
         result=result,
         stderr=stderr,
         payload=object_or_none(payload),
@@ -235,7 +235,8 @@ def read_breaker(row: tuple[Any, ...]) -> Breaker:
 
 
 def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
-    plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at = row
+    plugin, schedule_id, fingerprint, *place, defined_at = row
+    next_at, nominal_at, last_job_id, last_fired_at, paused_at = place
     return ScheduleEntry(
         plugin=plugin,
         schedule_id=schedule_id,
@@ -245,6 +246,7 @@ def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
         last_job_id=last_job_id,
         last_fired_at=instant_or_none(last_fired_at),
         paused_at=instant_or_none(paused_at),
+        defined_at=parse_instant(defined_at),
     )
 
 
@@ -265,8 +267,8 @@ def read_occurrence(row: tuple[Any, ...]) -> Occurrence:
 
 def read_delivery(row: tuple[Any, ...]) -> Delivery:
     (
-        seq, delivery_id, job_id, sequence, state, url, body, status, attempts, next_attempt_at, last_status,
-        last_error, created_at, completed_at,
+        seq, delivery_id, job_id, sequence, state, url, receiver, body, status, attempts, next_attempt_at,
+        last_status, last_error, created_at, completed_at,
     ) = row  # fmt: skip
     return Delivery(
         seq=seq,
@@ -275,6 +277,7 @@ def read_delivery(row: tuple[Any, ...]) -> Delivery:
         sequence=sequence,
         state=state,
         url=url,
+        receiver=receiver,
         body=body,
         status=DeliveryStatus(status),
         attempts=attempts,

@@ -42,6 +42,10 @@ class Session(Protocol):
         """A named query that gives no rows."""
         ...
 
+    def outbox_grew(self) -> None:
+        """A delivery was made due: whoever watches the outbox is told when this is committed."""
+        ...
+
     def change(self, query: str, /, **values: Cell) -> None:
         """Change exactly one row; that there is none to change is a defect, and undoes the transaction."""
         ...

@@ -12,8 +12,14 @@ from ductile.core.breaker import Breaker
 from ductile.core.firing import RunConditions
 from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy, Transition
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.ledger import LedgerKind
+from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.lineage import NewContext, NewEvent
+from ductile.core.pipelines import Graph
+from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun
 from ductile.core.settlement import LogStatus, Settlement
+
+__all__ = ["NewContext", "NewEvent"]  # values of the core that callers of the store know by these names
 
 Row = TypeVar("Row")
 
@@ -25,37 +31,17 @@ LARGEST_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
-    """An event from outside, stored once for all the jobs it starts."""
-
-    id: str
-    type: str
-    source: str
-    payload: JsonObject
-    headers: Mapping[str, str] | None = None
-    dedupe_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewContext:
-    """A link in the chain of baggage; `baggage` is everything claimed up to here."""
-
-    id: str
-    baggage: JsonObject
-    parent_id: str | None = None
-    run_id: str | None = None
-    pipeline: str | None = None
-    step_path: str | None = None
-    hops: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Jobs that are accepted together or not at all, with the event and contexts they refer to."""
+    """Jobs and runs that are accepted together or not at all, with the event and contexts they refer to."""
 
-    jobs: tuple[NewJob, ...]
+    jobs: tuple[NewJob, ...] = ()
+    runs: tuple[NewRun, ...] = ()
+    #: What the first steps of the runs are made by.
+    rules: Rules = field(default_factory=Rules)
     event: NewEvent | None = None
     contexts: tuple[NewContext, ...] = ()
+    #: What is recorded with them: who does not get the event, and why.
+    ledger: tuple[LedgerEntry, ...] = ()
     #: How long a success makes later submissions with its key duplicates (service.dedupe_ttl).
     dedupe_window: timedelta = timedelta(hours=24)
 
@@ -65,6 +51,8 @@ class Accepted:
     job_id: str
     seq: int
     ready: bool
+    #: For a run: its first steps.
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +95,16 @@ class Claim:
     event: StoredEvent | None
     state: JsonObject
     baggage: JsonObject
+    #: The pipeline that the job is a step of.
+    pipeline: str | None = None
+    #: The step's own time limit.
+    timeout: timedelta | None = None
+    #: Somebody is told how the run goes that the job is a step of.
+    run_is_followed: bool = False
+
+    @property
+    def is_followed(self) -> bool:
+        return self.run_is_followed or self.job.callback is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +114,8 @@ class Settled:
     job_id: str
     settlement: Settlement
     started: tuple[Enqueued, ...] = ()
+    #: Other jobs that ended with it: steps that could not be made, and pipeline runs.
+    ended: tuple[MovedJob, ...] = ()
 
 
 class Unsettled(StrEnum):
@@ -136,9 +136,31 @@ class CancelAnswer(StrEnum):
     UNKNOWN_JOB = "unknown_job"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelling:
+    """What came of a cancel. `more` says that a run has queued steps left to end: ask again."""
+
+    answer: CancelAnswer
+    #: They run; their processes have to be ended.
+    stopping: tuple[str, ...] = ()
+    ended: tuple[MovedJob, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overdue:
+    """Runs that were cancelled at their deadline, and when the next one is due."""
+
+    cancelled: tuple[Cancelling, ...]
+    next_due_at: datetime | None
+
+
 class RetryAnswer(StrEnum):
     QUEUED = "queued"
     NOT_ENDED = "not_ended"
+    NOTHING_TO_RETRY = "nothing_to_retry"  # every step that failed would fail again in the same way
+    UNKNOWN_STEP = "unknown_step"  # of a run that is to be taken up from there
+    CHANGED = "changed"  # the pipeline is another one now, and the step's surroundings with it
     SUCCEEDED = "succeeded"
     RUN_ENDED = "run_ended"  # a member of an ended run: the run is what can be retried
     RETAINED_NO_MORE = "retained_no_more"  # only its log is left
@@ -169,6 +191,7 @@ class MovedJob:
     status: JobStatus
     reason: Reason
     attempt: int
+    error: str | None = None
 
 
 class InitStatus(StrEnum):
@@ -184,6 +207,14 @@ class InitKey:
     plugin: str
     fingerprint: str
     config_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewInit:
+    """An init that is to run if this version of the plugin has had none: what for, and as which job."""
+
+    key: InitKey
+    job: NewJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +335,21 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A pipeline run with all that is known of it, read at one instant."""
+
+    job: Job
+    #: Oldest first; from the log where retention has taken their rows.
+    members: tuple[Job, ...]
+    #: The latest execution of the run and of each member, by job.
+    executions: Mapping[str, LogRow]
+    #: What the ledger tells of the run: steps that were bypassed, and why.
+    notes: tuple[LedgerRow, ...]
+    #: The graph that it follows; None when retention has taken it.
+    graph: Graph | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
     ready: int
     waiting: int
@@ -312,6 +358,29 @@ class QueueCounts:
     @property
     def depth(self) -> int:
         return self.ready + self.waiting + self.running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginDepth:
+    """One plugin's part of the queue; pipeline runs count under their own name."""
+
+    plugin: str
+    ready: int
+    waiting: int
+    running: int
+    #: When the job was submitted that could have started first.
+    oldest_ready_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Executions of a plugin that ended alike."""
+
+    plugin: str
+    status: LogStatus
+    executions: int
+    mean: timedelta
+    longest: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +419,8 @@ class ScheduleEntry:
     last_job_id: str | None = None
     last_fired_at: datetime | None = None
     paused_at: datetime | None = None
+    #: Since when it is defined as it is; the store's to say.
+    defined_at: datetime | None = None
 
 
 class OccurrenceOutcome(StrEnum):
@@ -406,6 +477,17 @@ class FiringAnswer(StrEnum):
     REFUSED_POLLS = "refused_polls"  # on demand only: too many polls are outstanding
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiringReport:
+    """What came of a firing, and of the runs that had to make way for it (`if_running: cancel`)."""
+
+    answer: FiringAnswer
+    #: They were queued and are dead now.
+    ended: tuple[MovedJob, ...] = ()
+    #: They run; their processes have to be ended.
+    stopping: tuple[str, ...] = ()
+
+
 # ---------------------------------------------------------------------------------------- deliveries
 
 
@@ -425,6 +507,8 @@ class Delivery:
     sequence: int
     state: str
     url: str
+    #: Scheme, host and port of the URL.
+    receiver: str
     body: str
     status: DeliveryStatus
     attempts: int
@@ -433,6 +517,26 @@ class Delivery:
     last_error: str | None
     created_at: datetime
     completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRoom:
+    """How many deliveries may be taken: in all, and for each receiver with what is under way there."""
+
+    all: int
+    each: int
+    busy: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, receiver: str) -> int:
+        return self.each - self.busy.get(receiver, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenDeliveries:
+    """Deliveries to send now, and when time alone will make the next one due."""
+
+    deliveries: tuple[Delivery, ...]
+    next_due_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,3 +587,50 @@ class Retention:
 class Pruned:
     rows: Mapping[str, int] = field(default_factory=dict)
     more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreVitals:
+    """The store as a thing on a disk."""
+
+    place: str
+    size: int
+    #: What was written and not yet moved to its place.
+    log_size: int
+    schema_version: int
+    #: The newest one that this program knows.
+    newest_schema: int
+    filesystem: str | None
+    #: What the database itself finds wrong with its files.
+    damage: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadEndings:
+    """Jobs of one command that failed for good."""
+
+    plugin: str
+    command: str
+    jobs: int
+    latest_job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubledReceiver:
+    """A receiver of state webhooks that refuses or does not answer."""
+
+    receiver: str
+    #: Tried in vain, and to be tried again.
+    waiting: int
+    dropped: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Troubles:
+    """What has gone wrong of late."""
+
+    #: When the newest entry of the ledger was written.
+    newest_at: datetime | None
+    endings: tuple[BadEndings, ...]
+    receivers: tuple[TroubledReceiver, ...]

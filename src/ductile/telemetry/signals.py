@@ -49,15 +49,28 @@ class Signal(StrEnum):
     JOB_CHILD_CONFLICT = "job.child_conflict"
     EVENT_UNROUTED = "event.unrouted"
     EVENT_DROPPED = "event.dropped"
+    STEP_BYPASSED = "step.bypassed"
     STATE_STALE = "state.stale"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_SKIPPED = "schedule.skipped"
     BREAKER_CHANGED = "breaker.changed"
     CLOCK_JUMPED = "clock.jumped"
     SURVIVOR_ENDED = "survivor.ended"
+    SURVIVOR_ALIVE = "survivor.alive"
     STORE_FULL = "store.full"
     STORE_FAILED = "store.failed"
     RETENTION_PRUNED = "retention.pruned"
+    DELIVERY_DELIVERED = "delivery.delivered"
+    DELIVERY_FAILED = "delivery.failed"
+    DELIVERY_DROPPED = "delivery.dropped"
+    WEBHOOK_LISTENING = "webhook.listening"
+    WEBHOOK_ACCEPTED = "webhook.accepted"
+    WEBHOOK_REFUSED = "webhook.refused"
+    WEBHOOK_FAULT = "webhook.fault"
+    API_LISTENING = "api.listening"
+    API_REQUEST = "api.request"
+    API_UNAUTHORIZED = "api.unauthorized"
+    API_FAULT = "api.fault"
 
 
 #: level, and what it tells. `docs/reference/signals.md` is tested against it.
@@ -93,15 +106,31 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.JOB_CHILD_CONFLICT: (Level.ERROR, "A child job existed already: a defect of Ductile."),
     Signal.EVENT_UNROUTED: (Level.DEBUG, "An event matched no route."),
     Signal.EVENT_DROPPED: (Level.ERROR, "An event had crossed too many hops and was not passed on."),
+    Signal.STEP_BYPASSED: (Level.INFO, "A step was bypassed, or a pipeline not started, by its `if`."),
     Signal.STATE_STALE: (Level.WARN, "A fact did not replace the state: a later-claimed job had written it."),
     Signal.SCHEDULE_FIRED: (Level.DEBUG, "A scheduled run was put on the queue."),
     Signal.SCHEDULE_SKIPPED: (Level.INFO, "A scheduled run was skipped, and why."),
     Signal.BREAKER_CHANGED: (Level.WARN, "A circuit breaker opened, closed or lets a probe through."),
     Signal.CLOCK_JUMPED: (Level.WARN, "The clock was set, or the machine slept."),
     Signal.SURVIVOR_ENDED: (Level.WARN, "A plugin process that had outlived its daemon was ended."),
+    Signal.SURVIVOR_ALIVE: (
+        Level.ERROR,
+        "A plugin process of an earlier daemon cannot be ended; the daemon does not start beside it.",
+    ),
     Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
     Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
     Signal.RETENTION_PRUNED: (Level.DEBUG, "What was kept long enough was removed."),
+    Signal.DELIVERY_DELIVERED: (Level.DEBUG, "A receiver accepted a state webhook."),
+    Signal.DELIVERY_FAILED: (Level.WARN, "A state webhook was not accepted; it will be sent again."),
+    Signal.DELIVERY_DROPPED: (Level.ERROR, "A state webhook was given up after its last attempt."),
+    Signal.WEBHOOK_LISTENING: (Level.INFO, "The listener for webhooks takes requests at this address."),
+    Signal.WEBHOOK_ACCEPTED: (Level.INFO, "A signed request was accepted; what it started is on disk."),
+    Signal.WEBHOOK_REFUSED: (Level.WARN, "A request to the listener for webhooks was refused, and why."),
+    Signal.WEBHOOK_FAULT: (Level.ERROR, "A webhook met a fault in Ductile itself; its sender was told 500."),
+    Signal.API_LISTENING: (Level.INFO, "The HTTP API takes requests at this address."),
+    Signal.API_REQUEST: (Level.INFO, "A request was answered; the token is told by its name."),
+    Signal.API_UNAUTHORIZED: (Level.WARN, "Somebody came with a token that nobody knows."),
+    Signal.API_FAULT: (Level.ERROR, "A request met a fault in Ductile itself; its caller was answered 500."),
 }
 
 

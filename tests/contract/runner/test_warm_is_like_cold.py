@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from builders.interpreters import other_interpreters
 from builders.zoo import a_python_plugin, a_run, an_environment, start
 from ductile.runner.port import Ending, Exited, Patience, Remains, Run, StartedBy, WarmStart
 from ductile.runner.spawn import SpawnRunner
@@ -142,3 +143,38 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
     ]
     assert warm == cold
     assert again == cold
+
+
+@pytest.fixture(params=other_interpreters() or [pytest.param("", marks=pytest.mark.skip("no other CPython"))])
+def interpreter(request: pytest.FixtureRequest) -> Path:
+    """Each CPython that this machine has besides ours."""
+    return other_interpreters()[request.param]
+
+
+async def test_scripts_do_the_same_under_another_interpreter(
+    both: Both, tmp_path: Path, interpreter: Path
+) -> None:
+    """ENGINE 12: a server of each version is right in it; a shebang may name any of them."""
+    differing = {}
+    for number, (name, text) in enumerate(SCRIPTS.items()):
+        plugin = a_python_plugin(tmp_path / str(number), for_interpreter(text, interpreter))
+        run = a_run(plugin, environment=an_environment(tmp_path / str(number)), request=b"one\ntwo\r\nthree")
+        cold, *warm = [observed(found) for found in await both.run(run)]
+        if any(found != cold for found in warm):
+            differing[name] = [cold, *warm]
+    assert differing == {}
+
+
+async def test_the_surroundings_are_the_same_under_another_interpreter(
+    both: Both, tmp_path: Path, interpreter: Path
+) -> None:
+    """ENGINE 12: whatever it can be asked."""
+    plugin = a_python_plugin(tmp_path / "plugin", for_interpreter(SURROUNDINGS, interpreter))
+    cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin))]
+    assert warm == cold
+    assert again == cold
+
+
+def for_interpreter(text: str, interpreter: Path) -> str:
+    """The script with a first line that names this one."""
+    return f"#!{interpreter}\n" + (text.partition("\n")[2] if text.startswith("#!") else text)

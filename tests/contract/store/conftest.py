@@ -17,8 +17,7 @@ async def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Async
     """Whatever a test did, the rules for rows at rest must hold when it is over."""
     factory = StoreFactory(kind=request.param, place=tmp_path)
     yield factory
-    if request.node.get_closest_marker("xfail") is None:
-        await factory.check_invariants(pruned=hasattr(request.module, "PRUNES"))
+    await factory.check_invariants(pruned=hasattr(request.module, "PRUNES"))
     await factory.close()
 
 

@@ -30,7 +30,7 @@ from ductile.store.values import CancelAnswer, JobFilter, Retention, RetryAnswer
 
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
-    assert await store.cancel(job_id, RULES) is CancelAnswer.CANCELLED
+    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.CANCELLED
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, Reason.CANCELLED, clock.now)
     assert await claim_all(store) == []
@@ -41,7 +41,7 @@ async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
 async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await run_next(store, failed())
-    assert await store.cancel(job_id, RULES) is CancelAnswer.CANCELLED
+    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.CANCELLED
     clock.advance(hours=2)
     assert (await store.release_due()).count == 0
     assert (await stored(store, job_id)).next_retry_at is None
@@ -57,7 +57,7 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
     rules = some_rules(a_route(source="echo"))
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
-    assert await store.cancel(job_id, rules) is CancelAnswer.REQUESTED
+    assert (await store.cancel(job_id, rules)).answer is CancelAnswer.REQUESTED
     asked = await stored(store, job_id)
     assert asked.status is JobStatus.RUNNING
     assert asked.cancel_requested_at is not None
@@ -78,7 +78,7 @@ async def test_asking_twice_is_told_once(store: Store, clock: Clock) -> None:
     await store.cancel(job_id, RULES)
     asked = (await stored(store, job_id)).cancel_requested_at
     clock.advance(seconds=9)
-    assert await store.cancel(job_id, RULES) is CancelAnswer.REQUESTED
+    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.REQUESTED
     assert (await stored(store, job_id)).cancel_requested_at == asked
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
@@ -100,13 +100,13 @@ async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> 
     await accept(store, a_new_job())
     job_id = (await run_next(store, outcome)).job_id
     before = await stored(store, job_id)
-    assert await store.cancel(job_id, RULES) is CancelAnswer.ALREADY_ENDED
+    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.ALREADY_ENDED
     assert await stored(store, job_id) == before
 
 
 async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
-    assert await store.cancel("nobody", RULES) is CancelAnswer.UNKNOWN_JOB
-    assert await store.retry("nobody") is RetryAnswer.UNKNOWN_JOB
+    assert (await store.cancel("nobody", RULES)).answer is CancelAnswer.UNKNOWN_JOB
+    assert await store.retry("nobody", some_rules()) is RetryAnswer.UNKNOWN_JOB
 
 
 # --------------------------------------------------------------------------------------------- retry
@@ -117,7 +117,7 @@ async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) 
     """SPEC 4.2: failed or dead → queued, attempt 1 again."""
     job_id = await accept(store, a_new_job(max_attempts=1))
     await run_next(store, failed(permanent=permanent))
-    assert await store.retry(job_id) is RetryAnswer.QUEUED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.QUEUED
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.MANUAL_RETRY, None)
     assert (job.attempt, job.completed_at, job.cancel_requested_at) == (1, None, None)
@@ -131,26 +131,26 @@ async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(store: 
     running = await claim_one(store)
     await store.cancel(job_id, RULES)
     await settle(store, running, failed())
-    assert await store.retry(job_id) is RetryAnswer.QUEUED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.QUEUED
     await run_next(store, ok())
     assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
 
 
 async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
     job_id = await accept(store, a_new_job())
-    assert await store.retry(job_id) is RetryAnswer.NOT_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.NOT_ENDED
     await claim_all(store)
-    assert await store.retry(job_id) is RetryAnswer.NOT_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.NOT_ENDED
     running = await stored(store, job_id)
     await settle(store, running, ok())
-    assert await store.retry(job_id) is RetryAnswer.SUCCEEDED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.SUCCEEDED
 
 
 async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:
     """ENGINE 2: the run is what can be retried."""
     await accept(store, a_new_job(run_id=an_id()))
     job_id = (await run_next(store, failed(permanent=True))).job_id
-    assert await store.retry(job_id) is RetryAnswer.RUN_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.RUN_ENDED
 
 
 async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, clock: Clock) -> None:
@@ -159,8 +159,8 @@ async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, c
     clock.advance(hours=25)
     await accept(store, a_new_job())
     await store.prune(Retention())
-    assert await store.retry(job_id) is RetryAnswer.RETAINED_NO_MORE
-    assert await store.cancel(job_id, RULES) is CancelAnswer.ALREADY_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryAnswer.RETAINED_NO_MORE
+    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.ALREADY_ENDED
 
 
 # ------------------------------------------------------------------------------------------ recovery

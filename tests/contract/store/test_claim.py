@@ -148,7 +148,7 @@ async def test_an_execution_is_counted_for_each_claim_and_never_reset(store: Sto
         await settle(store, job, failed())
         clock.advance(minutes=2)
         await store.release_due()
-    await store.retry(job_id)
+    await store.retry(job_id, RULES)
     job = await claim_one(store)
     assert (job.execution, job.attempt) == (3, 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -22,7 +23,7 @@ from ductile.core.jobs import Callback, NewJob
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
 from ductile.store.port import Store
-from ductile.store.values import Delivery, DeliveryReport, DeliveryStatus
+from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
 
 URL = "https://receiver.invalid/hook?secret=canary"
 KEYS = ["job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"]
@@ -41,8 +42,15 @@ async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
     return [json.loads(delivery.body) for delivery in await told(store, job_id)]
 
 
-async def take(store: Store, clock: Clock, limit: int = 100) -> list[Delivery]:
-    return list(await store.take_deliveries(limit=limit, retry_at=clock.now + timedelta(minutes=1)))
+async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
+    wanted = DeliveryRoom(all=limit, **{"each": limit, **room})
+    taken = await store.take_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
+    return list(taken.deliveries)
+
+
+async def delivered(store: Store, *deliveries: Delivery) -> None:
+    for one in deliveries:
+        await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
 
 
 async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> None:
@@ -102,7 +110,7 @@ async def test_recovery_tells_working_to_queued(store: Store) -> None:
 async def test_a_manual_retry_is_told(store: Store) -> None:
     job_id = await accept(store, a_told_job(max_attempts=1))
     await run_next(store, failed())
-    await store.retry(job_id)
+    await store.retry(job_id, some_rules())
     last = (await bodies(store, job_id))[-1]
     assert (last["state"], last["previous_state"], last["attempt"]) == ("queued", "failed", 1)
 
@@ -116,6 +124,20 @@ async def test_working_is_told_only_of_what_runs(store: Store) -> None:
     await settle(store, job, ok())
     await store.note_working(job_id, job.execution)
     assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "loading", "done"]
+
+
+async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store) -> None:
+    """SPEC 9.3: a POST on every transition, however quickly one follows the other."""
+    job_id = await accept(store, a_told_job())
+    job = await claim_one(store)
+    others = [accept(store, a_new_job()) for _ in range(50)]  # the writer has its hands full
+    await asyncio.gather(
+        *others,
+        store.note_working(job.id, job.execution),
+        store.settle(job.id, job.execution, ok(), RULES),
+    )
+    states = [body["state"] for body in await bodies(store, job_id)]
+    assert states == ["queued", "loading", "working", "done"]
 
 
 async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) -> None:
@@ -148,8 +170,73 @@ async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> Non
     """ENGINE 9: one with an untried predecessor is not due; another job's are."""
     first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
     await claim_all(store)
-    rounds = [[(one.job_id, one.sequence) for one in await take(store, clock)] for _ in range(3)]
-    assert rounds == [[(first, 1), (second, 1)], [(first, 2), (second, 2)], []]
+    one, other = await take(store, clock)
+    assert [(each.job_id, each.sequence) for each in (one, other)] == [(first, 1), (second, 1)]
+    assert await take(store, clock) == []  # both are on their way: what follows might overtake them
+    await delivered(store, other)
+    (next_one,) = await take(store, clock)
+    assert (next_one.job_id, next_one.sequence) == (second, 2)
+    await delivered(store, one)
+    (next_one,) = await take(store, clock)
+    assert (next_one.job_id, next_one.sequence) == (first, 2)
+
+
+async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
+    store: Store, clock: Clock
+) -> None:
+    """ENGINE 9: in order after a crash as well; once it has ended, however, later ones go out."""
+    await accept(store, a_told_job())
+    await claim_all(store)
+    await take(store, clock)
+    clock.advance(minutes=1)
+    (again,) = await take(store, clock)
+    assert (again.sequence, again.attempts) == (1, 2)
+    assert await take(store, clock) == []
+    later = clock.now + timedelta(minutes=5)
+    await store.report_delivery(DeliveryReport(id=again.id, delivered=False, retry_at=later))
+    assert [one.sequence for one in await take(store, clock)] == [2]
+
+
+async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> None:
+    """SPEC 9.3: a receiver that is busy or has much to get never keeps another from getting its own."""
+    slow, quick = "https://slow.invalid", "https://quick.invalid"
+    for url in (slow, slow, slow, quick):
+        await accept(store, a_new_job(callback=Callback(url=f"{url}/hook")))
+    taken = await take(store, clock, each=2)
+    assert sorted(one.receiver for one in taken) == [f"{quick}:443", f"{slow}:443", f"{slow}:443"]
+    assert await take(store, clock, each=2, busy={f"{slow}:443": 2}) == []
+    await accept(store, a_new_job(callback=Callback(url=f"{quick}/hook")))
+    assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 2})] == [
+        f"{quick}:443"
+    ]
+    assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 1})] == [
+        f"{slow}:443"
+    ]
+
+
+async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, clock: Clock) -> None:
+    """What waits for a report or for room is not waited for with a timer."""
+    room, later = DeliveryRoom(all=9, each=9), clock.now + timedelta(minutes=1)
+    assert (await store.take_deliveries(room, retry_at=later)).next_due_at is None
+    await accept(store, a_told_job())
+    await claim_all(store)
+    assert (await store.take_deliveries(room, retry_at=later)).next_due_at == later
+
+
+async def test_whoever_watches_the_outbox_is_told_after_the_commit(store: Store, clock: Clock) -> None:
+    """ENGINE 5: a wake-up is seen only when what it is about is on disk; nothing else wakes."""
+    grew = asyncio.Event()
+    store.watch_outbox(grew.set)
+    await accept(store, a_new_job(plugin="silent"))
+    await store.counts()
+    assert not grew.is_set()
+    await accept(store, a_told_job())
+    await asyncio.wait_for(grew.wait(), 10)
+    (one,) = await take(store, clock)
+    grew.clear()
+    await delivered(store, one)
+    assert await store.resend(one.id)
+    await asyncio.wait_for(grew.wait(), 10)
 
 
 async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFactory) -> None:
@@ -223,6 +310,7 @@ async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
     assert await store.resend(one.id)
     (again,) = await take(store, clock)
     assert (again.id, again.body, again.status) == (one.id, one.body, DeliveryStatus.PENDING)
+    assert again.attempts == 1
     assert not await store.resend("nobody")
 
 

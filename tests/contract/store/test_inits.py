@@ -10,8 +10,9 @@ from builders.jobs import a_new_job, failed, ok
 from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
 from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.outcomes import Interrupted
+from ductile.errors import RefusedError
 from ductile.store.port import Store
-from ductile.store.values import InitKey, InitStatus
+from ductile.store.values import ConfigOrigin, InitKey, InitStatus, NewInit
 
 KEY = InitKey(plugin="p", fingerprint="f", config_hash="c")
 
@@ -99,3 +100,27 @@ async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, r
     await store.end_queued(reason, RULES)
     again = an_init()
     assert (await store.begin_init(KEY, again)).job_id == again.id
+
+
+async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
+    """SPEC 10, 3.5: an answer for each; one that has run before is not run again."""
+    await store.begin_init(KEY, an_init())
+    await run_next(store, ok())
+    fresh = an_init()
+    inits = (
+        NewInit(key=KEY, job=an_init()),
+        NewInit(key=replace(KEY, plugin="q"), job=replace(fresh, plugin="q")),
+    )
+    done, begun = await store.record_config("h", ConfigOrigin.RELOAD, {}, inits)
+    assert (done.status, begun.status, begun.job_id) == (InitStatus.SUCCEEDED, InitStatus.PENDING, fresh.id)
+    assert [row.hash for row in await store.config_history(limit=9)] == ["h"]
+
+
+async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(store: Store) -> None:
+    """SPEC 10: it is the configuration with its inits, or nothing at all."""
+    unfit = replace(an_init(), plugin="q", payload={"text": "\ud800"})
+    inits = (NewInit(key=KEY, job=an_init()), NewInit(key=replace(KEY, plugin="q"), job=unfit))
+    with pytest.raises(RefusedError):
+        await store.record_config("h", ConfigOrigin.RELOAD, {}, inits)
+    assert await store.config_history(limit=9) == ()
+    assert await claim_all(store) == []

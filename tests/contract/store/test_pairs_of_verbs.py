@@ -15,6 +15,7 @@ from datetime import timedelta
 import pytest
 
 from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
+from builders.pipelines import begin_run, run_out, split, steps_rules, uses
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
 from ductile.core.admission import Caps
 from ductile.core.jobs import Callback, Job, Reason, SubmittedBy
@@ -25,6 +26,7 @@ from ductile.store.port import Store
 from ductile.store.values import (
     ConfigOrigin,
     DeliveryReport,
+    DeliveryRoom,
     Firing,
     InitKey,
     JobFilter,
@@ -38,6 +40,8 @@ from ductile.store.values import (
 RULES = some_rules(
     a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}
 )
+#: A pipeline whose steps are all of a run: a split with a join, and one more.
+FLOW = steps_rules(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
 TOLD = Callback(url="http://receiver.invalid/")
 ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
 
@@ -67,6 +71,8 @@ async def a_scene(factory: StoreFactory) -> Scene:
         (claim,) = await claim_all(store)
         await settle(store, claim.job, outcome)
     ended = [job.id for job in (await store.jobs(JobFilter(), limit=9)).rows]
+    failed_run = await begin_run(store, FLOW, dedupe_key="key:run", callback=TOLD)
+    await run_out(store, FLOW, {"s/x": failed(permanent=True)})
     lost = [
         await accept(store, a_new_job(submitted_by=SubmittedBy.SCHEDULER, dedupe_key=key))
         for key in ("key:b", None)
@@ -75,14 +81,21 @@ async def a_scene(factory: StoreFactory) -> Scene:
     await store.recover(RULES)
     for plugin, key in (("source", None), ("source", "key:a"), ("facts", None), ("echo", "key:c")):
         await accept(store, a_new_job(plugin, "poll" if plugin == "facts" else "handle", dedupe_key=key))
+    runs = [await begin_run(store, FLOW, dedupe_key="key:run", callback=TOLD) for _ in range(2)]
     running = [claim.job for claim in await claim_all(store)]
+    cancelled_run = await begin_run(store, FLOW)
+    running += [claim.job for claim in await claim_all(store)]
+    await store.cancel(cancelled_run, FLOW)
     queued = [
         await accept(store, a_new_job("source", dedupe_key="key:a")),
         await accept(store, a_new_job("echo", dedupe_key="key:c")),
         await accept(store, a_new_job(after_job_id=running[0].id, callback=TOLD)),
         await accept(store, a_new_job("other")),
         *lost,
+        await begin_run(store, FLOW),
+        *runs,
     ]
+    ended += [failed_run, cancelled_run]
     clock.advance(minutes=5)
     return Scene(store=store, clock=clock, running=running, queued=queued, ended=ended)
 
@@ -99,7 +112,7 @@ async def cancel_all(scene: Scene) -> None:
 
 async def retry_all(scene: Scene) -> None:
     for job_id in (*scene.ended, *scene.queued):
-        await scene.store.retry(job_id)
+        await scene.store.retry(job_id, some_rules())
 
 
 async def enqueue_some(scene: Scene) -> None:
@@ -118,7 +131,8 @@ async def fire(scene: Scene) -> None:
 
 async def deliver(scene: Scene) -> None:
     later = scene.clock.now + timedelta(minutes=1)
-    for delivery in await scene.store.take_deliveries(limit=3, retry_at=later):
+    taken = await scene.store.take_deliveries(DeliveryRoom(all=3, each=3), retry_at=later)
+    for delivery in taken.deliveries:
         await scene.store.report_delivery(DeliveryReport(id=delivery.id, delivered=True))
         await scene.store.resend(delivery.id)
 

@@ -255,7 +255,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.cancel(job.id, RULES))
+        answer = self.run(self.store.cancel(job.id, RULES)).answer
         if job.status in TERMINAL:
             assert answer is CancelAnswer.ALREADY_ENDED
         elif job.status is JobStatus.RUNNING:
@@ -268,7 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.retry(job.id))
+        answer = self.run(self.store.retry(job.id, RULES))
         if job.status in (JobStatus.FAILED, JobStatus.DEAD):
             assert answer is RetryAnswer.QUEUED
             job.attempt, job.cancelled, job.ended_at = 1, False, None

@@ -24,7 +24,7 @@ from builders.stores import (
 from ductile.core.jobs import Callback, Job, JobStatus, SubmittedBy
 from ductile.core.rules import FactRule
 from ductile.store.port import Store
-from ductile.store.values import DeliveryReport, LogFilter, NewContext, Retention
+from ductile.store.values import DeliveryReport, DeliveryRoom, LogFilter, NewContext, Retention
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -289,7 +289,9 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     """SPEC 4.9: and pending ones until they are over."""
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
-    one, other = await store.take_deliveries(limit=9, retry_at=clock.now + timedelta(days=99))
+    room = DeliveryRoom(all=9, each=9)
+    taken = await store.take_deliveries(room, retry_at=clock.now + timedelta(days=99))
+    one, other = taken.deliveries
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
     clock.advance(days=7)
     await store.prune(Retention())

@@ -22,7 +22,7 @@ from builders.stores import (
 )
 from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
 from ductile.core.firing import RunConditions
-from ductile.core.jobs import NewJob, Reason, SubmittedBy
+from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import PluginRules, Rules
@@ -79,9 +79,9 @@ async def history(store: Store) -> list[Occurrence]:
 async def test_the_schedules_there_are(store: Store) -> None:
     entries = [an_entry(schedule_id=name) for name in ("b", "a")]
     await store.put_schedules(entries)
-    assert await store.schedules() == tuple(reversed(entries))
+    assert await store.schedules() == tuple(replace(entry, defined_at=START) for entry in entries[::-1])
     await store.put_schedules(entries[:1])
-    assert await store.schedules() == tuple(entries[:1])
+    assert await store.schedules() == (replace(entries[0], defined_at=START),)
     await store.put_schedules([])
     assert await store.schedules() == ()
 
@@ -95,19 +95,23 @@ async def test_a_known_schedule_keeps_its_place(store: Store) -> None:
     assert (entry.next_at, entry.last_job_id) == (START + HOUR, job.id)
 
 
-async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store) -> None:
+async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store, clock: Clock) -> None:
     await store.put_schedules([an_entry()])
     await store.pause_schedule("p", "default", paused=True)
+    clock.advance(minutes=1)
+    await store.put_schedules([an_entry()])
+    assert [entry.defined_at for entry in await store.schedules()] == [START], "it is as it was"
     await store.put_schedules([an_entry(fingerprint="every 2h", next_at=START + 2 * HOUR)])
     (entry,) = await store.schedules()
     assert (entry.fingerprint, entry.next_at) == ("every 2h", START + 2 * HOUR)
+    assert entry.defined_at == clock.now
     assert entry.paused_at is not None
 
 
 async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: Clock) -> None:
     await store.put_schedules([an_entry()])
     job = a_scheduled_job(submitted_detail="default")
-    assert await store.fire(a_run(START, job)) is FiringAnswer.FIRED
+    assert (await store.fire(a_run(START, job))).answer is FiringAnswer.FIRED
     assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
     (entry,) = await store.schedules()
     assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
@@ -131,7 +135,7 @@ async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: St
     before = await whole_ledger(store)
     again = a_scheduled_job()
     late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
-    assert await store.fire(late) is FiringAnswer.ALREADY_FIRED
+    assert (await store.fire(late)).answer is FiringAnswer.ALREADY_FIRED
     assert await store.job(again.id) is None
     assert (await store.schedules())[0].next_at == START + HOUR
     assert await whole_ledger(store) == before
@@ -157,8 +161,8 @@ async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
     """ENGINE 8: (from, to, count)."""
     await store.put_schedules([an_entry()])
     for hour, reason, count in ((0, "running", 1), (1, "running", 3), (4, "window", 1), (5, "running", 1)):
-        answer = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
-        assert answer is FiringAnswer.SKIPPED
+        report = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
+        assert report.answer is FiringAnswer.SKIPPED
     assert [(row.nominal_at, row.until_at, row.count, row.reason) for row in await history(store)] == [
         (START, START + 3 * HOUR, 4, "running"),
         (START + 4 * HOUR, START + 4 * HOUR, 1, "window"),
@@ -182,7 +186,7 @@ async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, ho
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START))
     await store.fire(a_skip(START + HOUR, count=3))
-    assert await store.fire(a_skip(START + hour * HOUR)) is FiringAnswer.ALREADY_FIRED
+    assert (await store.fire(a_skip(START + hour * HOUR))).answer is FiringAnswer.ALREADY_FIRED
     (row,) = await history(store)
     assert row.count == 4
 
@@ -396,7 +400,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FiringAnswer, NewJob]:
     assert entry.nominal_at is not None
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
     firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
-    return await store.fire(firing), job
+    return (await store.fire(firing)).answer, job
 
 
 @pytest.mark.parametrize("meanwhile", ["gone", "paused", "fired", "edited"])
@@ -414,8 +418,8 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
         await store.put_schedules([an_entry(fingerprint="every 2h")])
     before = await whole_ledger(store)
     job = a_scheduled_job()
-    answer = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
-    assert answer is FiringAnswer.STALE
+    report = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
+    assert report.answer is FiringAnswer.STALE
     assert await store.job(job.id) is None
     assert await whole_ledger(store) == before
 
@@ -480,7 +484,14 @@ async def test_if_running_cancel(store: Store) -> None:
     await fire_next(store, conditions=cancelling)
     old = await claim_one(store)
     _, replaced = await fire_next(store, conditions=cancelling)
-    _, new = await fire_next(store, conditions=cancelling)
+    (entry,) = await store.schedules()
+    assert entry.nominal_at is not None
+    new = a_scheduled_job(submitted_detail="default")
+    report = await store.fire(a_run(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
+    assert [(job.id, job.status, job.reason) for job in report.ended] == [
+        (replaced.id, JobStatus.DEAD, Reason.CANCELLED)
+    ]
+    assert report.stopping == (old.id,)
     assert (await stored(store, old.id)).cancel_requested_at is not None
     assert (await stored(store, replaced.id)).reason is Reason.CANCELLED
     assert await claim_all(store) == []
@@ -506,7 +517,7 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
     jobs = [a_scheduled_job() for _ in range(3)]
     due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
     firing = a_run(START, jobs[0], occurrences=due, followers=tuple(jobs[1:]), conditions=conditions())
-    assert await store.fire(firing) is FiringAnswer.FIRED
+    assert (await store.fire(firing)).answer is FiringAnswer.FIRED
     for job in jobs:
         assert [claim.job.id for claim in await claim_all(store)] == [job.id]
         await settle(store, await stored(store, job.id), ok())

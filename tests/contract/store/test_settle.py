@@ -33,9 +33,11 @@ from builders.stores import (
 from ductile.core.jobs import Callback, Hold, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
+from ductile.core.keeping import MAX_STATE_BYTES
 from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Orphaned, Response
 from ductile.core.rules import FactRule
-from ductile.core.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
+from ductile.core.settle import MAX_EVENTS
+from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError
 from ductile.store.port import Store
 from ductile.store.values import Accepted, Deduplicated, Enqueued, JobFilter, LogFilter, Settled, Unsettled

@@ -661,3 +661,27 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
     await close_quietly(store)
+
+
+async def test_a_defect_in_the_writer_fails_everybody_and_hangs_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: whoever waits is told, whoever comes later too, and the store can still be closed."""
+    store = opened(path)
+    kept = await accept(store, a_new_job())
+
+    def defect() -> None:
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(20):
+        monkeypatch.setattr(store._writer, "_roll_back", defect)
+        others = [submit(store, a_new_job()) for _ in range(3)]
+        told = await together(store, broken_unit(store, ValueError()), *others)
+        assert all(isinstance(error, StoreError) for error in told), told
+        assert all(isinstance(error, StoreFailedError) for error in told[1:]), told
+        with pytest.raises(StoreFailedError, match="ZeroDivisionError"):
+            await submit(store, a_new_job())
+        await store.close()
+    again = opened(path)
+    assert [job.id for job in (await again.jobs(JobFilter(), limit=9)).rows] == [kept]
+    await again.close()

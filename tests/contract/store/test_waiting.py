@@ -107,7 +107,7 @@ async def test_a_manual_retry_waits_for_its_key(store: Store) -> None:
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, failed(permanent=True))
     second = await accept(store, a_new_job(dedupe_key="key:a"))
-    await store.retry(first)
+    await store.retry(first, RULES)
     assert (await stored(store, first)).hold is Hold.KEY
     assert (await run_next(store, ok())).job_id == second
     assert (await claim_one(store)).id == first

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -19,6 +22,7 @@ from ductile.core.jobs import JobStatus
 from ductile.core.rules import Rules
 from ductile.engine.dispatcher import Dispatcher
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.writer import Lane
 from ductile.store.values import Claim, Submission
 
 
@@ -37,12 +41,13 @@ class Pool:
             store, self._execute, lambda: snapshot, owner="test", failed=self._failed
         )
 
-    async def _execute(self, claim: Claim) -> None:
+    async def _execute(self, claim: Claim, makes_room: Callable[[], None]) -> None:
         self.running.add(claim.job.id)
         self.most = max(self.most, len(self.running))
         self.order.append(claim.job.id)
         self.changed.set()
         await self.gate.wait()
+        makes_room()
         await self.store.settle(claim.job.id, claim.job.execution, ok(), Rules())
         self.running.discard(claim.job.id)
         self.changed.set()
@@ -122,11 +127,44 @@ async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Pa
     await store.close()
 
 
+async def test_an_init_that_was_ended_before_its_claim_holds_nobody_up(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """ENGINE 13: cancelled or purged while it was queued; the plugin's jobs do not wait for it for ever."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    pool.gate.set()
+    init, first = replace(a_new_job("p"), command="init"), a_new_job("p")
+    await store.enqueue(Submission(jobs=(init, first)))
+    await store.cancel(init.id, Rules())
+    pool.dispatcher.initialise("p", init.id)
+    service = asyncio.create_task(pool.dispatcher.run())
+    await pool.until(lambda: pool.order == [first.id] and not pool.running)
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
+async def test_nothing_of_a_plugin_is_started_that_is_held(store: SqliteStore, tmp_path: Path) -> None:
+    """ENGINE 13: while a reload is being written, whose inits may have to come first."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    pool.gate.set()
+    held, other = a_new_job("p"), a_new_job("q")
+    await store.enqueue(Submission(jobs=(held, other)))
+    pool.dispatcher.hold(["p"])
+    service = asyncio.create_task(pool.dispatcher.run())
+    await pool.until(lambda: pool.order == [other.id] and not pool.running)
+    pool.dispatcher.hold()
+    await pool.until(lambda: pool.order == [other.id, held.id] and not pool.running)
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
 async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tmp_path: Path) -> None:
     """Nobody waits for the task of a job, so a failure in it must not be silent."""
     pool = Pool(store, a_snapshot(tmp_path))
 
-    async def fails(_claim: Claim) -> None:
+    async def fails(_claim: Claim, _makes_room: Callable[[], None]) -> None:
         raise RuntimeError("a defect")
 
     pool.dispatcher._execute = fails
@@ -137,4 +175,34 @@ async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tm
     assert str(pool.failures[0]) == "a defect"
     pool.dispatcher.stop()
     await service
+    await store.close()
+
+
+async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(tmp_path: Path) -> None:
+    """One fsync for a result and for what follows it; the claim comes second, so that the cap holds."""
+    ticks = count()
+    store = open_sqlite_store(
+        tmp_path / "state.db", clock=lambda: START + timedelta(seconds=next(ticks)), dice=Random(1)
+    )
+    pool = Pool(store, replace(a_snapshot(tmp_path), max_workers=1))
+    first, second = a_new_job(), a_new_job()
+    await store.enqueue(Submission(jobs=(first, second)))
+    service = asyncio.create_task(pool.dispatcher.run())
+    pool.dispatcher.wake()
+    await pool.until(lambda: pool.running == {first.id})
+    let_go = threading.Event()
+    held = store._writer.submit(Lane.SETTLE, lambda _session: let_go.wait(20))
+    pool.gate.set()
+    for _ in range(10):  # turns in which the result, and then the claim, are handed to the store
+        await asyncio.sleep(0)
+    let_go.set()
+    await held
+    await pool.until(lambda: second.id in pool.order and not pool.running)
+    pool.dispatcher.stop()
+    await service
+    ended, started = await store.job(first.id), await store.job(second.id)
+    assert ended is not None
+    assert started is not None
+    assert started.started_at == ended.completed_at
+    assert pool.most == 1
     await store.close()

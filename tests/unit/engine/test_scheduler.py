@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from builders.jobs import START, failed, ok
 from builders.scheduling import a_snapshot, clock_at, scheduling
 from builders.stores import stored, whole_ledger
+from ductile.config.secrets import Guarded
 from ductile.core.jobs import JobStatus, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.engine.scheduler import Refused, Started
+from ductile.errors import RefusedError
 
 HOUR = timedelta(hours=1)
 HOURLY = "p: {schedule: {every: 1h}}"
@@ -339,3 +342,21 @@ async def test_a_queued_job_of_the_schedule_is_stored_before_anybody_is_woken(tm
         (row,) = await bench.history()
         assert row.job_id is not None
         assert (await stored(bench.store, row.job_id)).status is JobStatus.QUEUED
+
+
+async def test_a_payload_that_cannot_be_stored_is_a_skip_and_stops_nobody(tmp_path: Path) -> None:
+    """SPEC 5.9: the occurrence is accounted for with its reason, and time goes on; a person is told."""
+    async with scheduling(tmp_path, "q: {schedule: {every: 1h}}") as bench:
+        wanted = a_snapshot(tmp_path, "p: {schedule: {every: 1h}}, q: {schedule: {every: 1h}}")
+        plugin = wanted.plugins["p"]
+        # Half a character, as a variable of the environment can hold it: no database takes it.
+        unfit = replace(plugin.schedules[0], payload=Guarded({"text": "\ud800"}, {}))
+        plugins = {**wanted.plugins, "p": replace(plugin, schedules=(unfit,))}
+        bench.snapshot = replace(wanted, plugins=plugins)
+        await bench.look()
+        await bench.clock.advance(hours=1)
+        assert await bench.told() == ["10:00:00 skipped x2 bad_payload"]
+        assert (await bench.entry()).next_at == START + 2 * HOUR
+        assert len(await bench.history(plugin="q")) == 2
+        with pytest.raises(RefusedError):
+            await bench.scheduler.run_now("p", "default")

@@ -77,6 +77,7 @@ async def test_cancel_ends_a_queued_run_at_once(tmp_path: Path) -> None:
         old = await stored(bench.store, first)
         assert (old.status, old.reason) == (JobStatus.DEAD, Reason.CANCELLED)
         assert bench.stopped == []
+        assert bench.ended == [first], "whoever waits for it is told"
         assert (await bench.entry()).next_at == START + 2 * HOUR
         assert len(await bench.start_all()) == 1
 
@@ -91,6 +92,7 @@ async def test_cancel_ends_everything_that_a_changed_policy_left_behind(tmp_path
         await bench.reload(queue.replace("queue", "cancel"))
         await bench.clock.advance(hours=1)
         assert bench.stopped == [running.id]
+        assert set(bench.ended) == set(queued)
         assert {(await stored(bench.store, job)).status for job in queued} == {JobStatus.DEAD}
         assert await bench.start_all() == []
         await bench.end(running, Ended(reason=Reason.CANCELLED, error="cancelled"))
@@ -137,14 +139,14 @@ async def test_a_plan_that_is_overtaken_changes_nothing(tmp_path: Path) -> None:
         job = await bench.start_next()
         before_pause = await a_firing(bench)
         await bench.scheduler.pause("p", "default")
-        assert await bench.store.fire(before_pause) is FiringAnswer.STALE
+        assert (await bench.store.fire(before_pause)).answer is FiringAnswer.STALE
         await bench.scheduler.resume("p", "default")
         before_end = await a_firing(bench)
         await bench.clock.advance(minutes=1)
         await bench.end(job, ok())
-        assert await bench.store.fire(before_end) is FiringAnswer.STALE
+        assert (await bench.store.fire(before_end)).answer is FiringAnswer.STALE
         await bench.reload("q: {}")
-        assert await bench.store.fire(before_end) is FiringAnswer.STALE
+        assert (await bench.store.fire(before_end)).answer is FiringAnswer.STALE
         assert (await bench.store.counts()).depth == 0
 
 
@@ -152,8 +154,8 @@ async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
     """ENGINE 8: whoever comes second finds the schedule elsewhere."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
-        answers = await asyncio.gather(*(bench.store.fire(firing) for _ in range(5)))
-        assert sorted(answers) == ["fired", *["stale"] * 4]
+        reports = await asyncio.gather(*(bench.store.fire(firing) for _ in range(5)))
+        assert sorted(report.answer for report in reports) == ["fired", *["stale"] * 4]
 
 
 async def test_a_run_that_may_not_start_any_more_is_a_skip(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ async def test_a_run_that_may_not_start_any_more_is_a_skip(tmp_path: Path) -> No
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         await accept(bench.store, a_new_job("p", "poll"))
-        assert await bench.store.fire(firing) is FiringAnswer.SKIPPED
+        assert (await bench.store.fire(firing)).answer is FiringAnswer.SKIPPED
         assert await bench.told() == ["11:00:00 skipped outstanding_polls"]
         assert (await bench.entry()).last_job_id is None
 
@@ -173,7 +175,7 @@ async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> N
         await bench.clock.advance(hours=1)
         await bench.run_next(ok())
         again = replace(firing, planned_from=await bench.entry())
-        assert await bench.store.fire(again) is FiringAnswer.SKIPPED
+        assert (await bench.store.fire(again)).answer is FiringAnswer.SKIPPED
         assert await bench.told() == ["11:00:00 ran"]
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from builders.zoo import an_executable
-from ductile.runner.warm.eligibility import Interpreter, StartsCold, find_interpreter
+from ductile.runner.port import Run, WarmStart
+from ductile.runner.warm.eligibility import (
+    Interpreter,
+    StartsCold,
+    WarmPlan,
+    find_interpreter,
+    plan_warm_start,
+)
 
 
 @pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
@@ -52,3 +60,23 @@ def test_env_takes_the_first_on_the_path_that_can_be_run(tmp_path: Path) -> None
     assert find_interpreter("/usr/bin/env python3", path) == Interpreter(path=str(right), argv0="python3")
     assert isinstance(find_interpreter("/usr/bin/env python3", str(tmp_path / "a")), StartsCold)
     assert isinstance(find_interpreter("/usr/bin/env python3", None), StartsCold)
+
+
+def test_a_first_line_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    """It is remembered for as long as the file looks the same, and no longer; so is its mode."""
+    plugin = tmp_path / "run"
+    run = Run(
+        entrypoint=str(plugin),
+        request=b"",
+        environment={},
+        directory=str(tmp_path),
+        timeout=timedelta(0),
+        warm=WarmStart(),
+    )
+    plugin.write_text("#!/bin/sh\n", encoding="utf-8")
+    plugin.chmod(0o755)
+    assert isinstance(plan_warm_start(run), StartsCold)
+    plugin.write_text("#!/opt/bin/python3\n", encoding="utf-8")
+    assert isinstance(plan_warm_start(run), WarmPlan)
+    plugin.chmod(0o644)
+    assert isinstance(plan_warm_start(run), StartsCold)

@@ -7,6 +7,9 @@ import os
 import signal
 from datetime import timedelta
 
+import pytest
+
+from ductile.runner import supervision
 from ductile.runner.leader import OnExit
 from ductile.runner.pipes import PipeEnds, open_pipes
 from ductile.runner.port import (
@@ -17,6 +20,7 @@ from ductile.runner.port import (
     Run,
     RunnerLost,
     StartedBy,
+    Stopped,
 )
 from ductile.runner.supervision import Supervised
 
@@ -29,11 +33,13 @@ class SlowWord:
     def __init__(self) -> None:
         self.exited = False
         self.told: OnExit | None = None
+        self.watched = asyncio.Event()
         self.signals: list[signal.Signals] = []
         self.reaped = False
 
     def watch(self, on_exit: OnExit) -> None:
         self.told = on_exit
+        self.watched.set()
 
     def has_exited(self) -> bool:
         return self.exited
@@ -49,9 +55,11 @@ class SlowWord:
         self.told(status)
 
 
-def supervised(leader: SlowWord, pipes: PipeEnds, patience: Patience) -> Supervised:
-    """A process whose deadline is now."""
-    run = Run(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timedelta(0))
+def supervised(
+    leader: SlowWord, pipes: PipeEnds, patience: Patience, *, timeout: timedelta = timedelta(0)
+) -> Supervised:
+    """A process whose deadline is now, unless told otherwise."""
+    run = Run(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timeout)
     return Supervised(
         leader=leader,
         ours=pipes.ours,
@@ -104,3 +112,39 @@ async def test_an_end_that_nobody_tells_is_given_up() -> None:
     assert isinstance(await process.wait(), RunnerLost)
     leader.tell(ExitStatus(exit_code=0))
     assert isinstance(await process.wait(), RunnerLost)
+
+
+async def test_a_leader_is_looked_at_when_its_pipes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most plugins end within a moment: until then only their pipes are watched."""
+    monkeypatch.setattr(supervision, "_MOMENT", 3600)
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    await deadline_passes()
+    assert leader.told is None
+    pipes.close_theirs()
+    await asyncio.wait_for(leader.watched.wait(), 20)
+    leader.tell(ExitStatus(exit_code=0))
+    assert isinstance(await process.wait(), Exited)
+
+
+async def test_a_leader_that_goes_on_is_watched_though_its_pipes_are_open() -> None:
+    """SPEC 3.4: whoever else holds a pipe cannot hide the leader's end."""
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(for_leftovers=0), timeout=timedelta(hours=1))
+    await asyncio.wait_for(leader.watched.wait(), 20)
+    leader.tell(ExitStatus(exit_code=0))
+    ending = await process.wait()
+    assert isinstance(ending, Exited)
+    assert ending.remains.leftovers
+    pipes.close_theirs()
+
+
+async def test_a_leader_that_is_stopped_is_watched_from_then_on() -> None:
+    """Its end must be seen even if others keep its pipes open."""
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(for_leftovers=0), timeout=timedelta(hours=1))
+    process.stop()
+    assert leader.told is not None
+    leader.tell(ExitStatus(signal=signal.SIGTERM))
+    assert isinstance(await process.wait(), Stopped)
+    pipes.close_theirs()

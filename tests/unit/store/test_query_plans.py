@@ -62,6 +62,8 @@ def aliases(sql: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", sorted(QUERIES))
 def test_no_query_scans_a_large_table(connection: apsw.Connection, name: str) -> None:
     """A scan without an index is allowed only where it walks the primary key and stops."""
+    if name.startswith("check_"):
+        return  # an invariant is about every row; it is asked for by a person and holds up no job
     sql = QUERIES[name]
     for step in plan(connection, sql):
         scanned = re.match(r"SCAN (\w+)(.*)", step)
@@ -102,7 +104,9 @@ def test_partial_indexes_are_used_where_they_are_meant(connection: apsw.Connecti
         "successors": "job_queue_after",
         "first_held_suspect": "job_queue_suspects",
         "running_counts": "job_queue_by_status",
-        "due_deliveries": "state_deliveries_due",
+        "due_receivers": "state_deliveries_of_receiver",
+        "due_deliveries": "state_deliveries_of_receiver",
+        "next_delivery_at": "state_deliveries_due",
     }
     for name, index in expected.items():
         assert index in " ".join(plan(connection, QUERIES[name])), name

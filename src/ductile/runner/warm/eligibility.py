@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ductile.runner.port import Run
 from ductile.runner.start_faults import shebang
@@ -55,21 +56,40 @@ def plan_warm_start(run: Run) -> WarmPlan | StartsCold:
         return StartsCold(reason="warm start needs Linux")
     if run.warm is None:
         return StartsCold(reason="warm start is off for this plugin")
+    # The first line comes first: most plugins that start cold do so because of it.
+    found = _interpreter_of(run.entrypoint, run.environment.get("PATH"))
+    if isinstance(found, StartsCold):
+        return found
     if changing := sorted(name for name in run.environment if name.startswith(_CHANGE_THE_START)):
         return StartsCold(reason=f"{changing[0]} is set, which changes how an interpreter starts")
     if any("\0" in word for pair in run.environment.items() for word in pair):
         return StartsCold(reason="its environment is not possible")
-    if not (_is_executable_file(run.entrypoint) and os.path.isdir(run.directory)):  # noqa: PTH112 - hot path
-        return StartsCold(reason="the entrypoint cannot be run")
-    found = find_interpreter(shebang(run.entrypoint), run.environment.get("PATH"))
-    if isinstance(found, StartsCold):
-        return found
+    if not os.path.isdir(run.directory):  # noqa: PTH112 - hot path
+        return StartsCold(reason="its working directory does not exist")
     key = ServerKey(
         interpreter=found.path,
         preload=tuple(sorted(set(run.warm.preload))),
         environment=_server_environment(run.environment),
     )
     return WarmPlan(key=key, argv0=found.argv0)
+
+
+def _interpreter_of(entrypoint: str, search_path: str | None) -> Interpreter | StartsCold:
+    try:
+        found = os.stat(entrypoint)  # noqa: PTH116 - hot path
+    except OSError:
+        return StartsCold(reason="the entrypoint cannot be run")
+    looks = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    first_line = _read_first_line(entrypoint, looks)
+    return first_line if isinstance(first_line, StartsCold) else find_interpreter(first_line, search_path)
+
+
+@lru_cache(maxsize=256)
+def _read_first_line(entrypoint: str, _looks: tuple[int, ...]) -> str | StartsCold:
+    """Read once for as long as the file looks the same: to look costs a tenth of reading."""
+    if not _is_executable_file(entrypoint):
+        return StartsCold(reason="the entrypoint cannot be run")
+    return shebang(entrypoint) or ""
 
 
 def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | StartsCold:

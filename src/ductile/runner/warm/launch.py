@@ -49,10 +49,11 @@ async def launch(
     unfit = await _hear(ours, key, within)
     if unfit is None:
         try:
-            leader = lead(popen, asyncio.get_running_loop())
+            leader = lead(popen.pid, asyncio.get_running_loop())
         except OSError as error:
             unfit = _not_started(key, error)
         else:
+            popen.returncode = 0  # the leader waits for it from here on, and Popen must not
             return ServerLink(control=ours, leader=leader, on_change=on_change)
     ours.close()
     await asyncio.to_thread(_end, popen)

@@ -24,7 +24,7 @@ _THREADS = 2
 
 class Readers:
     def __init__(self, path: Path, queries: Mapping[str, Query], clock: Callable[[], datetime]) -> None:
-        self._path = path
+        self.path = path
         self._queries = queries
         self._clock = clock
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
@@ -39,7 +39,7 @@ class Readers:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
 
     def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
-        with translated(self._path):
+        with translated(self.path):
             connection = self._connection()
             session = SqliteSession(connection, self._queries, Random(0), self._clock())
             connection.execute("BEGIN").fetchall()
@@ -53,7 +53,7 @@ class Readers:
     def _connection(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            connection = self._own.connection = open_reader(self._path)
+            connection = self._own.connection = open_reader(self.path)
             self._opened.append(connection)
         return connection
 

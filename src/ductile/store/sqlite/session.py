@@ -50,7 +50,7 @@ def load_compiled(package: str) -> dict[str, Query]:
 class SqliteSession:
     """Named queries on one connection. `begin_at` sets the instant of the transaction that follows."""
 
-    __slots__ = ("_connection", "_execute", "_last_stamp", "_queries", "dice", "now", "stamp")
+    __slots__ = ("_connection", "_execute", "_last_stamp", "_queries", "dice", "has_mail", "now", "stamp")
 
     def __init__(
         self, connection: apsw.Connection, queries: Mapping[str, Query], dice: Random, now: datetime
@@ -59,11 +59,14 @@ class SqliteSession:
         self._execute = connection.execute
         self._queries = queries
         self._last_stamp = ""
+        #: Whether the transaction has made a delivery due.
+        self.has_mail = False
         self.dice = dice
         self.now = now
         self.stamp = format_instant(now)
 
     def begin_at(self, now: datetime) -> None:
+        self.has_mail = False
         self.now = now
         self.stamp = self._last_stamp = max(format_instant(now), self._last_stamp)
 
@@ -90,6 +93,9 @@ class SqliteSession:
     def run(self, query: str, /, **values: Cell) -> None:
         sql, in_order = self._queries[query]
         self._execute(sql, in_order(values))
+
+    def outbox_grew(self) -> None:
+        self.has_mail = True
 
     def change(self, query: str, /, **values: Cell) -> None:
         self.run(query, **values)

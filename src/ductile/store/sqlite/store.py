@@ -15,25 +15,29 @@ from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun
+from ductile.store.invariants import Invariant
 from ductile.store.sqlite.connection import open_writer, translated
 from ductile.store.sqlite.migrate import migrate
 from ductile.store.sqlite.readers import Readers
 from ductile.store.sqlite.session import SqliteSession, load_compiled
+from ductile.store.sqlite.vitals import read_vitals
 from ductile.store.sqlite.writer import Lane, Writer
 from ductile.store.values import (
     BreakerRow,
     BreakerTransitionRow,
-    CancelAnswer,
+    Cancelling,
     Claim,
     ConfigOrigin,
     ConfigRecord,
     Delivery,
     DeliveryReport,
+    DeliveryRoom,
     DeliveryStatus,
     Enqueued,
     FactRow,
     Firing,
-    FiringAnswer,
+    FiringReport,
     InitAnswer,
     InitKey,
     JobFilter,
@@ -42,30 +46,41 @@ from ductile.store.values import (
     LogRow,
     Moved,
     NewContext,
+    NewInit,
     Occurrence,
+    Overdue,
     Page,
+    PluginDepth,
     PluginState,
     Pruned,
     QueueCounts,
     Released,
     Retention,
     RetryAnswer,
+    RunRecord,
     ScheduleEntry,
     SettleAnswer,
     StoredEvent,
+    StoreVitals,
     Submission,
+    TakenDeliveries,
+    Tally,
     TransitionRow,
+    Troubles,
 )
 from ductile.store.verbs import (
     breakers,
+    checking,
     claim,
     deliveries,
+    ending,
+    enqueue,
     holds,
     inits,
     reading,
+    retry,
     schedules,
     settle,
-    submit,
     upkeep,
 )
 
@@ -93,7 +108,7 @@ class SqliteStore:
     # -- jobs
 
     async def enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
-        return await self._write(Lane.ENQUEUE, lambda session: submit.enqueue(session, submission))
+        return await self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission))
 
     async def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
         return await self._write(
@@ -107,7 +122,8 @@ class SqliteStore:
         )
 
     async def note_working(self, job_id: str, execution: int) -> None:
-        await self._write(Lane.CLAIM, lambda session: claim.note_working(session, job_id, execution))
+        # In the lane of settling: the end of a quick job must not overtake the news that it works.
+        await self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))
 
     async def settle(self, job_id: str, execution: int, outcome: Outcome, rules: Rules) -> SettleAnswer:
         evidence = outcome.evidence
@@ -117,11 +133,19 @@ class SqliteStore:
             size=len(evidence.stdout or "") + len(evidence.stderr or ""),
         )
 
-    async def cancel(self, job_id: str, rules: Rules) -> CancelAnswer:
-        return await self._write(Lane.SETTLE, lambda session: settle.cancel(session, job_id, rules))
+    async def cancel(self, job_id: str, rules: Rules) -> Cancelling:
+        return await self._write(Lane.SETTLE, lambda session: ending.cancel(session, job_id, rules))
 
-    async def retry(self, job_id: str) -> RetryAnswer:
-        return await self._write(Lane.ENQUEUE, lambda session: settle.retry(session, job_id))
+    async def cancel_overdue(self, rules: Rules) -> Overdue:
+        return await self._write(Lane.SETTLE, lambda session: ending.cancel_overdue(session, rules))
+
+    async def retry(self, job_id: str, rules: Rules) -> RetryAnswer:
+        return await self._write(Lane.ENQUEUE, lambda session: retry.retry(session, job_id, rules))
+
+    async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+        return await self._write(
+            Lane.ENQUEUE, lambda session: retry.rerun(session, run_id, step_path, run, rules)
+        )
 
     async def release_due(self) -> Released:
         return await self._write(Lane.CLAIM, holds.release_due)
@@ -130,14 +154,14 @@ class SqliteStore:
         return await self._write(Lane.CLAIM, holds.clamp_waits)
 
     async def recover(self, rules: Rules) -> Moved:
-        return await self._write(Lane.SETTLE, lambda session: settle.recover(session, rules))
+        return await self._write(Lane.SETTLE, lambda session: ending.recover(session, rules))
 
     async def end_queued(
         self, reason: Reason, rules: Rules, *, plugins: Sequence[str] | None = None, keep: bool = False
     ) -> Moved:
         return await self._write(
             Lane.MAINTENANCE,
-            lambda session: settle.end_queued(session, reason, rules, plugins=plugins, keep=keep),
+            lambda session: ending.end_queued(session, reason, rules, plugins=plugins, keep=keep),
         )
 
     async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
@@ -150,6 +174,9 @@ class SqliteStore:
 
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
         return await self._read(lambda session: reading.jobs(session, where, limit=limit, cursor=cursor))
+
+    async def job_ids(self, beginning: str, *, limit: int) -> tuple[str, ...]:
+        return await self._read(lambda session: reading.job_ids(session, beginning, limit=limit))
 
     async def tree(self, job_id: str) -> tuple[Job, ...]:
         return await self._read(lambda session: reading.tree(session, job_id))
@@ -169,8 +196,17 @@ class SqliteStore:
     async def context(self, context_id: str) -> NewContext | None:
         return await self._read(lambda session: reading.context(session, context_id))
 
+    async def run(self, run_id: str) -> RunRecord | None:
+        return await self._read(lambda session: reading.run(session, run_id))
+
     async def counts(self) -> QueueCounts:
         return await self._read(reading.counts)
+
+    async def depths(self) -> tuple[PluginDepth, ...]:
+        return await self._read(reading.depths)
+
+    async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
+        return await self._read(lambda session: reading.tallies(session, since=since, latest=latest))
 
     async def outstanding(self, plugin: str, command: str) -> int:
         return await self._read(lambda session: reading.outstanding(session, plugin, command))
@@ -202,7 +238,7 @@ class SqliteStore:
     async def schedules(self) -> tuple[ScheduleEntry, ...]:
         return await self._read(reading.schedules)
 
-    async def fire(self, firing: Firing) -> FiringAnswer:
+    async def fire(self, firing: Firing) -> FiringReport:
         return await self._write(Lane.ENQUEUE, lambda session: schedules.fire(session, firing))
 
     async def pause_schedule(self, plugin: str, schedule_id: str, *, paused: bool) -> bool:
@@ -219,9 +255,12 @@ class SqliteStore:
 
     # -- deliveries
 
-    async def take_deliveries(self, *, limit: int, retry_at: datetime) -> tuple[Delivery, ...]:
+    def watch_outbox(self, grew: Callable[[], None]) -> None:
+        self._writer.watch_outbox(grew)
+
+    async def take_deliveries(self, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
         return await self._write(
-            Lane.CLAIM, lambda session: deliveries.take(session, limit=limit, retry_at=retry_at)
+            Lane.CLAIM, lambda session: deliveries.take(session, room, retry_at=retry_at)
         )
 
     async def report_delivery(self, report: DeliveryReport) -> None:
@@ -229,6 +268,9 @@ class SqliteStore:
 
     async def resend(self, delivery_id: str) -> bool:
         return await self._write(Lane.ENQUEUE, lambda session: deliveries.resend(session, delivery_id))
+
+    async def delivery(self, delivery_id: str) -> Delivery | None:
+        return await self._read(lambda session: reading.delivery(session, delivery_id))
 
     async def deliveries(
         self,
@@ -252,9 +294,15 @@ class SqliteStore:
     async def ledger_range(self) -> tuple[int, int]:
         return await self._read(reading.ledger_range)
 
-    async def record_config(self, config_hash: str, origin: ConfigOrigin, content: JsonObject) -> None:
-        await self._write(
-            Lane.ENQUEUE, lambda session: upkeep.record_config(session, config_hash, origin, content)
+    async def record_config(
+        self,
+        config_hash: str,
+        origin: ConfigOrigin,
+        content: JsonObject,
+        inits: Sequence[NewInit] = (),
+    ) -> tuple[InitAnswer, ...]:
+        return await self._write(
+            Lane.ENQUEUE, lambda session: upkeep.record_config(session, config_hash, origin, content, inits)
         )
 
     async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:
@@ -265,6 +313,17 @@ class SqliteStore:
 
     async def prune(self, retention: Retention) -> Pruned:
         return await self._write(Lane.MAINTENANCE, lambda session: upkeep.prune(session, retention))
+
+    # -- looking at the store itself
+
+    async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
+        return await self._read(lambda session: checking.violations(session, invariant, limit=limit))
+
+    async def vitals(self) -> StoreVitals:
+        return await self._read(lambda session: read_vitals(session, self._readers.path))
+
+    async def troubles(self, *, since: datetime) -> Troubles:
+        return await self._read(lambda session: checking.troubles(session, since))
 
 
 def open_sqlite_store(path: Path, *, clock: Callable[[], datetime], dice: Random) -> SqliteStore:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
@@ -80,6 +81,7 @@ class Writer:
         self._idle = False
         self._failure: StoreFailedError | None = None
         self._wal_pages = 0
+        self._outbox_watcher: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
         self._thread.start()
@@ -94,8 +96,17 @@ class Writer:
                 self._refuse_if_unfit(lane)
             self._lanes[lane].append(unit)
             if self._idle:
-                self._work_waits.notify()
+                # At the end of this turn of the loop: whoever submits within it shares the commit.
+                self._idle = False
+                unit.loop.call_soon(self._end_idleness)
         return unit.future
+
+    def _end_idleness(self) -> None:
+        with self._work_waits:
+            self._work_waits.notify()
+
+    def watch_outbox(self, grew: Callable[[], None]) -> None:
+        self._outbox_watcher = (asyncio.get_running_loop(), grew)
 
     def _refuse_if_unfit(self, lane: Lane) -> None:
         if self._failure is not None:
@@ -163,6 +174,8 @@ class Writer:
             raise
         finally:
             self._tell(batch)
+            if self._session.has_mail:
+                self._tell_outbox()
 
     def _begin(self) -> None:
         if self._failure is not None:
@@ -263,6 +276,13 @@ class Writer:
                 loop.call_soon_threadsafe(_resolve, told)
             except RuntimeError:  # the loop is closed: nobody is waiting any more
                 continue
+
+    def _tell_outbox(self) -> None:
+        """Once for all that a batch has put there; if it was rolled back, somebody looks in vain."""
+        if self._outbox_watcher is not None:
+            loop, grew = self._outbox_watcher
+            with suppress(RuntimeError):  # the loop is closed: nobody is watching any more
+                loop.call_soon_threadsafe(grew)
 
     # -- the write-ahead log
 

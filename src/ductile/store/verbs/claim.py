@@ -12,6 +12,8 @@ from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values import Claim
+from ductile.store.verbs.runs import step_of
+from ductile.store.verbs.settle import claim_run
 from ductile.store.verbs.writing import write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
@@ -56,26 +58,50 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     write_transition(session, _CLAIMED, job, execution=job.execution)
     if job.callback is not None:
         write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
-    return _with_surroundings(session, job)
+    run = None if job.run_id is None else session.one("job_for_settle", id=job.run_id)
+    return _with_surroundings(session, job, None if run is None else _claim_run(session, read_job(run)))
 
 
-def _with_surroundings(session: Session, job: Job) -> Claim:
+def _claim_run(session: Session, run: Job) -> Job:
+    """A run starts when the first of its steps does."""
+    return claim_run(session, run) if run.status is JobStatus.QUEUED else run
+
+
+def _with_surroundings(session: Session, job: Job, run: Job | None) -> Claim:
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
     state = session.one("plugin_state", plugin=job.plugin)
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
+    graph, step = step_of(session, job) or (None, None)
     return Claim(
         job=job,
         event=None if event is None else read_event(event),
         state={} if state is None else object_or_none(state[0]) or {},
         baggage={} if context is None else object_or_none(context[1]) or {},
+        pipeline=None if graph is None else graph.pipeline,
+        timeout=None if step is None else step.timeout,
+        run_is_followed=run is not None and run.callback is not None,
     )
 
 
 def note_working(session: Session, job_id: str, execution: int) -> None:
-    """Tell the caller's URL that the plugin has its request, if this execution still runs."""
+    """Tell the caller's URL that the plugin has its request, if this execution still runs.
+
+    A run is at work when the first of its steps is, so for that its caller is told as well.
+    """
     row = session.one("job_for_settle", id=job_id)
     if row is None:
         return
     job = read_job(row)
-    if job.status is JobStatus.RUNNING and job.execution == execution and job.callback is not None:
+    if job.status is not JobStatus.RUNNING or job.execution != execution:
+        return
+    _tell_working(session, job)
+    if job.run_id is None or (row := session.one("job_for_settle", id=job.run_id)) is None:
+        return
+    told = session.one("callback_state", job_id=job.run_id)
+    if told is not None and told[0] == CallbackState.LOADING:
+        _tell_working(session, read_job(row))
+
+
+def _tell_working(session: Session, job: Job) -> None:
+    if job.callback is not None:
         write_callback(session, _TOLD_WORKING, job_id=job.id, attempt=job.attempt, callback=job.callback)

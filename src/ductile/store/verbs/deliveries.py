@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from ductile.core.instants import format_instant
+from ductile.core.instants import format_instant, parse_instant
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.store.rows import read_delivery, text_or_none
 from ductile.store.session import Session
-from ductile.store.values import Delivery, DeliveryReport, DeliveryStatus
+from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus, TakenDeliveries
 from ductile.store.verbs.writing import write_ledger
 
 
-def take(session: Session, *, limit: int, retry_at: datetime) -> tuple[Delivery, ...]:
+def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
     """Count the attempt before it is made: a crash while sending must not make it endless."""
-    rows = session.all("due_deliveries", now=format_instant(session.now), limit=limit)
-    taken = [read_delivery(row) for row in rows]
+    now = format_instant(session.now)
+    taken: list[Delivery] = []
+    for (receiver,) in session.all("due_receivers", now=now):
+        limit = min(room.of(receiver), room.all - len(taken))
+        if limit > 0:
+            rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
+            taken += [read_delivery(row) for row in rows]
     for delivery in taken:
         session.run(
             "count_attempt",
@@ -24,7 +29,11 @@ def take(session: Session, *, limit: int, retry_at: datetime) -> tuple[Delivery,
             retry_at=format_instant(retry_at),
             retry_wait=_seconds_until(session, retry_at),
         )
-    return tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken)
+    following = session.one("next_delivery_at", now=now)
+    return TakenDeliveries(
+        deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
+        next_due_at=parse_instant(following[0]) if following and following[0] else None,
+    )
 
 
 def report(session: Session, outcome: DeliveryReport) -> None:
@@ -68,4 +77,7 @@ def _seconds_until(session: Session, instant: datetime) -> float:
 
 
 def resend(session: Session, delivery_id: str) -> bool:
-    return session.one("resend_delivery", id=delivery_id, at=format_instant(session.now)) is not None
+    found = session.one("resend_delivery", id=delivery_id, at=format_instant(session.now)) is not None
+    if found:
+        session.outbox_grew()
+    return found

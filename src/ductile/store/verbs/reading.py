@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import TypeVar
 
-from ductile.core.instants import parse_instant
+from ductile.core.instants import format_instant, parse_instant
 from ductile.core.jobs import Job, JobStatus, Reason, Transition
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
+from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import LogStatus
 from ductile.store.cursors import decode_cursor, encode_cursor
 from ductile.store.rows import (
@@ -40,12 +42,16 @@ from ductile.store.values import (
     NewContext,
     Occurrence,
     Page,
+    PluginDepth,
     PluginState,
     QueueCounts,
+    RunRecord,
     ScheduleEntry,
     StoredEvent,
+    Tally,
     TransitionRow,
 )
+from ductile.store.verbs.runs import graph_of
 
 Row = TypeVar("Row")
 
@@ -153,6 +159,12 @@ def _page(
     return Page(rows=tuple(read(row) for row in shown), next_cursor=following)
 
 
+def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
+    # Ids are lower-case digits and dashes, so everything that begins so comes before this.
+    rows = session.all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
+    return tuple(row[0] for row in rows)
+
+
 def tree(session: Session, job_id: str) -> tuple[Job, ...]:
     # Level by level, so that at one instant parents still come before their children.
     ids = [row[0] for row in session.all("job_tree", id=job_id, limit=LARGEST_TREE)]
@@ -201,9 +213,66 @@ def context(session: Session, context_id: str) -> NewContext | None:
     )
 
 
+def run(session: Session, run_id: str) -> RunRecord | None:
+    """A run and everything in it; None if there is no such job, or it is none."""
+    own = job(session, run_id)
+    if own is None or own.plugin != RUN_PLUGIN:
+        return None
+    members = {
+        row[0]: read_job(row) for row in session.all("members_of_run", run_id=run_id, limit=LARGEST_TREE)
+    }
+    executions = {row.job_id: row for row in _log_of_run(session, run_id)}
+    for logged in executions.values():
+        members.setdefault(logged.job_id, job_from_log(logged, None))
+    own_row = session.one("last_execution", job_id=run_id)
+    if own_row is not None:
+        executions[run_id] = read_log(own_row)
+    fingerprint = session.one("run_fingerprint", run_id=run_id)
+    return RunRecord(
+        job=own,
+        members=tuple(sorted(members.values(), key=lambda member: member.created_at)),
+        executions=executions,
+        notes=tuple(
+            _read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=LARGEST_TREE)
+        ),
+        graph=None if fingerprint is None else graph_of(session, fingerprint[0]),
+    )
+
+
+def _log_of_run(session: Session, run_id: str) -> list[LogRow]:
+    return [read_log(row) for row in session.all("log_of_run", run_id=run_id, limit=LARGEST_TREE)]
+
+
 def counts(session: Session) -> QueueCounts:
     queued, ready, runs, running = session.one("counts") or (0, 0, 0, 0)
     return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
+
+
+def depths(session: Session) -> tuple[PluginDepth, ...]:
+    return tuple(
+        PluginDepth(
+            plugin=plugin,
+            ready=ready,
+            waiting=waiting,
+            running=running,
+            oldest_ready_at=None if oldest is None else parse_instant(oldest),
+        )
+        for plugin, ready, waiting, running, oldest in session.all("depths")
+    )
+
+
+def tallies(session: Session, *, since: datetime, latest: int) -> tuple[Tally, ...]:
+    rows = session.all("tallies", since=format_instant(since), latest=latest)
+    return tuple(
+        Tally(
+            plugin=plugin,
+            status=LogStatus(status),
+            executions=executions,
+            mean=timedelta(milliseconds=mean or 0),
+            longest=timedelta(milliseconds=longest or 0),
+        )
+        for plugin, status, executions, mean, longest in rows
+    )
 
 
 def outstanding(session: Session, plugin: str, command: str) -> int:
@@ -282,6 +351,11 @@ def occurrences(
     )
 
 
+def delivery(session: Session, delivery_id: str) -> Delivery | None:
+    row = session.one("delivery_by_id", id=delivery_id)
+    return None if row is None else read_delivery(row)
+
+
 def deliveries(
     session: Session,
     *,
@@ -295,16 +369,18 @@ def deliveries(
 
 
 def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
-    return tuple(
-        LedgerRow(
-            seq=seq,
-            at=parse_instant(at),
-            kind=LedgerKind(kind),
-            job_id=job_id,
-            run_id=run_id,
-            data=object_or_none(data) or {},
-        )
-        for seq, at, kind, job_id, run_id, data in session.all("ledger_after", after=after, limit=limit)
+    return tuple(_read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
+
+
+def _read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
+    seq, at, kind, job_id, run_id, data = row
+    return LedgerRow(
+        seq=seq,
+        at=parse_instant(at),
+        kind=LedgerKind(kind),
+        job_id=job_id,
+        run_id=run_id,
+        data=object_or_none(data) or {},
     )
 
 

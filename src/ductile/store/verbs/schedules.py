@@ -8,16 +8,24 @@ from datetime import timedelta
 
 from ductile.core.firing import FireView, Start, decide_start
 from ductile.core.instants import format_instant
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.occurrences import SkipReason
 from ductile.core.rules import Rules
 from ductile.core.schedule import IfRunning
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.values import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values import (
+    Firing,
+    FiringAnswer,
+    FiringReport,
+    MovedJob,
+    Occurrence,
+    OccurrenceOutcome,
+    ScheduleEntry,
+)
 from ductile.store.verbs.breakers import begin_probe
-from ductile.store.verbs.settle import cancel
+from ductile.store.verbs.ending import cancel
 from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import write_ledger
 
@@ -45,21 +53,22 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
     session.run("forget_schedules", kept=kept)
 
 
-def fire(session: Session, firing: Firing) -> FiringAnswer:
+def fire(session: Session, firing: Firing) -> FiringReport:
     """Occurrences, jobs and next instant together, or nothing where it is not what it was planned from."""
     if (refusal := _outdated(session, firing)) is not None:
-        return refusal
+        return FiringReport(answer=refusal)
     firing = _without_repeats(session, firing)
     chain = _live_chain(session, firing.entry) if firing.job is not None else ()
     start = _decide(session, firing, chain)
     if firing.on_demand and isinstance(start, SkipReason):
-        return _REFUSALS[start]
+        return FiringReport(answer=_REFUSALS[start])
     jobs = _started_jobs(firing, start)
     ids = {job.id for job in jobs}
     for occurrence in firing.occurrences:
         kept = occurrence.job_id is None or occurrence.job_id in ids
         _record(session, occurrence if kept else _not_started(occurrence, start))
-    previous = _make_way(session, firing, chain) if jobs else None
+    replaced = _replace(session, firing, chain) if jobs else ()
+    previous = _predecessor(firing, chain, replaced) if jobs else None
     for job in jobs:
         # The occurrence is the identity; a schedule's job needs no dedupe key.
         submit_job(session, replace(job, after_job_id=job.after_job_id or previous), timedelta(0))
@@ -67,7 +76,11 @@ def fire(session: Session, firing: Firing) -> FiringAnswer:
     if jobs and isinstance(start, Start) and start.probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)
-    return FiringAnswer.FIRED if jobs else FiringAnswer.SKIPPED
+    return FiringReport(
+        answer=FiringAnswer.FIRED if jobs else FiringAnswer.SKIPPED,
+        ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
+        stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
+    )
 
 
 def _outdated(session: Session, firing: Firing) -> FiringAnswer | None:
@@ -149,16 +162,32 @@ def _not_started(occurrence: Occurrence, start: Start | SkipReason) -> Occurrenc
     )
 
 
-def _make_way(session: Session, firing: Firing, chain: Sequence[Job]) -> str | None:
-    """The job that the new one waits for; with `cancel`, that one is asked to end and queued ones do."""
-    if firing.conditions is None or not chain:
-        return None
-    if firing.conditions.if_running is not IfRunning.CANCEL:
-        return chain[0].id
+def _replace(session: Session, firing: Firing, chain: Sequence[Job]) -> Sequence[Job]:
+    """With `cancel`, what runs is asked to end and what is queued does; these jobs, as they were."""
+    if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
+        return ()
     for job in chain:
         # Without rules: that a replaced run has ended says nothing about when the next one is.
         cancel(session, job.id, Rules())
-    return next((job.id for job in chain if job.status is JobStatus.RUNNING), None)
+    return chain
+
+
+def _predecessor(firing: Firing, chain: Sequence[Job], replaced: Sequence[Job]) -> str | None:
+    """The job that the new one waits for: the latest, or the one of those replaced that still runs."""
+    if replaced:
+        return next((job.id for job in replaced if job.status is JobStatus.RUNNING), None)
+    return chain[0].id if chain and firing.conditions is not None else None
+
+
+def _as_cancelled(job: Job) -> MovedJob:
+    return MovedJob(
+        id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        status=JobStatus.DEAD,
+        reason=Reason.CANCELLED,
+        attempt=job.attempt,
+    )
 
 
 def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> None:

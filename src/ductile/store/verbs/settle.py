@@ -6,14 +6,29 @@ Nothing else writes a job's status, but for the claim and an operator's retry.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from ductile.core.breaker import Breaker
 from ductile.core.instants import format_instant
-from ductile.core.jobs import REASONS, TERMINAL, Hold, Job, JobStatus, Reason, SubmittedBy, Transition
+from ductile.core.jobs import REASONS, Hold, Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.json_values import JsonValue
 from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.core.outcomes import Completed, Ended, Interrupted, Orphaned, Outcome
+from ductile.core.outcomes import (
+    Completed,
+    Ended,
+    Evidence,
+    Interrupted,
+    NotMade,
+    Orphaned,
+    Outcome,
+    RunEnded,
+)
+from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun, Progress, RunFacts
+from ductile.core.runs import begin, last_job, summarise
+from ductile.core.settle import as_event, settle
 from ductile.core.settlement import (
     CallbackEvent,
     CallbackState,
@@ -21,25 +36,37 @@ from ductile.core.settlement import (
     LogStatus,
     Settlement,
     SettleView,
-    settle,
 )
-from ductile.store.rows import object_or_none, read_breaker, read_job, storable, text_or_none, to_json
-from ductile.store.session import Cell, Session
-from ductile.store.values import (
-    CancelAnswer,
-    Moved,
-    MovedJob,
-    NewEvent,
-    RetryAnswer,
-    SettleAnswer,
-    Settled,
-    Unsettled,
+from ductile.protocol.response import result_in
+from ductile.store.rows import (
+    list_or_empty,
+    object_or_none,
+    read_breaker,
+    read_job,
+    storable,
+    text_or_none,
+    to_json,
 )
+from ductile.store.session import Session
+from ductile.store.values import Accepted, Enqueued, MovedJob, SettleAnswer, Settled, Unsettled
 from ductile.store.verbs.breakers import write_breaker
-from ductile.store.verbs.holds import SWEEP, hold_for, is_live, release_after
+from ductile.store.verbs.holds import release_after
 from ductile.store.verbs.inits import note_init
+from ductile.store.verbs.runs import (
+    baggage_of,
+    earlier_run,
+    ends_of,
+    insert_member,
+    insert_run,
+    leave_line,
+    read_run_view,
+    write_progress,
+)
 from ductile.store.verbs.submit import insert_event, submit_job
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
+
+_CANCELLED = "cancelled before any of its steps ran"
+_RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
 
 
 def settle_execution(
@@ -64,6 +91,26 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
     """Decide and apply. The caller has read `job` in this transaction."""
     view = _read_view(session, job, outcome, rules)
     settlement = settle(view, outcome, rules, session.now, session.dice)
+    _write_end(session, job, settlement)
+    _write_plugin_effects(session, job, view, settlement)
+    note_init(session, job, settlement)
+    for event in settlement.events:
+        insert_event(session, as_event(event, job.plugin), producer=job.id, index=event.index)
+    followed = _Followed()
+    followed.started += [submit_job(session, child, rules.dedupe_ttl) for child in settlement.children]
+    for run in settlement.runs:
+        followed.add(start_run(session, run, rules, rules.dedupe_ttl))
+    write_ledger(session, settlement.ledger)
+    if settlement.progress is not None and job.run_id is not None:
+        followed.add(write_steps(session, job.run_id, settlement.progress, rules))
+    release_after(session, job, ended=settlement.is_terminal)
+    return Settled(
+        job_id=job.id, settlement=settlement, started=tuple(followed.started), ended=tuple(followed.ended)
+    )
+
+
+def _write_end(session: Session, job: Job, settlement: Settlement) -> None:
+    """The job's own row, its log, its edges and what its caller is told."""
     _write_job(session, job, settlement)
     if settlement.log is not None:
         _write_log(
@@ -76,19 +123,6 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
         )
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
-    _write_plugin_effects(session, job, view, settlement)
-    note_init(session, job, settlement)
-    for event in settlement.events:
-        new = NewEvent(
-            id=event.id,
-            type=event.type,
-            source=job.plugin,
-            payload=event.payload,
-            dedupe_key=event.dedupe_key,
-        )
-        insert_event(session, new, producer=job.id, index=event.index)
-    started = tuple(submit_job(session, child, rules.dedupe_ttl) for child in settlement.children)
-    write_ledger(session, settlement.ledger)
     if settlement.callback is not None and job.callback is not None:
         write_callback(
             session,
@@ -97,13 +131,167 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
             attempt=settlement.attempt,
             callback=job.callback,
         )
-    release_after(session, job, ended=settlement.is_terminal)
-    return Settled(job_id=job.id, settlement=settlement, started=started)
+    if job.plugin == RUN_PLUGIN:
+        session.run("clear_deadline", run_id=job.id)
+
+
+# ------------------------------------------------------------------------------------- pipeline runs
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What a settlement led to, collected on the way."""
+
+    started: list[Enqueued] = field(default_factory=list)
+    ended: list[MovedJob] = field(default_factory=list)
+
+    def add(self, other: _Followed | StartedRun) -> None:
+        if isinstance(other, StartedRun):
+            self.started.append(other.answer)
+        self.started += other.started
+        self.ended += other.ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    answer: Enqueued
+    started: tuple[Enqueued, ...] = ()
+    ended: tuple[MovedJob, ...] = ()
+
+
+def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) -> StartedRun:
+    """Insert a run and its first steps, unless it is a duplicate (ENGINE 2)."""
+    facts = RunFacts(
+        id=run.job.id,
+        graph=run.graph,
+        hops=run.job.hops,
+        trace_id=run.job.trace_id,
+        after_job_id=earlier_run(session, run.job),
+    )
+    answer = submit_job(session, run.job, window)
+    if not isinstance(answer, Accepted):
+        return StartedRun(answer=answer)
+    if run.event_is_new:
+        insert_event(session, run.event, producer=run.job.parent_job_id)
+    insert_run(session, run)
+    baggage = baggage_of(session, run.job.event_context_id)
+    progress = begin(run, facts, baggage, rules, session.now, session.dice)
+    return continue_run(session, answer, progress, rules)
+
+
+def continue_run(session: Session, answer: Accepted, progress: Progress, rules: Rules) -> StartedRun:
+    """The first steps of a run that was accepted."""
+    followed = write_steps(session, answer.job_id, progress, rules)
+    members = tuple(step.job_id for step in followed.started if isinstance(step, Accepted))
+    return StartedRun(
+        answer=replace(answer, members=members),
+        started=tuple(followed.started),
+        ended=tuple(followed.ended),
+    )
+
+
+def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules) -> _Followed:
+    """How far a run got: its new steps, those that could not be made, and its end if it has come."""
+    write_progress(session, run_id, progress)
+    followed = _Followed()
+    for step in progress.steps:
+        answer = submit_job(session, step.job, rules.dedupe_ttl)
+        if not isinstance(answer, Accepted):
+            followed.started.append(answer)
+            continue
+        insert_member(session, run_id, step.job.id, step.place)
+        if step.fault is None:
+            followed.started.append(answer)
+        else:
+            followed.ended.append(_end_unmade(session, step.job.id, step.fault, rules))
+    write_ledger(session, progress.ledger)
+    if progress.ended:
+        followed.add(end_run(session, run_id, rules))
+    return followed
+
+
+def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> MovedJob:
+    """A step that failed before it could run. Its run has counted its end already."""
+    job = _job(session, job_id)
+    settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
+    _write_end(session, job, settlement)
+    return moved(job, settlement)
+
+
+def end_run(session: Session, run_id: str, rules: Rules, *, stalled: bool = False) -> _Followed:
+    """No line of the run is live: it ends as they did, and answers what its last step answered."""
+    job = _job(session, run_id)
+    if job.status is JobStatus.QUEUED:  # nothing of it was ever claimed
+        leave_line(session, job)
+        if job.cancel_requested_at is not None:
+            return _end_with(session, job, Ended(reason=Reason.CANCELLED, error=_CANCELLED), rules)
+        job = claim_run(session, job)
+    ends = ends_of(session, run_id)
+    if stalled:
+        outcome = RunEnded(reason=Reason.STALLED, error=REASONS[Reason.STALLED])
+    else:
+        outcome = _with_last_answer(session, summarise(ends), last_job(ends), job)
+    return _end_with(session, job, outcome, rules)
+
+
+def _end_with(session: Session, job: Job, outcome: Outcome, rules: Rules) -> _Followed:
+    settled = settle_job(session, job, outcome, rules)
+    ended = [moved(job, settled.settlement), *settled.ended]
+    return _Followed(started=list(settled.started), ended=ended)
+
+
+def claim_run(session: Session, job: Job) -> Job:
+    """The first of its steps was claimed, and with it the run."""
+    session.change("start_run", seq=job.seq, at=session.stamp)
+    started = _job(session, job.id)
+    write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
+    if started.callback is not None:
+        told = CallbackEvent(state=CallbackState.LOADING)
+        write_callback(session, told, job_id=job.id, attempt=job.attempt, callback=started.callback)
+    return started
+
+
+def _with_last_answer(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
+    took = session.now - (job.started_at or session.now)
+    evidence = Evidence(duration=max(took, timedelta(0)))
+    row = None if last is None else session.one("last_answer", job_id=last)
+    if row is None:
+        return replace(ended, evidence=evidence)
+    stdout, stderr, exit_code, signal, artifacts = row
+    evidence = replace(evidence, stdout=stdout, stderr=stderr, exit_code=exit_code, signal=signal)
+    return replace(
+        ended,
+        evidence=evidence,
+        result=result_in(stdout),
+        artifacts=list_or_empty(artifacts),
+    )
+
+
+def _job(session: Session, job_id: str) -> Job:
+    row = session.one("job_for_settle", id=job_id)
+    assert row is not None  # noqa: S101 - the caller has just written it, or holds a step of it
+    return read_job(row)
+
+
+def moved(job: Job, settlement: Settlement) -> MovedJob:
+    return MovedJob(
+        id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        status=settlement.status,
+        reason=settlement.reason,
+        attempt=settlement.attempt,
+        error=settlement.last_error,
+    )
+
+
+# ------------------------------------------------------------------------------------------- plain jobs
 
 
 def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> SettleView:
     """Only what this outcome can need is read: most jobs keep no state and have no breaker."""
     state, breaker, latest = None, None, None
+    baggage = baggage_of(session, job.event_context_id)
     if isinstance(outcome, Completed) and outcome.response.state_updates:
         state = session.one("plugin_state", plugin=job.plugin)
     if job.submitted_by is SubmittedBy.SCHEDULER:
@@ -121,6 +309,8 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
         latest_of=None if latest is None else latest[0],
+        baggage=baggage,
+        run=read_run_view(session, job, baggage),
     )
 
 
@@ -250,91 +440,3 @@ def _write_plugin_effects(session: Session, job: Job, view: SettleView, settleme
             reason=settlement.breaker_reason,
             job_id=job.id,
         )
-
-
-# ------------------------------------------------------------------- what operators and sweeps ask for
-
-
-def cancel(session: Session, job_id: str, rules: Rules) -> CancelAnswer:
-    row = session.one("job_for_settle", id=job_id)
-    if row is None:
-        logged = session.one("job_was_logged", job_id=job_id)
-        return CancelAnswer.UNKNOWN_JOB if logged is None else CancelAnswer.ALREADY_ENDED
-    job = read_job(row)
-    if job.status in TERMINAL:
-        return CancelAnswer.ALREADY_ENDED
-    if job.status is JobStatus.QUEUED:
-        settle_job(session, job, Ended(reason=Reason.CANCELLED, error="cancelled while it was queued"), rules)
-        return CancelAnswer.CANCELLED
-    if job.cancel_requested_at is None:
-        session.run("request_cancel", seq=job.seq, at=session.stamp)
-        entry = LedgerEntry(kind=LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
-        write_ledger(session, (entry,))
-    return CancelAnswer.REQUESTED
-
-
-def retry(session: Session, job_id: str) -> RetryAnswer:
-    """Put a failed or dead job back with fresh attempts; its executions go on counting."""
-    row = session.one("job_for_settle", id=job_id)
-    if row is None:
-        logged = session.one("job_was_logged", job_id=job_id)
-        return RetryAnswer.UNKNOWN_JOB if logged is None else RetryAnswer.RETAINED_NO_MORE
-    job = read_job(row)
-    if job.status is JobStatus.SUCCEEDED:
-        return RetryAnswer.SUCCEEDED
-    if job.status not in TERMINAL:
-        return RetryAnswer.NOT_ENDED
-    if job.run_id is not None and not is_live(session, job.run_id):
-        return RetryAnswer.RUN_ENDED
-    hold = hold_for(session, job, suspect=False)
-    session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
-    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
-    write_transition(session, back, job, execution=job.execution)
-    if job.callback is not None:
-        told = CallbackEvent(state=CallbackState.QUEUED)
-        write_callback(session, told, job_id=job.id, attempt=1, callback=job.callback)
-    return RetryAnswer.QUEUED
-
-
-def recover(session: Session, rules: Rules, *, limit: int = SWEEP) -> Moved:
-    """Every running job is an orphan: nothing else runs on this store when this is called (SPEC 4.8)."""
-    return _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), rules, limit=limit)
-
-
-def end_queued(
-    session: Session,
-    reason: Reason,
-    rules: Rules,
-    *,
-    plugins: Sequence[str] | None,
-    keep: bool,
-    limit: int = SWEEP,
-) -> Moved:
-    names = None if plugins is None else to_json(list(plugins))
-    rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
-    outcome = Ended(reason=reason, error=REASONS[reason])
-    return _settle_all(session, rows, outcome, rules, limit=limit)
-
-
-def _settle_all(
-    session: Session, rows: Sequence[tuple[Cell, ...]], outcome: Outcome, rules: Rules, *, limit: int
-) -> Moved:
-    moved: list[MovedJob] = []
-    for row in rows:
-        # Read again: ending the one before may have let this one move on.
-        fresh = session.one("job_for_settle", id=row[0])
-        if fresh is None:
-            continue
-        job = read_job(fresh)
-        settlement = settle_job(session, job, outcome, rules).settlement
-        moved.append(
-            MovedJob(
-                id=job.id,
-                plugin=job.plugin,
-                command=job.command,
-                status=settlement.status,
-                reason=settlement.reason,
-                attempt=settlement.attempt,
-            )
-        )
-    return Moved(jobs=tuple(moved), more=len(rows) == limit)

@@ -9,57 +9,24 @@ from ductile.core.dedupe import Match, find_duplicate
 from ductile.core.instants import parse_instant
 from ductile.core.jobs import Hold, JobStatus, NewJob, Reason, Transition
 from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.lineage import NewContext, NewEvent
+from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.store.rows import to_json
 from ductile.store.session import Session
-from ductile.store.values import (
-    Accepted,
-    ChildConflict,
-    Deduplicated,
-    Enqueued,
-    NewContext,
-    NewEvent,
-    Submission,
-)
+from ductile.store.values import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.store.verbs.holds import is_live, key_is_taken
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
-
-#: The plugin name of pipeline runs: jobs without a process of their own (SPEC 7.2).
-RUN_PLUGIN = "pipeline"
 
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=Reason.SUBMITTED)
 _TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
 
 
-def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
-    if submission.event is not None:
-        insert_event(session, submission.event)
-    window = submission.dedupe_window
-    answers = tuple([submit_job(session, job, window) for job in submission.jobs])
-    if submission.contexts:
-        for context in _contexts_of(submission, answers):
-            insert_context(session, context)
-    return answers
-
-
-def _contexts_of(submission: Submission, answers: tuple[Enqueued, ...]) -> list[NewContext]:
-    """The contexts of what was accepted and, among those submitted with it, the ones they descend from.
-
-    A duplicate leaves no context behind (ENGINE 2).
-    """
-    accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
-    by_id = {context.id: context for context in submission.contexts}
-    wanted: dict[str, NewContext] = {}
-    for job in submission.jobs:
-        context = by_id.get(job.event_context_id or "") if job.id in accepted else None
-        while context is not None and context.id not in wanted:
-            wanted[context.id] = context
-            context = by_id.get(context.parent_id or "")
-    return list(wanted.values())
-
-
 def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
-    """Insert one job, unless it is a duplicate or a child that exists already."""
+    """Insert one job, unless it is a duplicate or a child that exists already.
+
+    A pipeline run is inserted too, but does not begin: that is for `runs`.
+    """
     if job.dedupe_key is not None:
         duplicate = _duplicate_of(session, job, window)
         if duplicate is not None:

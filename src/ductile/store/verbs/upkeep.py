@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ductile.core.instants import format_instant
 from ductile.core.jobs import JobStatus
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.pipelines import RUN_PLUGIN
 from ductile.store.rows import to_json
 from ductile.store.session import Session
-from ductile.store.values import ConfigOrigin, Pruned, Retention
+from ductile.store.values import ConfigOrigin, InitAnswer, NewInit, Pruned, Retention
 from ductile.store.verbs.holds import SWEEP
-from ductile.store.verbs.submit import RUN_PLUGIN
+from ductile.store.verbs.inits import begin_init
 from ductile.store.verbs.writing import write_ledger
 
 #: So much of an execution's text can be searched.
@@ -34,6 +36,7 @@ def prune(session: Session, retention: Retention, *, limit: int = SWEEP) -> Prun
     by_age: tuple[tuple[str, timedelta | None], ...] = (
         ("events", retention.job_log),
         ("contexts", retention.job_log),
+        ("versions", retention.job_log),
         ("breaker_transitions", retention.breaker_transitions),
         ("occurrences", retention.occurrences),
         ("deliveries", retention.deliveries),
@@ -69,7 +72,7 @@ def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) ->
         if payload is not None:
             session.run("keep_payload", job_id=job_id, payload=payload)
         if plugin == RUN_PLUGIN:
-            for query in ("delete_run", "delete_run_scopes", "delete_run_leaves"):
+            for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_leaves"):
                 session.run(query, run_id=job_id)
         session.run("delete_job", seq=seq)
         session.run("delete_transitions", job_id=job_id)
@@ -97,7 +100,15 @@ def make_searchable(session: Session, *, limit: int = SWEEP) -> int:
     return len(rows)
 
 
-def record_config(session: Session, config_hash: str, origin: ConfigOrigin, content: JsonObject) -> None:
+def record_config(
+    session: Session,
+    config_hash: str,
+    origin: ConfigOrigin,
+    content: JsonObject,
+    inits: Sequence[NewInit] = (),
+) -> tuple[InitAnswer, ...]:
+    """With its inits: an init of a configuration that did not come into force must not run."""
     session.run("insert_config", hash=config_hash, origin=origin, content=to_json(content), at=session.stamp)
     entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
     write_ledger(session, (entry,))
+    return tuple(begin_init(session, init.key, init.job) for init in inits)

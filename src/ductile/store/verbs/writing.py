@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
+from ductile.core.addresses import receiver_of
 from ductile.core.ids import make_id
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Callback, Transition
@@ -104,8 +105,10 @@ def write_callback(
         sequence=numbered[0],
         state=event.state,
         url=callback.url,
+        receiver=receiver_of(callback.url),
         body=body,
         # Due by the clock: a stamp may lie ahead of it after the clock was set back.
         due_at=format_instant(session.now),
         at=session.stamp,
     )
+    session.outbox_grew()

@@ -46,8 +46,6 @@ CREATE TABLE job_queue (
   event_context_id    TEXT,
   run_id              TEXT,
   step_path           TEXT,
-  scope_id            INTEGER,                     -- the scope of a run that this step's line is in
-  branch              INTEGER,
   hops                INTEGER NOT NULL DEFAULT 0,
   trace_id            TEXT,
   origin_job_id       TEXT,
@@ -74,9 +72,10 @@ CREATE TABLE job_queue (
 -- Claiming looks at the head of each plugin here, never at rows that cannot start.
 CREATE INDEX job_queue_ready ON job_queue (plugin, seq) WHERE status = 'queued' AND hold IS NULL;
 CREATE INDEX job_queue_waiting ON job_queue (next_retry_at) WHERE hold = 'retry';
--- One job of a key is ready or running at a time; the index is the guard, not only the lookup.
+-- One job of a key is ready or running at a time; the index is the guard, not only the lookup. Runs are left
+-- out: the first steps of the later run wait for the earlier run instead.
 CREATE UNIQUE INDEX job_queue_key_holder ON job_queue (dedupe_key, plugin, command)
-  WHERE dedupe_key IS NOT NULL AND (status = 'running' OR (status = 'queued' AND hold IS NULL));
+  WHERE dedupe_key IS NOT NULL AND hold IS NULL AND (status = 'running' OR status = 'queued');
 CREATE INDEX job_queue_key_followers ON job_queue (dedupe_key, plugin, command, seq) WHERE hold = 'key';
 CREATE INDEX job_queue_after ON job_queue (after_job_id) WHERE hold = 'predecessor';
 CREATE INDEX job_queue_suspects ON job_queue (seq) WHERE suspect = 1;
@@ -183,6 +182,7 @@ CREATE TABLE events (
   created_at      TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX events_created ON events (created_at);
+CREATE INDEX events_producer ON events (producer_job_id, producer_index) WHERE producer_job_id IS NOT NULL;
 
 CREATE TABLE plugin_facts (
   seq         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -226,45 +226,58 @@ CREATE TABLE pipeline_versions (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE pipeline_runs (
-  run_id        TEXT PRIMARY KEY,                  -- the id of the run's own job
-  pipeline      TEXT NOT NULL,
-  fingerprint   TEXT NOT NULL,
-  deadline_at   TEXT,                              -- on_timeout: cancel
-  jobs          INTEGER NOT NULL DEFAULT 0,
-  failed_lines  INTEGER NOT NULL DEFAULT 0,
-  ok_lines      INTEGER NOT NULL DEFAULT 0,
-  result_job_id TEXT,
-  created_at    TEXT NOT NULL
+  run_id      TEXT PRIMARY KEY,                    -- the id of the run's own job
+  pipeline    TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,                       -- of the graph it began with and keeps
+  deadline_at TEXT,                                -- on_timeout: cancel
+  jobs        INTEGER NOT NULL DEFAULT 0,
+  created_at  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX pipeline_runs_deadline ON pipeline_runs (deadline_at) WHERE deadline_at IS NOT NULL;
+CREATE INDEX pipeline_runs_version ON pipeline_runs (fingerprint);
 
--- A scope is opened for the run and for each split a line enters; at `live` 0 its join fires.
+-- A scope is opened for the run and for each split that a line enters; at `live` 0 it is joined, or breaks.
 CREATE TABLE run_scopes (
-  id             INTEGER PRIMARY KEY AUTOINCREMENT,
-  run_id         TEXT NOT NULL,
-  parent_id      INTEGER,
-  parent_branch  INTEGER,
-  step_path      TEXT NOT NULL,
-  live           INTEGER NOT NULL CHECK (live >= 0),
-  entry_event_id TEXT,
-  context_id     TEXT,
-  joined_at      TEXT
-) STRICT;
+  id            TEXT PRIMARY KEY,
+  run_id        TEXT NOT NULL,
+  split_path    TEXT,                              -- null for the run itself
+  parent_id     TEXT,                              -- with the next two: where the line goes on that entered
+  parent_branch INTEGER,
+  parent_order  TEXT,
+  live          INTEGER NOT NULL CHECK (live >= 0),
+  state         TEXT NOT NULL CHECK (state IN ('open', 'joined', 'broken')),
+  entry_job_id  TEXT,
+  context_id    TEXT
+) STRICT, WITHOUT ROWID;
 CREATE INDEX run_scopes_run ON run_scopes (run_id);
+CREATE INDEX run_scopes_context ON run_scopes (context_id) WHERE context_id IS NOT NULL;
 
--- Where a line of a scope ended: what the join is told of its branches.
+-- Where in its run each step is.
+CREATE TABLE run_members (
+  job_id     TEXT PRIMARY KEY,
+  run_id     TEXT NOT NULL,
+  scope_id   TEXT NOT NULL,
+  branch     INTEGER NOT NULL,
+  line_order TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX run_members_run ON run_members (run_id);
+
+-- Where a line ended: what the join is told of its branches, and what the run's own end is made of.
 CREATE TABLE run_leaves (
-  scope_id  INTEGER NOT NULL,
-  branch    INTEGER NOT NULL,
-  ordinal   INTEGER NOT NULL,
-  run_id    TEXT NOT NULL,
-  step_path TEXT NOT NULL,
-  status    TEXT NOT NULL CHECK (status IN ('succeeded', 'failed', 'skipped')),
-  job_id    TEXT,
-  event_id  TEXT,
-  PRIMARY KEY (scope_id, branch, ordinal)
+  scope_id   TEXT NOT NULL,
+  branch     INTEGER NOT NULL,
+  line_order TEXT NOT NULL,
+  run_id     TEXT NOT NULL,
+  position   INTEGER NOT NULL,                     -- of the step in the pipeline
+  step_path  TEXT NOT NULL,
+  status     TEXT NOT NULL CHECK (status IN ('succeeded', 'failed', 'skipped')),
+  job_id     TEXT,
+  event_id   TEXT,
+  error      TEXT,
+  PRIMARY KEY (scope_id, branch, line_order)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_leaves_run ON run_leaves (run_id);
+CREATE INDEX run_leaves_event ON run_leaves (event_id) WHERE event_id IS NOT NULL;
 
 CREATE TABLE event_context (
   id         TEXT PRIMARY KEY,
@@ -285,6 +298,7 @@ CREATE TABLE schedule_entries (
   plugin       TEXT NOT NULL,
   schedule_id  TEXT NOT NULL,
   fingerprint  TEXT NOT NULL,                      -- of its definition: an edited `at` fires again
+  defined_at   TEXT NOT NULL,                      -- since when it is defined so: its history is held to this
   next_at      TEXT,                               -- when it starts, jitter included
   nominal_at   TEXT,                               -- what it is due for
   last_job_id  TEXT,
@@ -369,9 +383,11 @@ CREATE TABLE state_deliveries (
   sequence        INTEGER NOT NULL,                -- of this job's events, from 1
   state           TEXT NOT NULL CHECK (state IN ('queued', 'loading', 'working', 'done', 'failed')),
   url             TEXT NOT NULL,
+  receiver        TEXT NOT NULL,                   -- scheme, host and port: whose slowness is nobody else's
   body            TEXT NOT NULL,                   -- frozen when it was made
   status          TEXT NOT NULL CHECK (status IN ('pending', 'delivered', 'dropped')),
-  attempts        INTEGER NOT NULL DEFAULT 0,      -- counted before sending
+  attempts        INTEGER NOT NULL DEFAULT 0,      -- counted before sending, from 0 again when it is re-sent
+  tried           INTEGER NOT NULL DEFAULT 0 CHECK (tried IN (0, 1)),  -- later events wait until it is
   next_attempt_at TEXT,
   retry_wait      REAL,                            -- seconds; what next_attempt_at was drawn from
   last_status     INTEGER,
@@ -383,4 +399,5 @@ CREATE TABLE state_deliveries (
   CHECK ((status = 'pending') = (completed_at IS NULL))
 ) STRICT;
 CREATE INDEX state_deliveries_due ON state_deliveries (next_attempt_at) WHERE status = 'pending';
+CREATE INDEX state_deliveries_of_receiver ON state_deliveries (receiver, next_attempt_at) WHERE status = 'pending';
 CREATE INDEX state_deliveries_completed ON state_deliveries (completed_at) WHERE completed_at IS NOT NULL;

@@ -1,8 +1,8 @@
 -- The outbox of state webhooks.
 
 -- fragment: delivery_columns
-seq, id, job_id, sequence, state, url, body, status, attempts, next_attempt_at, last_status, last_error, created_at,
-completed_at
+seq, id, job_id, sequence, state, url, receiver, body, status, attempts, next_attempt_at, last_status, last_error,
+created_at, completed_at
 
 -- name: next_callback
 -- What was told last and with which number, for the event that follows; both move on.
@@ -13,19 +13,45 @@ RETURNING callback_sequence
 SELECT callback_state FROM job_queue WHERE id = :job_id
 
 -- name: insert_delivery
-INSERT INTO state_deliveries (id, job_id, sequence, state, url, body, status, next_attempt_at, created_at)
-VALUES (:id, :job_id, :sequence, :state, :url, :body, 'pending', :due_at, :at)
+INSERT INTO state_deliveries (id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at)
+VALUES (:id, :job_id, :sequence, :state, :url, :receiver, :body, 'pending', :due_at, :at)
+
+-- name: due_receivers
+-- Everybody for whom something is due, whoever has waited longest first. The index is walked receiver by
+-- receiver, so a hundred thousand rows of a dead one cost what one row does.
+WITH RECURSIVE receivers (receiver) AS (
+  SELECT min(receiver) FROM state_deliveries WHERE status = 'pending'
+  UNION ALL
+  SELECT (
+    SELECT min(later.receiver) FROM state_deliveries AS later
+    WHERE later.status = 'pending' AND later.receiver > receivers.receiver
+  )
+  FROM receivers WHERE receivers.receiver IS NOT NULL
+),
+heads (receiver, due_at) AS (
+  SELECT receivers.receiver, (
+    SELECT min(head.next_attempt_at) FROM state_deliveries AS head
+    WHERE head.status = 'pending' AND head.receiver = receivers.receiver
+  )
+  FROM receivers WHERE receivers.receiver IS NOT NULL
+)
+SELECT receiver FROM heads WHERE due_at <= :now ORDER BY due_at, receiver
 
 -- name: due_deliveries
--- First attempts go out in order for each job: one with an untried predecessor is not due yet.
+-- First attempts go out in order for each job: one waits while the first attempt of an earlier one is to
+-- come or under way.
 SELECT {delivery_columns} FROM state_deliveries AS due
-WHERE status = 'pending' AND next_attempt_at <= :now
+WHERE status = 'pending' AND receiver = :receiver AND next_attempt_at <= :now
   AND NOT EXISTS (
     SELECT 1 FROM state_deliveries AS earlier
-    WHERE earlier.job_id = due.job_id AND earlier.sequence < due.sequence AND earlier.attempts = 0
+    WHERE earlier.job_id = due.job_id AND earlier.sequence < due.sequence AND earlier.tried = 0
       AND earlier.status = 'pending'
   )
 ORDER BY next_attempt_at, seq LIMIT :limit
+
+-- name: next_delivery_at
+-- What is due already waits for something else than time.
+SELECT min(next_attempt_at) FROM state_deliveries WHERE status = 'pending' AND next_attempt_at > :now
 
 -- name: count_attempt
 UPDATE state_deliveries SET attempts = attempts + 1, next_attempt_at = :retry_at, retry_wait = :retry_wait
@@ -48,12 +74,14 @@ SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
 
 -- name: report_delivery
 UPDATE state_deliveries SET
-  status = :status, next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
+  status = :status, tried = 1, next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
   last_status = :last_status, last_error = :last_error
 WHERE seq = :seq
 
 -- name: resend_delivery
-UPDATE state_deliveries SET status = 'pending', next_attempt_at = :at, retry_wait = NULL, completed_at = NULL
+-- With fresh attempts, and without making later events wait for it again.
+UPDATE state_deliveries SET
+  status = 'pending', attempts = 0, next_attempt_at = :at, retry_wait = NULL, completed_at = NULL
 WHERE id = :id AND status <> 'pending' RETURNING seq
 
 -- name: deliveries

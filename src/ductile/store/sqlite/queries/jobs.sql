@@ -61,9 +61,9 @@ WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND s
 ORDER BY completed_at DESC LIMIT 1
 
 -- name: key_holder
-SELECT seq FROM job_queue
+SELECT seq FROM job_queue INDEXED BY job_queue_key_holder
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
-  AND (status = 'running' OR (status = 'queued' AND hold IS NULL))
+  AND hold IS NULL AND (status = 'running' OR status = 'queued')
 
 -- name: first_key_follower
 SELECT {job_columns} FROM job_queue
@@ -250,6 +250,15 @@ SELECT
   (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'queued' AND plugin = 'pipeline'),
   (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline')
 
+-- name: depths
+SELECT plugin,
+  sum(status = 'queued' AND hold IS NULL),
+  sum(status = 'queued' AND hold IS NOT NULL),
+  sum(status = 'running'),
+  min(CASE WHEN status = 'queued' AND hold IS NULL THEN created_at END)
+FROM job_queue WHERE status <> 'succeeded' AND status IN ('queued', 'running')
+GROUP BY plugin ORDER BY plugin
+
 -- name: outstanding
 SELECT count(*) FROM job_queue INDEXED BY job_queue_by_status
 WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin = :plugin AND command = :command
@@ -259,3 +268,12 @@ SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WH
 
 -- name: context_by_id
 SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id
+
+-- name: job_ids_between
+-- Each half bounded by itself: a short beginning stands for weeks of jobs.
+SELECT id FROM (SELECT id FROM job_queue WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit)
+UNION
+SELECT job_id FROM (
+  SELECT DISTINCT job_id FROM job_log WHERE job_id >= :low AND job_id < :high ORDER BY job_id LIMIT :limit
+)
+ORDER BY 1 LIMIT :limit

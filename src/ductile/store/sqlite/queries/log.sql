@@ -45,6 +45,13 @@ SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_l
 WHERE job_log_text MATCH :words AND job_log_text.rowid < :before AND {log_filters}
 ORDER BY job_log_text.rowid DESC LIMIT :limit
 
+-- name: tallies
+-- Bounded by rows as well as by time: a busy month must not be read through.
+SELECT plugin, status, count(*), avg(duration_ms), max(duration_ms)
+FROM job_log
+WHERE seq > (SELECT coalesce(max(seq), 0) FROM job_log) - :latest AND completed_at >= :since
+GROUP BY plugin, status ORDER BY plugin, status
+
 -- name: unsearchable
 SELECT seq, plugin, command, error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit
 

@@ -1,21 +1,23 @@
 -- Schedules and their accounted time.
 
 -- name: schedule
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, defined_at
 FROM schedule_entries WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: all_schedules
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, defined_at
 FROM schedule_entries ORDER BY plugin, schedule_id
 
 -- name: put_schedule
 -- A known schedule keeps its place; one whose definition changed starts anew, but stays paused.
 INSERT INTO schedule_entries
-  (plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, updated_at)
-VALUES (:plugin, :schedule_id, :fingerprint, :next_at, :nominal_at, :last_job_id, :last_fired_at, :paused_at, :at)
+  (plugin, schedule_id, fingerprint, defined_at,
+   next_at, nominal_at, last_job_id, last_fired_at, paused_at, updated_at)
+VALUES (:plugin, :schedule_id, :fingerprint, :at,
+   :next_at, :nominal_at, :last_job_id, :last_fired_at, :paused_at, :at)
 ON CONFLICT (plugin, schedule_id) DO UPDATE SET
   fingerprint = excluded.fingerprint, next_at = excluded.next_at, nominal_at = excluded.nominal_at,
-  updated_at = excluded.updated_at
+  defined_at = excluded.defined_at, updated_at = excluded.updated_at
 WHERE fingerprint <> excluded.fingerprint
 
 -- name: forget_schedules

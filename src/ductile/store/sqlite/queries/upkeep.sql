@@ -53,6 +53,9 @@ DELETE FROM pipeline_runs WHERE run_id = :run_id
 -- name: delete_run_scopes
 DELETE FROM run_scopes WHERE run_id = :run_id
 
+-- name: delete_run_members
+DELETE FROM run_members WHERE run_id = :run_id
+
 -- name: delete_run_leaves
 DELETE FROM run_leaves WHERE run_id = :run_id
 
@@ -80,6 +83,7 @@ DELETE FROM events WHERE id IN (
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.source_event_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.source_event_id = candidate.id)
+    AND NOT EXISTS (SELECT 1 FROM run_leaves WHERE run_leaves.event_id = candidate.id)
   ORDER BY created_at LIMIT :limit
 ) RETURNING 1
 
@@ -89,7 +93,17 @@ DELETE FROM event_context WHERE id IN (
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.event_context_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.event_context_id = candidate.id)
+    AND NOT EXISTS (SELECT 1 FROM run_scopes WHERE run_scopes.context_id = candidate.id)
   ORDER BY created_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_versions
+-- A graph that no run follows; one that starts with it again brings it along.
+DELETE FROM pipeline_versions WHERE fingerprint IN (
+  SELECT fingerprint FROM pipeline_versions AS candidate
+  WHERE created_at < :before
+    AND NOT EXISTS (SELECT 1 FROM pipeline_runs WHERE pipeline_runs.fingerprint = candidate.fingerprint)
+  LIMIT :limit
 ) RETURNING 1
 
 -- name: prune_breaker_transitions

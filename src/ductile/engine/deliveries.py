@@ -1,0 +1,187 @@
+"""The sender of state webhooks: takes what is due from the outbox, sends it, reports what came of it.
+
+At least once, across crashes: an attempt is on disk before it is made, and is due again if nobody reports
+it. Receivers do not feel each other: each has so many places of its own, and waits for nobody's answer but
+its own. No job ever waits for any of this (SPEC 9.3, ENGINE 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from random import Random
+
+from ductile import __version__
+from ductile.config.snapshot import Snapshot
+from ductile.core.deliveries import Attempt, next_attempt
+from ductile.core.json_values import JsonObject
+from ductile.core.signatures import (
+    STANDARD_ID,
+    STANDARD_SIGNATURE,
+    STANDARD_TIMESTAMP,
+    sign_body,
+    sign_standard,
+)
+from ductile.engine.clock import Clock
+from ductile.engine.posting import Letter, Poster
+from ductile.errors import StoreBusyError, StoreFullError
+from ductile.store.port import Store
+from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom
+from ductile.telemetry.signals import Signal, Signals
+
+#: Deliveries under way at once, and how many of them to one receiver.
+IN_ALL = 64
+TO_EACH = 4
+#: An attempt that nobody reported is taken for lost so long after its time was up.
+SLACK = timedelta(seconds=5)
+#: How long to leave a store alone that is full or locked.
+PAUSE = timedelta(seconds=1)
+#: What is being sent when the daemon stops may take so long to finish.
+LAST_SECONDS = 5.0
+
+_INTERRUPTED = Attempt(error="the daemon stopped while it was being sent")
+
+
+class Deliveries:
+    def __init__(
+        self,
+        store: Store,
+        poster: Poster,
+        clock: Clock,
+        snapshot: Callable[[], Snapshot],
+        signals: Signals,
+        dice: Random,
+    ) -> None:
+        self._store = store
+        self._poster = poster
+        self._clock = clock
+        self._snapshot = snapshot
+        self._signals = signals
+        self._dice = dice
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._under_way: dict[asyncio.Task[None], Delivery] = {}
+
+    def poke(self) -> None:
+        """Something may be due: the outbox grew, or the clock was set."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        self._store.watch_outbox(self.poke)
+        while not self._stopping:
+            self._woken.clear()
+            next_due_at = await self._patiently(self._send_due)
+            if self._failure is not None:
+                raise self._failure
+            await self._clock.wait(next_due_at, self._woken)
+
+    async def stop(self, grace: float = LAST_SECONDS) -> None:
+        """Begin nothing more, and give what is being sent a little time; the rest is sent after a restart."""
+        self._stopping = True
+        self._woken.set()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=grace)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._poster.close()
+
+    async def _send_due(self) -> datetime | None:
+        """Take what there is room for and begin to send it; when the next one is due by time alone."""
+        busy = Counter(delivery.receiver for delivery in self._under_way.values())
+        room = DeliveryRoom(all=IN_ALL - len(self._under_way), each=TO_EACH, busy=busy)
+        lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + SLACK
+        taken = await self._store.take_deliveries(room, retry_at=lost_at)
+        for delivery in taken.deliveries:
+            task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
+            self._under_way[task] = delivery
+            task.add_done_callback(self._ended)
+        return taken.next_due_at
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """There is room again, and a later event of the same job may be due now."""
+        self._under_way.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+        self._woken.set()
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        now = self._clock.now()
+        try:
+            attempt = await self._poster.post(address(delivery, self._snapshot(), now), now)
+        except asyncio.CancelledError:
+            # The attempt may or may not have arrived, so it is made again as soon as somebody can.
+            await asyncio.shield(self._store.report_delivery(_report(delivery, _INTERRUPTED, now)))
+            raise
+        retry_at = None if attempt.delivered else self._retry_at(delivery, attempt)
+        report = _report(delivery, attempt, retry_at)
+        await self._patiently(lambda: self._store.report_delivery(report))
+        self._tell(delivery, attempt, retry_at)
+
+    def _retry_at(self, delivery: Delivery, attempt: Attempt) -> datetime | None:
+        settings = self._snapshot().state_webhooks
+        return next_attempt(
+            attempt,
+            attempts=delivery.attempts,
+            max_attempts=settings.max_attempts,
+            backoff_base=settings.backoff_base,
+            now=self._clock.now(),
+            dice=self._dice,
+        )
+
+    async def _patiently(self, ask: Callable[[], Awaitable[datetime | None]]) -> datetime | None:
+        """Ask the store, again and again while it is full or locked: what is due stays due."""
+        while True:
+            try:
+                return await ask()
+            except (StoreFullError, StoreBusyError):
+                await self._clock.wait(self._clock.now() + PAUSE, asyncio.Event())
+
+    def _tell(self, delivery: Delivery, attempt: Attempt, retry_at: datetime | None) -> None:
+        data: JsonObject = {
+            "delivery": delivery.id,
+            "state": delivery.state,
+            "attempts": delivery.attempts,
+            "receiver": delivery.receiver,
+            "http_status": attempt.http_status,
+        }
+        signal = Signal.DELIVERY_DELIVERED
+        if not attempt.delivered:
+            signal = Signal.DELIVERY_DROPPED if retry_at is None else Signal.DELIVERY_FAILED
+            data["error"] = attempt.error
+        self._signals.emit(signal, job_id=delivery.job_id, data=data)
+
+
+def address(delivery: Delivery, snapshot: Snapshot, now: datetime) -> Letter:
+    """The delivery with its headers. The body was frozen with the transition; the signature is of now."""
+    settings, secret = snapshot.state_webhooks, snapshot.state_webhook_secret
+    body, timestamp = delivery.body.encode(), int(now.timestamp())
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": f"ductile/{__version__}",
+        "X-Ductile-Sequence": str(delivery.sequence),
+        STANDARD_ID: delivery.id,
+        STANDARD_TIMESTAMP: str(timestamp),
+    }
+    if secret is not None:
+        key = secret.reveal()
+        headers[settings.signature_header] = sign_body(key, body)
+        headers[STANDARD_SIGNATURE] = sign_standard(
+            key, message_id=delivery.id, timestamp=timestamp, body=body
+        )
+    return Letter(
+        url=delivery.url, body=body, headers=headers, timeout=settings.timeout, allow=settings.allow
+    )
+
+
+def _report(delivery: Delivery, attempt: Attempt, retry_at: datetime | None) -> DeliveryReport:
+    return DeliveryReport(
+        id=delivery.id,
+        delivered=attempt.delivered,
+        http_status=attempt.http_status,
+        error=attempt.error,
+        retry_at=retry_at,
+    )

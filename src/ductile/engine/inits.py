@@ -1,0 +1,37 @@
+"""The inits that a configuration asks for: one for each plugin that declares the command (SPEC 3.5).
+
+Whether one has to run is the store's to say, which knows what was initialised before (ENGINE 13).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from random import Random
+
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.ids import make_id
+from ductile.core.jobs import NewJob, SubmittedBy
+from ductile.store.values import InitKey, NewInit
+
+_COMMAND = "init"
+
+
+def inits_of(snapshot: Snapshot, *, now: datetime, dice: Random) -> tuple[NewInit, ...]:
+    found = (init_of(plugin, now=now, dice=dice) for plugin in snapshot.plugins.values())
+    return tuple(init for init in found if init is not None)
+
+
+def init_of(plugin: PluginInstance, *, now: datetime, dice: Random) -> NewInit | None:
+    """For this version of the plugin and its configuration; None if it cannot run, or has no init."""
+    installed = plugin.installed
+    if not plugin.runnable or installed is None or _COMMAND not in installed.manifest.commands:
+        return None
+    job = NewJob(
+        id=make_id(now, dice),
+        plugin=plugin.name,
+        command=_COMMAND,
+        submitted_by=SubmittedBy.CORE,
+        max_attempts=1,
+    )
+    key = InitKey(plugin=plugin.name, fingerprint=installed.fingerprint, config_hash=plugin.config_hash)
+    return NewInit(key=key, job=job)

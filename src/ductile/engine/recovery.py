@@ -1,0 +1,70 @@
+"""What the last daemon left behind, before anything new is started (SPEC 4.8, ENGINE 3).
+
+Its plugins may still run and its jobs are still marked as running. Both are put in order here, in sweeps;
+a stop is honoured between them, and what was not reached stays as it is for the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ductile.core.jobs import TERMINAL
+from ductile.core.json_values import JsonObject
+from ductile.core.rules import Rules
+from ductile.engine.survivors import Survivor, end_survivors
+from ductile.engine.waiters import Waiters
+from ductile.errors import ConflictError
+from ductile.store.port import Store
+from ductile.store.values import MovedJob
+from ductile.telemetry.signals import Signal, Signals
+
+#: How long processes that were sent SIGKILL may take to be gone, in seconds.
+PATIENCE = 10.0
+
+
+class Recovery:
+    def __init__(
+        self, store: Store, signals: Signals, waiters: Waiters, unwanted: Callable[[], bool]
+    ) -> None:
+        """`unwanted` says that the daemon is to stop."""
+        self._store = store
+        self._signals = signals
+        self._waiters = waiters
+        self._unwanted = unwanted
+
+    async def run(self, rules: Rules) -> None:
+        """End what outlived the last daemon, then put its jobs back. Raises if something cannot be ended."""
+        if self._unwanted():
+            return
+        await self._end_survivors()
+        more = True
+        while more and not self._unwanted():
+            moved = await self._store.recover(rules)
+            for job in moved.jobs:
+                self._tell(job)
+            more = moved.more
+
+    async def _end_survivors(self) -> None:
+        sweep = await end_survivors(self._store.store_id, patience=PATIENCE)
+        for survivor in sweep.ended:
+            self._emit(Signal.SURVIVOR_ENDED, survivor)
+        for survivor in sweep.alive:
+            self._emit(Signal.SURVIVOR_ALIVE, survivor)
+        if sweep.alive:
+            # Their jobs would run twice at the same time. Nothing is touched, so nothing is lost.
+            pids = [survivor.pid for survivor in sweep.alive]
+            raise ConflictError(
+                f"processes of an earlier daemon do not end: {', '.join(map(str, pids))}",
+                hint=f"See what they wait for: ps -o pid,stat,wchan,args -p {','.join(map(str, pids))}. "
+                "Start Ductile again when they are gone.",
+                details={"pids": pids},
+            )
+
+    def _emit(self, signal: Signal, survivor: Survivor) -> None:
+        self._signals.emit(signal, job_id=survivor.job_id, data={"pid": survivor.pid})
+
+    def _tell(self, job: MovedJob) -> None:
+        data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
+        self._signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
+        if job.status in TERMINAL:
+            self._waiters.ended(job.id)

@@ -1,0 +1,172 @@
+-- Pipeline runs: their graphs, scopes, members and ends.
+
+-- name: keep_version
+INSERT INTO pipeline_versions (fingerprint, name, graph, created_at) VALUES (:fingerprint, :name, :graph, :at)
+ON CONFLICT (fingerprint) DO NOTHING
+
+-- name: graph_by_fingerprint
+SELECT graph FROM pipeline_versions WHERE fingerprint = :fingerprint
+
+-- name: insert_run
+INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, created_at)
+VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :at)
+
+-- name: run_by_id
+SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id
+FROM pipeline_runs AS run JOIN job_queue AS job ON job.id = run.run_id WHERE run.run_id = :run_id
+
+-- name: run_fingerprint
+SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
+
+-- name: last_in_line
+-- Runs with one key follow one another: the one that a new one has to wait for is the one nobody waits for yet.
+SELECT id FROM job_queue AS run INDEXED BY job_queue_dedupe
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
+  AND id <> :id
+  AND NOT EXISTS (SELECT 1 FROM job_queue AS step WHERE step.after_job_id = run.id AND step.hold = 'predecessor')
+ORDER BY seq DESC LIMIT 1
+
+-- name: waited_for
+-- The run that the steps of this one were told to wait for, if it is still live.
+SELECT earlier.id FROM job_queue AS step JOIN job_queue AS earlier ON earlier.id = step.after_job_id
+WHERE step.run_id = :run_id AND step.status <> 'succeeded'
+  AND (earlier.status = 'queued' OR earlier.status = 'running') LIMIT 1
+
+-- name: wait_for_another
+-- Never a run for itself.
+UPDATE job_queue SET after_job_id = :other_id
+WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS NOT :other_id
+
+-- name: start_run
+-- A run starts when the first of its steps is claimed.
+UPDATE job_queue SET status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at
+WHERE seq = :seq AND status = 'queued'
+
+-- name: count_run_jobs
+UPDATE pipeline_runs SET jobs = jobs + :more WHERE run_id = :run_id
+
+-- name: clear_deadline
+UPDATE pipeline_runs SET deadline_at = NULL WHERE run_id = :run_id AND deadline_at IS NOT NULL
+
+-- name: overdue_runs
+SELECT run_id FROM pipeline_runs WHERE deadline_at <= :now ORDER BY deadline_at LIMIT :limit
+
+-- name: next_deadline
+SELECT min(deadline_at) FROM pipeline_runs WHERE deadline_at IS NOT NULL
+
+-- name: insert_scope
+INSERT INTO run_scopes (
+  id, run_id, split_path, parent_id, parent_branch, parent_order, live, state, entry_job_id, context_id
+) VALUES (
+  :id, :run_id, :split_path, :parent_id, :parent_branch, :parent_order, :live, 'open', :entry_job_id, :context_id
+)
+
+-- name: scope_by_id
+SELECT id, split_path, parent_id, parent_branch, parent_order, live, state, entry_job_id, context_id
+FROM run_scopes WHERE id = :id
+
+-- name: set_live
+UPDATE run_scopes SET live = :live WHERE id = :id
+
+-- name: set_scope_state
+UPDATE run_scopes SET state = :state WHERE id = :id
+
+-- name: insert_member
+INSERT INTO run_members (job_id, run_id, scope_id, branch, line_order)
+VALUES (:job_id, :run_id, :scope_id, :branch, :line_order)
+
+-- name: member_by_id
+SELECT scope_id, branch, line_order FROM run_members WHERE job_id = :job_id
+
+-- name: insert_leaf
+INSERT INTO run_leaves (
+  scope_id, branch, line_order, run_id, position, step_path, status, job_id, event_id, error
+) VALUES (
+  :scope_id, :branch, :line_order, :run_id, :position, :step_path, :status, :job_id, :event_id, :error
+)
+
+-- name: delete_leaf
+DELETE FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
+
+-- name: leaf_at
+SELECT status FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
+
+-- name: leaves_of_scope
+SELECT leaf.branch, leaf.line_order, leaf.status, event.payload, leaf.error, leaf.job_id,
+  leaf.position, leaf.step_path, leaf.event_id
+FROM run_leaves AS leaf LEFT JOIN events AS event ON event.id = leaf.event_id
+WHERE leaf.scope_id = :scope_id
+
+-- name: ends_of_run
+-- The ends that count for the run: those of its own scope and of splits that broke; and, wherever they are,
+-- those that failed. In the order in which the pipeline is written, then of events.
+SELECT leaf.status, leaf.job_id, leaf.error, leaf.step_path, scope.state, scope.split_path
+FROM run_leaves AS leaf JOIN run_scopes AS scope ON scope.id = leaf.scope_id
+WHERE leaf.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'broken' OR leaf.status = 'failed')
+ORDER BY leaf.position, leaf.line_order
+
+-- name: last_answer
+SELECT result, stderr, exit_code, signal, artifacts FROM job_log
+WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 1
+
+-- name: request_cancel_of_members
+UPDATE job_queue SET cancel_requested_at = coalesce(cancel_requested_at, :at)
+WHERE run_id = :run_id AND status IN ('queued', 'running')
+
+-- name: live_members
+SELECT {job_columns} FROM job_queue
+WHERE run_id = :run_id AND status = :status ORDER BY seq LIMIT :limit
+
+-- name: cancelled_in_queue
+-- Their run was cancelled, and the daemon died before they were ended.
+SELECT {job_columns} FROM job_queue
+WHERE status <> 'succeeded' AND status = 'queued' AND cancel_requested_at IS NOT NULL AND hold IS NOT 'run'
+ORDER BY seq LIMIT :limit
+
+-- name: stalled_runs
+-- Runs without a live step: there must be none.
+SELECT {job_columns} FROM job_queue AS candidate
+WHERE status <> 'succeeded' AND (status = 'queued' OR status = 'running') AND plugin = 'pipeline'
+  AND NOT EXISTS (
+    SELECT 1 FROM job_queue AS member
+    WHERE member.run_id = candidate.id AND (member.status = 'queued' OR member.status = 'running')
+  )
+ORDER BY seq LIMIT :limit
+
+-- name: retryable_members
+SELECT {job_columns} FROM job_queue
+WHERE run_id = :run_id AND status IN ('failed', 'dead')
+  AND reason NOT IN ('bad_template', 'bad_baggage', 'bad_condition')
+ORDER BY seq
+
+-- name: halted_members
+-- Steps that succeeded while their run was being cancelled: their line ended with them.
+SELECT {job_columns} FROM job_queue AS member
+WHERE member.run_id = :run_id AND member.status = 'succeeded' AND EXISTS (
+  SELECT 1 FROM run_leaves AS leaf
+  WHERE leaf.run_id = :run_id AND leaf.job_id = member.id AND leaf.status = 'failed' AND leaf.step_path = member.step_path
+)
+ORDER BY seq
+
+-- name: events_of_job
+SELECT id, type, source, payload, producer_index, dedupe_key FROM events
+WHERE producer_job_id = :job_id ORDER BY producer_index
+
+-- name: set_after
+UPDATE job_queue SET after_job_id = :after_job_id WHERE seq = :seq
+
+-- name: members_at_step
+SELECT {job_columns} FROM job_queue WHERE run_id = :run_id AND step_path = :step_path ORDER BY seq
+
+-- name: log_of_run
+-- Every execution of every step, with its output, oldest first.
+SELECT {log_columns}, result, stderr, payload FROM job_log
+WHERE run_id = :run_id AND status <> 'superseded' ORDER BY seq LIMIT :limit
+
+-- name: notes_of_job
+-- What the ledger tells of a job besides its transitions.
+SELECT seq, at, kind, job_id, run_id, data FROM ledger
+WHERE job_id = :job_id AND kind <> 'job.transition' ORDER BY seq LIMIT :limit
+
+-- name: members_of_run
+SELECT {job_columns} FROM job_queue WHERE run_id = :run_id ORDER BY seq LIMIT :limit

@@ -1,0 +1,42 @@
+"""What comes in from outside: events, jobs and pipeline runs, accepted together or not at all."""
+
+from __future__ import annotations
+
+from ductile.core.lineage import NewContext
+from ductile.store.session import Session
+from ductile.store.values import Accepted, Enqueued, Submission
+from ductile.store.verbs.settle import start_run
+from ductile.store.verbs.submit import insert_context, insert_event, submit_job
+from ductile.store.verbs.writing import write_ledger
+
+
+def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
+    """An answer for each job, then for each run, in the order they were given."""
+    if submission.event is not None:
+        insert_event(session, submission.event)
+    window = submission.dedupe_window
+    answers = tuple([submit_job(session, job, window) for job in submission.jobs])
+    if submission.contexts:
+        for context in _contexts_of(submission, answers):
+            insert_context(session, context)
+    if submission.runs:
+        answers += tuple(start_run(session, run, submission.rules, window).answer for run in submission.runs)
+    if submission.ledger:
+        write_ledger(session, submission.ledger)
+    return answers
+
+
+def _contexts_of(submission: Submission, answers: tuple[Enqueued, ...]) -> list[NewContext]:
+    """The contexts of what was accepted and, among those submitted with it, the ones they descend from.
+
+    A duplicate leaves no context behind (ENGINE 2).
+    """
+    accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
+    by_id = {context.id: context for context in submission.contexts}
+    wanted: dict[str, NewContext] = {}
+    for job in submission.jobs:
+        context = by_id.get(job.event_context_id or "") if job.id in accepted else None
+        while context is not None and context.id not in wanted:
+            wanted[context.id] = context
+            context = by_id.get(context.parent_id or "")
+    return list(wanted.values())

@@ -1,0 +1,252 @@
+"""Trying again: a job, a run in its place, or a new run that takes up an old one from one of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ductile.core.ids import make_id
+from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason, Transition
+from ductile.core.lineage import NewEvent
+from ductile.core.pipelines import RUN_PLUGIN, Graph, Split
+from ductile.core.rules import Rules
+from ductile.core.run_values import BranchEnd, Leaf, NewRun, Place, RunFacts, Scope, ScopeView, Start
+from ductile.core.runs import Emission, advance, set_out
+from ductile.core.settlement import CallbackEvent, CallbackState
+from ductile.protocol.response import result_in
+from ductile.store.rows import object_or_none, read_event, read_job
+from ductile.store.session import Session
+from ductile.store.values import Accepted, Enqueued, RetryAnswer
+from ductile.store.verbs.holds import hold_for, is_live
+from ductile.store.verbs.runs import (
+    baggage_of,
+    branch_ends,
+    earlier_run,
+    insert_leaf,
+    insert_run,
+    leaves_of,
+    place_of,
+    read_run_view,
+    read_scope,
+    reopen_line,
+)
+from ductile.store.verbs.settle import continue_run, write_steps
+from ductile.store.verbs.submit import submit_job
+from ductile.store.verbs.writing import write_callback, write_transition
+
+
+def retry(session: Session, job_id: str, rules: Rules) -> RetryAnswer:
+    """Put a failed or dead job back with fresh attempts; its executions go on counting."""
+    found = _ended_job(session, job_id)
+    if isinstance(found, RetryAnswer):
+        return found
+    if found.plugin == RUN_PLUGIN:
+        return _retry_run(session, found, rules)
+    if found.run_id is not None and not is_live(session, found.run_id):
+        return RetryAnswer.RUN_ENDED
+    if found.run_id is not None and found.reason in _CANNOT_CHANGE:
+        return RetryAnswer.NOTHING_TO_RETRY
+    _requeue(session, found)
+    return RetryAnswer.QUEUED
+
+
+#: A step that failed for one of these was never made, and what it would be made from stays as it is.
+_CANNOT_CHANGE = frozenset({Reason.BAD_TEMPLATE, Reason.BAD_BAGGAGE, Reason.BAD_CONDITION})
+
+
+def _ended_job(session: Session, job_id: str) -> Job | RetryAnswer:
+    row = session.one("job_for_settle", id=job_id)
+    if row is None:
+        logged = session.one("job_was_logged", job_id=job_id)
+        return RetryAnswer.UNKNOWN_JOB if logged is None else RetryAnswer.RETAINED_NO_MORE
+    job = read_job(row)
+    if job.status not in TERMINAL:
+        return RetryAnswer.NOT_ENDED
+    return RetryAnswer.SUCCEEDED if job.status is JobStatus.SUCCEEDED else job
+
+
+def _requeue(session: Session, job: Job) -> None:
+    if job.run_id is not None and (place := place_of(session, job.id)) is not None:
+        reopen_line(session, place)
+    _reopen(session, job, Hold.RUN if job.plugin == RUN_PLUGIN else hold_for(session, job, suspect=False))
+
+
+def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
+    session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
+    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
+    write_transition(session, back, job, execution=job.execution)
+    if job.callback is not None:
+        told = CallbackEvent(state=CallbackState.QUEUED)
+        write_callback(session, told, job_id=job.id, attempt=1, callback=job.callback)
+
+
+def _retry_run(session: Session, run: Job, rules: Rules) -> RetryAnswer:
+    """The run keeps its id and its graph; the lines that failed in it are live again (ENGINE 2)."""
+    failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
+    halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
+    if not failed and not halted:
+        return RetryAnswer.NOTHING_TO_RETRY
+    earlier = earlier_run(session, run)
+    _reopen(session, run, Hold.RUN)
+    for job in failed:
+        session.run("set_after", seq=job.seq, after_job_id=earlier)
+        _requeue(session, job)
+    for job in halted:
+        _take_up_line(session, job, rules)
+    return RetryAnswer.QUEUED
+
+
+def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
+    """A step that succeeded while its run was being cancelled: its line goes on from what it emitted."""
+    place = place_of(session, job.id)
+    if place is None or job.run_id is None:
+        return
+    reopen_line(session, place)
+    view = read_run_view(session, job, baggage_of(session, job.event_context_id))
+    answered = session.one("last_answer", job_id=job.id)
+    if view is None:
+        return
+    emitted = [
+        Emission(
+            event=NewEvent(
+                id=event_id,
+                type=kind,
+                source=source,
+                payload=object_or_none(payload) or {},
+                dedupe_key=dedupe_key,
+            ),
+            index=index or 0,
+        )
+        for event_id, kind, source, payload, index, dedupe_key in session.all("events_of_job", job_id=job.id)
+    ]
+    result = result_in(answered[0]) if answered else None
+    progress = advance(view, job, emitted, result, rules, session.now, session.dice)
+    write_steps(session, job.run_id, progress, rules)
+
+
+# ------------------------------------------------------------------------------ a new run, from a step
+
+
+def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+    """Begin `run` at a step of an ended one, with what that step was given and what its neighbours made."""
+    found = _ended_job(session, run_id)
+    if isinstance(found, RetryAnswer):
+        return found
+    jobs = [read_job(row) for row in session.all("members_at_step", run_id=run_id, step_path=step_path)]
+    if not jobs or run.graph.step(step_path) is None:
+        return RetryAnswer.UNKNOWN_STEP
+    again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
+    copied = _CopiedScopes(session=session, graph=run.graph)
+    starts = [_start_at(session, job, step_path, copied) for job in again]
+    if copied.changed or None in starts:
+        return RetryAnswer.CHANGED
+    answer = submit_job(session, run.job, rules.dedupe_ttl)
+    if not isinstance(answer, Accepted):
+        return answer
+    insert_run(session, run)
+    for leaf in copied.leaves:
+        insert_leaf(session, run.job.id, leaf)
+    facts = RunFacts(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
+    progress = set_out(
+        facts,
+        tuple(copied.views.values()),
+        tuple(start for start in starts if start is not None),
+        rules,
+        session.now,
+        session.dice,
+    )
+    return continue_run(session, answer, progress, rules).answer
+
+
+def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> Start | None:
+    place = place_of(session, job.id)
+    row = None if job.source_event_id is None else session.one("event_by_id", id=job.source_event_id)
+    if place is None or row is None:
+        return None
+    event = read_event(row)
+    context_id = _context_before(session, job)
+    return Start(
+        path=path,
+        place=copied.place(place, lines=1),
+        event=NewEvent(
+            id=event.id,
+            type=event.type,
+            source=event.source,
+            payload=event.payload,
+            dedupe_key=event.dedupe_key,
+        ),
+        context_id=context_id,
+        baggage=baggage_of(session, context_id),
+    )
+
+
+def _context_before(session: Session, job: Job) -> str | None:
+    """The context that the step was given: its own may hold what the step itself has claimed."""
+    row = None if job.event_context_id is None else session.one("context_by_id", id=job.event_context_id)
+    if row is None:
+        return None
+    own, _baggage, parent_id, run_id, _pipeline, step_path, _hops = row
+    before: str | None = parent_id if run_id == job.run_id and step_path == job.step_path else own
+    return before
+
+
+@dataclass(slots=True)
+class _CopiedScopes:
+    """The scopes around the steps that a run is taken up from, as the new run has them.
+
+    What other branches had made is kept; what had come of the lines that are taken up is left behind.
+    """
+
+    session: Session
+    graph: Graph
+    views: dict[str, ScopeView] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    changed: bool = False
+    _orders: dict[str, list[Place]] = field(default_factory=dict)
+
+    def place(self, old: Place, *, lines: int) -> Place:
+        """The same place in the new run; `lines` more are live there."""
+        known = self.views.get(old.scope_id)
+        if known is None:
+            known = self._copy(old.scope_id)
+        scope = replace(known.scope, live=known.scope.live + lines)
+        ends = tuple(end for end in known.ends if not _comes_from(end, old))
+        self.views[old.scope_id] = replace(known, scope=scope, ends=ends)
+        self.leaves = [
+            leaf
+            for leaf in self.leaves
+            if not (leaf.place.scope_id == scope.id and _comes_from_leaf(leaf, old))
+        ]
+        return replace(old, scope_id=scope.id)
+
+    def _copy(self, scope_id: str) -> ScopeView:
+        old = read_scope(self.session, scope_id)
+        node = None if old.split is None else self.graph.nodes.get(old.split)
+        self.changed |= old.split is not None and not isinstance(node, Split)
+        scope = Scope(
+            id=make_id(self.session.now, self.session.dice),
+            live=0,
+            split=old.split,
+            place=None if old.place is None else self.place(old.place, lines=1),
+            entry_job_id=None,
+            context_id=old.context_id,
+        )
+        if isinstance(node, Split):
+            ends = branch_ends(self.session, scope_id)
+            self.changed |= any(end.branch >= len(node.branches) for end in ends)
+            self.leaves += [
+                replace(leaf, place=replace(leaf.place, scope_id=scope.id))
+                for leaf in leaves_of(self.session, scope_id)
+            ]
+        else:
+            ends = ()
+        view = ScopeView(scope=scope, ends=ends, baggage=baggage_of(self.session, old.context_id))
+        self.views[scope_id] = view
+        return view
+
+
+def _comes_from(end: BranchEnd, place: Place) -> bool:
+    return end.branch == place.branch and end.order.startswith(place.order)
+
+
+def _comes_from_leaf(leaf: Leaf, place: Place) -> bool:
+    return leaf.place.branch == place.branch and leaf.place.order.startswith(place.order)

@@ -1,0 +1,173 @@
+"""A whole engine at work in this process: a real store that a test can fill up, and real plugins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from builders.configs import a_config, loaded
+from builders.jobs import a_new_job
+from builders.plugins import a_plugin
+from ductile.config.compile import compile_snapshot
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import Job
+from ductile.engine.clock import SystemClock
+from ductile.engine.engine import Engine, Equipment
+from ductile.errors import StoreFullError
+from ductile.operations.desk import Desk
+from ductile.plugins.discovery import discover
+from ductile.runner.spawn import SpawnRunner
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.values import Submission
+from ductile.telemetry.news import News
+from ductile.telemetry.signals import Happening, Signal, Signals
+
+SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
+
+
+class Faulty:
+    """A real store with verbs that a test has its hand on."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.real = store
+        self.full: set[str] = set()
+        self.pause_after_claim: asyncio.Event | None = None
+        self.claimed = asyncio.Event()
+        #: Set whenever the store was asked for jobs, whether it gave any or not.
+        self.asked = asyncio.Event()
+        self.pause_after_record: asyncio.Event | None = None
+        self.recorded = asyncio.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb in self.full:
+            return self._refuse
+        return getattr(self.real, verb)
+
+    async def _refuse(self, *_args: object, **_kwargs: object) -> None:
+        raise StoreFullError("the disk is full")
+
+    async def claim(self, **given: Any) -> Any:
+        if "claim" in self.full:
+            await self._refuse()
+        claims = await self.real.claim(**given)
+        self.asked.set()
+        if claims and self.pause_after_claim is not None:
+            self.claimed.set()
+            await self.pause_after_claim.wait()
+        return claims
+
+    async def record_config(self, *args: Any) -> Any:
+        if "record_config" in self.full:
+            await self._refuse()
+        answers = await self.real.record_config(*args)
+        if self.pause_after_record is not None:
+            self.recorded.set()
+            await self.pause_after_record.wait()
+        return answers
+
+
+class Bench:
+    """An engine, its store and everything it has told."""
+
+    def __init__(self, directory: Path, store: Faulty) -> None:
+        self.directory = directory
+        self.store = store
+        self.seen = asyncio.Queue[Happening]()
+        self.told: list[Happening] = []
+        self.runner = SpawnRunner()
+        self.ready = asyncio.Event()
+        self.signals = Signals()
+        self.signals.subscribe(self._note)
+        self.news = News()
+        self.signals.subscribe(self.news)
+        equipment = Equipment(
+            store=store,
+            runner=self.runner,
+            clock=SystemClock(),
+            dice=Random(2),
+            signals=self.signals,
+            environ={"PATH": "/usr/bin:/bin"},
+            load=self.load,
+        )
+        self.engine = Engine(equipment, self.load())
+        self.life: asyncio.Task[None] | None = None
+
+    def _note(self, happening: Happening) -> None:
+        self.told.append(happening)
+        self.seen.put_nowait(happening)
+
+    def load(self) -> Snapshot:
+        configuration = loaded(self.directory / "config.yaml")
+        return compile_snapshot(configuration, discover(configuration.plugin_roots))
+
+    @property
+    def desk(self) -> Desk:
+        """What operations are given, as the daemon gives it to them."""
+        return Desk(
+            store=self.store,
+            snapshot=self.engine.snapshot,
+            now=lambda: datetime.now(UTC),
+            dice=Random(),
+            engine=self.engine,
+            load=self.load,
+            news=self.news,
+        )
+
+    def configure(self, plugins: str) -> None:
+        a_config(self.directory, f"{SERVICE}plugins:\n{plugins}")
+
+    def start(self) -> asyncio.Task[None]:
+        self.life = asyncio.create_task(self.engine.run(self.ready.set))
+        return self.life
+
+    async def started(self) -> None:
+        """Start it, and go on when it is ready."""
+        self.start()
+        async with asyncio.timeout(20):
+            await self.ready.wait()
+
+    async def until(self, signal: Signal) -> Happening:
+        async with asyncio.timeout(20):
+            while (happening := await self.seen.get()).signal is not signal:
+                pass
+        return happening
+
+    async def submit(self, plugin: str = "echo", **fields: Any) -> str:
+        job = a_new_job(plugin, "poll", **fields)
+        await self.store.real.enqueue(Submission(jobs=(job,)))
+        self.engine.wake()
+        return job.id
+
+    async def job(self, job_id: str) -> Job:
+        job = await self.store.real.job(job_id)
+        assert job is not None
+        return job
+
+    async def stopped(self) -> None:
+        async with asyncio.timeout(20):
+            assert self.life is not None
+            await self.life
+
+
+@asynccontextmanager
+async def an_engine(directory: Path, plugins: str) -> AsyncIterator[Bench]:
+    """Not started yet. Enter it again with the same directory: another daemon on the same store."""
+    if not (directory / "plugins" / "echo").exists():
+        a_plugin(directory / "plugins", "echo")
+    a_config(directory, f"{SERVICE}plugins:\n{plugins}")
+    real = open_sqlite_store(directory / "state.db", clock=lambda: datetime.now(UTC), dice=Random())
+    bench = Bench(directory, Faulty(real))
+    try:
+        yield bench
+    finally:
+        bench.engine.stop()
+        bench.engine.stop()
+        if bench.life is not None:
+            await asyncio.wait({bench.life})
+        await bench.runner.close()
+        await real.close()

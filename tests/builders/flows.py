@@ -1,0 +1,93 @@
+"""Daemons with pipelines: plugins that tell what they were given, and gates that a test holds shut."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builders.daemons import PATIENCE, Place
+from builders.http import an_api_place
+from builders.plugins import a_manifest
+
+#: Adds the step to the trail in its payload and emits what it is configured to, or fails.
+WORK = """#!/usr/bin/env python3
+import json, sys
+
+request = json.load(sys.stdin)
+config, context = request["config"], request["context"]
+given = request.get("payload") or request.get("event", {}).get("payload", {})
+trail = [*given.get("trail", []), context.get("ductile_step_id", request["command"])]
+if config.get("fails"):
+    answer = {"status": "error", "error": "it is broken", "retry": False}
+else:
+    events = [{"type": kind, "payload": {**given, "trail": trail}} for kind in config.get("emits", ["made"])]
+    answer = {"status": "ok", "result": {"trail": trail, "baggage": context.get("kept")}, "events": events}
+json.dump(answer, sys.stdout)
+"""
+#: Says ok and emits nothing.
+PLAIN = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "plain"}\'\n'
+#: Waits until somebody writes to the gate, a pipe in the daemon's working directory.
+GATED = (
+    '#!/bin/sh\ncat >/dev/null\nread -r _ < gate\necho \'{"status": "ok", "result": "through the gate"}\'\n'
+)
+PLUGINS = """\
+  work: {}
+  twice: {uses: work, config: {emits: [made, made]}}
+  sorted: {uses: work, config: {emits: [big, small]}}
+  broken: {uses: work, config: {fails: true}}
+  plain: {}
+  gated: {}
+"""
+
+
+def a_flow_place(directory: Path, pipelines: str, *, plugins: str = "", **given: Any) -> Place:
+    """A place with the plugins above and these pipelines, whose daemon has the API."""
+    place = an_api_place(directory, PLUGINS + plugins + pipelines, **given)
+    for name, script in (("work", WORK), ("plain", PLAIN), ("gated", GATED)):
+        place.plugin(name, script)
+    os.mkfifo(directory / "gate")
+    return place
+
+
+def give_commands(place: Place, plugin: str, *commands: str, extra: str = "") -> None:
+    """Let a plugin declare these commands instead of the usual ones."""
+    listed = f"commands: [{', '.join(commands)}]\n"
+    manifest = a_manifest(plugin, extra=extra).replace("commands: [poll, handle, health]\n", listed)
+    (place.directory / "demo" / "plugins" / plugin / "manifest.yaml").write_text(manifest)
+
+
+def open_gate(place: Place) -> None:
+    """Let one gated step through. Waits until it stands there, so it runs by then."""
+    with (place.directory / "gate").open("w") as gate:
+        gate.write("go\n")
+
+
+@dataclass(slots=True)
+class Meanwhile:
+    """Something that blocks, done in a thread; what it gave is had by `result`."""
+
+    do: Callable[[], Any]
+    _given: list[Any] = field(default_factory=list)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> Meanwhile:
+        self._thread = threading.Thread(target=lambda: self._given.append(self.do()), daemon=True)
+        self._thread.start()
+        return self
+
+    @property
+    def result(self) -> Any:
+        assert self._thread is not None
+        self._thread.join(PATIENCE)
+        assert self._given, "it gave nothing"
+        return self._given[0]
+
+
+def shape(tree: Mapping[str, Any]) -> Any:
+    """A job and what it led to without what differs each time: who, as which step, how it ended, in order."""
+    below = sorted((shape(child) for child in tree["children"]), key=str)
+    return (tree["plugin"], tree["command"], tree["step"], tree["status"], tree["reason"], *below)

@@ -1,0 +1,133 @@
+"""Pipelines for tests: written as settings, compiled as the daemon compiles them, and started in a store."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builders.configs import a_config, a_discovery, a_manifest, loaded
+from builders.jobs import a_new_job, an_event, ok
+from builders.stores import LEASE, ROOMY, claim_all, settle, stored
+from ductile.config.compile import compile_snapshot
+from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.outcomes import Outcome
+from ductile.core.pipelines import RUN_PLUGIN, Graph
+from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun
+from ductile.store.port import Store
+from ductile.store.values import Accepted, Claim, Enqueued, Settled, Submission
+
+#: Plugins that tests use; each takes `handle`.
+PLUGINS = ("p", "q", "r", "source", "sink")
+NO_WAIT = {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "1s"}
+
+
+def rules_of(*pipelines: Mapping[str, Any], **config: Any) -> Rules:
+    """The rules of a configuration with these pipelines, through the loader and the compiler."""
+    plugins = {name: {"retry": NO_WAIT} for name in PLUGINS} | config.pop("plugins", {})
+    written = {"plugins": plugins, "pipelines": list(pipelines), **config}
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        configuration = loaded(a_config(place, json.dumps(written)))
+        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins))).rules
+
+
+def steps_rules(*steps: Mapping[str, Any], **config: Any) -> Rules:
+    """The rules of a configuration whose one pipeline is `flow`, with these steps."""
+    return rules_of({"name": "flow", "on": "go", "steps": list(steps)}, **config)
+
+
+def graph_of(*steps: Mapping[str, Any], **config: Any) -> Graph:
+    return steps_rules(*steps, **config).pipelines.by_name["flow"].graph
+
+
+def uses(step_id: str | None = None, plugin: str = "p", **more: Any) -> dict[str, Any]:
+    """A step; `if_` and `with_` stand for the words that Python keeps for itself."""
+    named = {"id": step_id} if step_id is not None else {}
+    return {**named, "uses": plugin, **{key.rstrip("_"): value for key, value in more.items()}}
+
+
+def split(step_id: str, *branches: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": step_id, "split": list(branches), **{key.rstrip("_"): value for key, value in more.items()}}
+
+
+def a_new_run(
+    rules: Rules, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
+) -> NewRun:
+    event = an_event("go", payload=dict(payload or {}))
+    given = {"payload": None, "max_attempts": 1, "source_event_id": event.id} | job
+    return NewRun(
+        job=a_new_job(RUN_PLUGIN, pipeline, **given),
+        graph=rules.pipelines.by_name[pipeline].graph,
+        event=event,
+    )
+
+
+async def enqueue_run(store: Store, rules: Rules, run: NewRun) -> Enqueued:
+    (answer,) = await store.enqueue(Submission(runs=(run,), event=run.event, rules=rules))
+    return answer
+
+
+async def begin_run(
+    store: Store, rules: Rules, payload: Mapping[str, Any] | None = None, **given: Any
+) -> str:
+    """Start a run that must be accepted; its id."""
+    run = a_new_run(rules, payload, **given)
+    answer = await enqueue_run(store, rules, run)
+    assert isinstance(answer, Accepted), answer
+    return answer.job_id
+
+
+async def claims_by_step(store: Store) -> dict[str, Claim]:
+    """Claim all that is ready; by the path of the step. For runs of which no step is there twice."""
+    claims = await store.claim(owner="me", caps=ROOMY, limit=1000, lease=LEASE)
+    found = {claim.job.step_path or claim.job.plugin: claim for claim in claims}
+    assert len(found) == len(claims), [claim.job.step_path for claim in claims]
+    return found
+
+
+async def members(store: Store, run_id: str) -> dict[str, Job]:
+    """The steps of a run by their path. For runs of which no step is there twice."""
+    listed = await all_members(store, run_id)
+    found = {job.step_path or "": job for job in listed}
+    assert len(found) == len(listed), [job.step_path for job in listed]
+    return found
+
+
+async def all_members(store: Store, run_id: str) -> Sequence[Job]:
+    record = await store.run(run_id)
+    assert record is not None
+    return record.members
+
+
+def payload_of(claim: Claim) -> dict[str, Any]:
+    """What the plugin is given."""
+    payload = claim.job.payload
+    if payload is None and claim.event is not None:
+        payload = claim.event.payload
+    return dict(payload or {})
+
+
+async def settle_step(store: Store, rules: Rules, step: str, outcome: Outcome | None = None) -> Settled:
+    """Claim what is ready, which must be this step alone, and end it."""
+    claims = await claims_by_step(store)
+    assert list(claims) == [step]
+    return await settle(store, claims[step].job, ok() if outcome is None else outcome, rules)
+
+
+async def run_out(store: Store, rules: Rules, outcomes: dict[str, Outcome] | None = None) -> list[str]:
+    """Run everything that becomes ready until nothing is; the paths of the steps in the order they ran."""
+    ran: list[str] = []
+    while claims := await claim_all(store):
+        for claim in claims:
+            ran.append(claim.job.step_path or claim.job.plugin)
+            await settle(store, claim.job, (outcomes or {}).get(ran[-1], ok()), rules)
+    return ran
+
+
+async def end_of(store: Store, run_id: str) -> tuple[JobStatus, Reason]:
+    job = await stored(store, run_id)
+    return job.status, job.reason

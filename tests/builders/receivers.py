@@ -1,0 +1,101 @@
+"""Somebody who receives state webhooks: a real HTTP server in threads, whose answers the test decides."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    path: str
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = json.loads(self.raw)
+        return decoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    status: int = 204
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: Answer only when this is set.
+    after: threading.Event | None = None
+
+
+@dataclass(slots=True)
+class Receiver:
+    """`decide` is called with each request and the number of those before it."""
+
+    decide: Callable[[Received, int], Reply] = lambda _request, _before: Reply()
+    requests: list[Received] = field(default_factory=list)
+    port: int = 0
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def url(self, path: str = "/hook") -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def take(self, request: Received) -> Reply:
+        with self._news:
+            before = len(self.requests)
+            self.requests.append(request)
+            self._news.notify_all()
+        return self.decide(request, before)
+
+    def wait_for(self, condition: Callable[[list[Received]], bool]) -> list[Received]:
+        """Everything received, when it is as the test wants it."""
+        with self._news:
+            assert self._news.wait_for(lambda: condition(self.requests), timeout=PATIENCE), self.requests
+            return list(self.requests)
+
+    def states(self) -> list[str]:
+        return [request.body["state"] for request in self.requests]
+
+
+@contextmanager
+def a_receiver(decide: Callable[[Received, int], Reply] | None = None) -> Iterator[Receiver]:
+    receiver = Receiver() if decide is None else Receiver(decide)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            reply = receiver.take(Received(path=self.path, headers=headers, raw=raw))
+            if reply.after is not None:
+                reply.after.wait(PATIENCE)
+            self.send_response(reply.status)
+            for name, value in {"Content-Length": "0", **reply.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """A test's output is for what fails."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            """A sender that has given up is what some tests are about."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(PATIENCE)

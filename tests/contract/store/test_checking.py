@@ -1,0 +1,68 @@
+"""What a store tells of itself: its vitals, and what has gone wrong of late (SPEC 11, `system doctor`)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from builders.jobs import Clock, a_new_job, failed, ok
+from builders.stores import RULES, accept, run_next
+from ductile.core.jobs import Callback, SubmittedBy
+from ductile.store.port import Store
+from ductile.store.values import DeliveryReport, DeliveryRoom
+
+TOLD = Callback(url="https://example.com/hook?key=sesame")
+DAY = timedelta(days=1)
+
+
+async def test_a_new_store_is_sound_and_has_no_troubles(store: Store, clock: Clock) -> None:
+    vitals = await store.vitals()
+    assert (vitals.damage, vitals.schema_version) == ((), vitals.newest_schema)
+    assert vitals.size > 0
+    troubles = await store.troubles(since=clock() - DAY)
+    assert (troubles.newest_at, troubles.endings, troubles.receivers) == (None, (), ())
+
+
+async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, clock: Clock) -> None:
+    """Not those that a person ended, nor those of long ago; a check of health is told by itself."""
+    await accept(store, a_new_job("old"))
+    await run_next(store, failed(permanent=True))
+    clock.advance(days=2)
+    ids = []
+    for _ in range(2):
+        ids.append(await accept(store, a_new_job(max_attempts=1)))
+        await run_next(store, failed())
+    await accept(store, a_new_job())
+    await run_next(store, ok())
+    cancelled = await accept(store, a_new_job("sink"))
+    await store.cancel(cancelled, RULES)
+    await accept(store, a_new_job("sink", "health", submitted_by=SubmittedBy.CORE))
+    await run_next(store, failed(permanent=True))
+    troubles = await store.troubles(since=clock() - DAY)
+    assert [(bad.plugin, bad.command, bad.jobs, bad.latest_job_id) for bad in troubles.endings] == [
+        ("echo", "handle", 2, ids[-1])
+    ]
+    assert troubles.newest_at == clock()
+
+
+async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
+    store: Store, clock: Clock
+) -> None:
+    """SPEC 9.3: a URL may hold secrets; its receiver is scheme, host and port."""
+    await accept(store, a_new_job(callback=TOLD))
+    await run_next(store, ok())
+    taken = await store.take_deliveries(DeliveryRoom(all=10, each=10), retry_at=clock() + DAY)
+    (first,) = taken.deliveries
+    assert (await store.troubles(since=clock() - DAY)).receivers == ()
+    await store.report_delivery(
+        DeliveryReport(id=first.id, delivered=False, http_status=503, error="503", retry_at=clock() + DAY)
+    )
+    (troubled,) = (await store.troubles(since=clock() - DAY)).receivers
+    assert (troubled.receiver, troubled.waiting, troubled.dropped) == ("https://example.com:443", 1, 0)
+    assert "sesame" not in repr(troubled)
+    clock.advance(days=1)
+    await store.take_deliveries(DeliveryRoom(all=1, each=1), retry_at=clock() + DAY)
+    await store.report_delivery(DeliveryReport(id=first.id, delivered=False, error="refused"))
+    (troubled,) = (await store.troubles(since=clock() - DAY)).receivers
+    assert (troubled.waiting, troubled.dropped, troubled.last_error) == (0, 1, "refused")
+    clock.advance(days=2)
+    assert (await store.troubles(since=clock() - DAY)).receivers == ()

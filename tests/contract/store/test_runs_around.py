@@ -1,0 +1,388 @@
+"""What runs start and are started by: routes, other pipelines, hooks; and who is told (SPEC 6, 7.6, 9.3)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import apsw
+import pytest
+
+from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
+from builders.pipelines import (
+    all_members,
+    begin_run,
+    claims_by_step,
+    end_of,
+    members,
+    payload_of,
+    rules_of,
+    run_out,
+    settle_step,
+    split,
+    steps_rules,
+    uses,
+)
+from builders.stores import (
+    StoreFactory,
+    accept,
+    claim_all,
+    claim_one,
+    settle,
+    stored,
+    submit,
+    whole_ledger,
+)
+from ductile.core.jobs import Callback, Job, JobStatus, Reason, SubmittedBy
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import Outcome
+from ductile.core.rules import Rules
+from ductile.store.port import Store
+from ductile.store.values import CancelAnswer, JobFilter, RetryAnswer
+
+NO = failed(permanent=True, error="no luck")
+
+
+async def jobs_of(store: Store, plugin: str) -> list[Job]:
+    """Oldest first."""
+    return list(reversed((await store.jobs(JobFilter(plugin=plugin), limit=200)).rows))
+
+
+async def runs_of(store: Store, pipeline: str) -> list[Job]:
+    return [job for job in await jobs_of(store, "pipeline") if job.command == pipeline]
+
+
+# ------------------------------------------------------------------------------------- routes and other runs
+
+
+async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(store: Store) -> None:
+    """ENGINE 2, 10: descendants, never members; each a hop further, while a step inside is none."""
+    rules = rules_of(
+        {"name": "flow", "steps": [uses("a"), uses("b")]},
+        {"name": "other", "on": "found", "steps": [uses("o", plugin="q")]},
+        {"name": "elsewhere", "on": "found", "from_plugin": "q", "steps": [uses("e")]},
+        routes=[{"from": "p", "event_type": "found", "to": "sink"}],
+    )
+    run_id = await begin_run(store, rules, hops=3, trace_id="t")
+    settled = await settle_step(store, rules, "a", ok(emitted("found", {"n": 1}, key="k")))
+    assert len(settled.started) == 4  # the route, the run with its step, and the next step
+    (routed,), (other,) = await jobs_of(store, "sink"), await runs_of(store, "other")
+    inside = await members(store, run_id)
+    for started in (routed, other):
+        assert (started.parent_job_id, started.run_id, started.hops) == (inside["a"].id, None, 4)
+        assert (started.dedupe_key, started.submitted_by) == ("event:k", SubmittedBy.ROUTE)
+        assert (started.source_event_id, started.trace_id) == (inside["b"].source_event_id, "t")
+    assert (inside["b"].hops, inside["b"].dedupe_key) == (3, None)
+    (step,) = await all_members(store, other.id)
+    assert (step.hops, step.run_id, step.plugin) == (4, other.id, "q")
+    assert await runs_of(store, "elsewhere") == []
+    claims = await claims_by_step(store)
+    await settle(store, claims["b"].job, ok(), rules)
+    assert (await stored(store, run_id)).status is JobStatus.SUCCEEDED  # the others are still to come
+    await settle(store, claims["sink"].job, ok(), rules)
+    await settle(store, claims["o"].job, ok(), rules)
+
+
+async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Store) -> None:
+    """SPEC 6: the event is dropped with a recorded error."""
+    rules = rules_of(
+        {"name": "ping", "on": "pong", "steps": [uses("a")]},
+        {"name": "pong", "on": "ping", "steps": [uses("b")]},
+        service={"max_hops": 4},
+    )
+    await begin_run(store, rules, pipeline="ping")
+    outcomes: dict[str, Outcome] = {"a": ok(emitted("ping", {})), "b": ok(emitted("pong", {}))}
+    assert await run_out(store, rules, outcomes) == ["a", "b", "a", "b", "a"]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
+    assert (entry.data["event_type"], entry.data["targets"]) == ("ping", ["pipeline:pong"])
+    assert "4 hops" in str(entry.data["error"])
+
+
+async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(store: Store) -> None:
+    condition = {"path": "payload.n", "op": "lt", "value": 4}
+    rules = rules_of({"name": "flow", "on": "found", "if": condition, "steps": [uses("a")]})
+    await accept(store, a_new_job("source"))
+    await settle(store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), rules)
+    assert len(await runs_of(store, "flow")) == 1
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    assert (entry.data["pipeline"], entry.data["event_type"]) == ("flow", "found")
+    assert await run_out(store, rules) == ["a"]
+
+
+async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> None:
+    """ENGINE 2: the key of an event applies to the start of a run."""
+    rules = rules_of({"name": "flow", "on": "found", "steps": [uses("a")]})
+    for _ in range(2):
+        await accept(store, a_new_job("source"))
+        await settle(store, await claim_one(store), ok(emitted("found", {}, key="k")), rules)
+        await run_out(store, rules)
+    assert len(await runs_of(store, "flow")) == 1
+    assert [row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"] == [
+        "event:k"
+    ]
+
+
+async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
+    kept = {"path": "context.kept", "op": "eq", "value": 1}
+    rules = rules_of(
+        {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
+        {"name": "next", "on": "found", "if": kept, "steps": [uses("b", with_={"v": "{context.kept}"})]},
+    )
+    await begin_run(store, rules, {"n": 1})
+    await settle_step(store, rules, "a", ok(emitted("found", {})))
+    claims = await claims_by_step(store)
+    assert (payload_of(claims["b"]), claims["b"].baggage) == ({"v": 1}, {"kept": 1})
+    await settle(store, claims["b"].job, ok(), rules)
+
+
+async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> None:
+    """ENGINE 3: whatever a step of it answers meanwhile."""
+    rules = steps_rules(uses("a"), routes=[{"from": "p", "event_type": "found", "to": "sink"}])
+    run_id = await begin_run(store, rules)
+    job = await claim_one(store)
+    await store.cancel(run_id, rules)
+    await settle(store, job, ok(emitted("found")), rules)
+    assert await jobs_of(store, "sink") == []
+
+
+# ------------------------------------------------------------------------------------------------------ hooks
+
+
+def hook_rules(*more: dict[str, Any], notify: bool = True, **config: Any) -> Rules:
+    hooks = [
+        {"name": f"on_{word}", "on-hook": f"job.{word}", "steps": [uses(word, plugin="r")]}
+        for word in ("completed", "failed", "timed_out")
+    ]
+    return rules_of(
+        *hooks, *more, plugins={"source": {"notify_on_complete": notify, "max_attempts": 1}}, **config
+    )
+
+
+HOOKS: list[tuple[Outcome, str, str]] = [
+    (ok(), "on_completed", "succeeded"),
+    (NO, "on_failed", "failed"),
+    (failed(), "on_failed", "dead"),
+    (timed_out(), "on_timed_out", "dead"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "pipeline", "status"), HOOKS)
+async def test_the_end_of_a_root_job_fires_exactly_one_hook(
+    store: Store, outcome: Outcome, pipeline: str, status: str
+) -> None:
+    """SPEC 7.6, ENGINE 1: as a full pipeline, with everything that is promised in its payload."""
+    rules = hook_rules()
+    job_id = await accept(store, a_new_job("source", max_attempts=1, hops=2))
+    await settle(store, await claim_one(store), outcome, rules)
+    (run,) = await jobs_of(store, "pipeline")
+    assert (run.command, run.submitted_by, run.parent_job_id, run.hops) == (
+        pipeline,
+        SubmittedBy.HOOK,
+        job_id,
+        3,
+    )
+    (claim,) = await claim_all(store)
+    payload = payload_of(claim)
+    told = {"job_id": job_id, "plugin": "source", "command": "handle", "status": status, "attempt": 1}
+    assert payload.items() >= told.items()
+    assert set(payload) == {*told, "error", "message", "text", "duration_ms", "pipeline"}
+    await settle(store, claim.job, ok(), rules)
+    assert len(await jobs_of(store, "pipeline")) == 1, "a hook fed itself"
+
+
+async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
+    rules = hook_rules()
+    await accept(store, a_new_job("source", max_attempts=2))
+    await settle(store, await claim_one(store), timed_out(), rules)
+    assert await jobs_of(store, "pipeline") == []
+
+
+@pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
+async def test_who_fires_no_hook(store: Store, job: dict[str, Any]) -> None:
+    """SPEC 7.6: root jobs of plugins that say so."""
+    rules = hook_rules()
+    await accept(store, a_new_job(**({"plugin": "source"} | job)))
+    await settle(store, await claim_one(store), ok(), rules)
+    assert await jobs_of(store, "pipeline") == []
+
+
+async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
+    rules = hook_rules(
+        {"name": "flow", "notify_on_complete": True, "steps": [uses("a", plugin="source")]},
+        {"name": "quiet", "steps": [uses("b", plugin="source")]},
+    )
+    run_id = await begin_run(store, rules)
+    await begin_run(store, rules, pipeline="quiet")
+    outcomes: dict[str, Outcome] = {"a": NO}
+    assert await run_out(store, rules, outcomes) == ["a", "b", "failed"]
+    (run,) = await runs_of(store, "on_failed")
+    assert run.parent_job_id == run_id
+    event = await store.event(run.source_event_id or "")
+    assert event is not None
+    assert (event.source, event.payload["pipeline"], event.payload["error"]) == ("flow", "flow", "a: no luck")
+    assert (await stored(store, run_id)).completed_at is not None
+
+
+async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
+    """SPEC 7.1: `from_plugin`, which for a hook may be a pipeline; and `if`, on what is told."""
+    failing = {"path": "payload.status", "op": "eq", "value": "failed"}
+    rules = rules_of(
+        {"name": "flow", "notify_on_complete": True, "steps": [uses("a")]},
+        {"name": "of_flow", "on-hook": "job.completed", "from_plugin": "flow", "steps": [uses("b")]},
+        {"name": "of_q", "on-hook": "job.completed", "from_plugin": "q", "steps": [uses("c")]},
+        {"name": "never", "on-hook": "job.completed", "if": failing, "steps": [uses("d")]},
+    )
+    await begin_run(store, rules)
+    assert await run_out(store, rules) == ["a", "b"]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    assert entry.data["pipeline"] == "never"
+
+
+async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
+    """SPEC 7.3: `context` in its `if` is what `context` is in its steps."""
+    kept = {"path": "context.kept", "op": "eq", "value": 1}
+    rules = rules_of(
+        {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
+        {"name": "next", "on": "found", "notify_on_complete": True, "steps": [uses("b")]},
+        {"name": "hooked", "on-hook": "job.completed", "if": kept, "steps": [uses("c")]},
+    )
+    await begin_run(store, rules, {"n": 1})
+    assert await run_out(store, rules, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
+
+
+async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
+    """SPEC 6: dropped with a recorded, visible error, as any event that went too far."""
+    rules = hook_rules(service={"max_hops": 2})
+    job_id = await accept(store, a_new_job("source", hops=2))
+    await settle(store, await claim_one(store), ok(), rules)
+    assert await jobs_of(store, "pipeline") == []
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
+    assert (entry.job_id, entry.data["targets"]) == (job_id, ["pipeline:on_completed"])
+
+
+async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> None:
+    """SPEC 7.6: every end is told, also that of a job that was never executed."""
+    rules = hook_rules()
+    job_id = await accept(store, a_new_job("source"))
+    for count in (1, 2):
+        assert (await store.cancel(job_id, rules)).answer is CancelAnswer.CANCELLED
+        assert len(await runs_of(store, "on_failed")) == count
+        assert await store.retry(job_id, rules) is RetryAnswer.QUEUED
+    kinds = {row.kind for row in await whole_ledger(store)}
+    assert LedgerKind.CHILD_CONFLICT not in kinds
+    await run_out(store, rules)
+
+
+async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store: Store) -> None:
+    """SPEC 7.6: a hook that makes its own cause is bounded like any other loop."""
+    rules = rules_of(
+        {"name": "flow", "on": "again", "notify_on_complete": True, "steps": [uses("a")]},
+        {"name": "hooked", "on-hook": "job.completed", "steps": [uses("h")]},
+        service={"max_hops": 5},
+    )
+    await begin_run(store, rules)
+    ran = await run_out(store, rules, {"h": ok(emitted("again", {}))})
+    assert ran == ["a", "h", "a", "h", "a", "h"]
+
+
+# ----------------------------------------------------------------------------------------------- state webhooks
+
+
+async def told(store: Store, job_id: str) -> list[dict[str, Any]]:
+    rows = (await store.deliveries(job_id=job_id, limit=200)).rows
+    return [json.loads(delivery.body) for delivery in reversed(rows)]
+
+
+TOLD = Callback(url="https://receiver.invalid/hook", model="m")
+
+
+async def work(store: Store, rules: Rules, outcomes: dict[str, Outcome]) -> None:
+    """As an engine does: it says when a plugin has its request, where somebody is told."""
+    while claims := await claim_all(store):
+        for claim in claims:
+            if claim.is_followed:
+                await store.note_working(claim.job.id, claim.job.execution)
+            await settle(store, claim.job, outcomes.get(claim.job.step_path or "", ok()), rules)
+
+
+async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
+    """ENGINE 9: queued, loading and working with its first step, then done with the last step's result."""
+    rules = steps_rules(uses("a"), uses("b"))
+    run_id = await begin_run(store, rules, callback=TOLD)
+    last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
+    await work(store, rules, {"b": last})
+    said = await told(store, run_id)
+    assert [(body["state"], body["previous_state"]) for body in said] == [
+        ("queued", None),
+        ("loading", "queued"),
+        ("working", "loading"),
+        ("done", "working"),
+    ]
+    assert (said[-1]["result"], said[-1]["artifacts"]) == ("b", [{"name": "f", "path": "/f"}])
+    for job in await all_members(store, run_id):
+        assert await told(store, job.id) == []
+
+
+@pytest.mark.parametrize("way", ["step", "unmade", "cancelled"])
+async def test_a_run_that_fails_tells_its_caller(store: Store, way: str) -> None:
+    step = uses("a", with_={"x": "{payload.gone}"}) if way == "unmade" else uses("a")
+    rules = steps_rules(step)
+    run_id = await begin_run(store, rules, callback=TOLD)
+    if way == "cancelled":
+        await store.cancel(run_id, rules)
+    await work(store, rules, {"a": NO})
+    said = [body["state"] for body in await told(store, run_id)]
+    expected = {
+        "step": ["queued", "loading", "working", "failed"],
+        "unmade": ["queued", "loading", "failed"],
+        "cancelled": ["queued", "failed"],
+    }
+    assert said == expected[way]
+    assert (await told(store, run_id))[-1]["error"]
+
+
+async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> None:
+    rules = steps_rules(uses("a"))
+    run_id = await begin_run(store, rules, callback=TOLD)
+    await work(store, rules, {"a": NO})
+    await store.retry(run_id, rules)
+    await work(store, rules, {})
+    said = [body["state"] for body in await told(store, run_id)]
+    assert said == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
+
+
+# --------------------------------------------------------------------------------------------- what must not be
+
+
+async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: StoreFactory) -> None:
+    """ENGINE 2: such a run is a defect of ours; at the next start it ends failed/stalled."""
+    if store_factory.kind.name != "sqlite":
+        pytest.skip("the damage is done to a file")
+    store = await store_factory.open()
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    await store_factory.close()
+    damaged = apsw.Connection(str(store_factory.place / "state.db"))
+    for sql in (
+        "DELETE FROM job_queue WHERE run_id = ?",
+        "DELETE FROM run_members WHERE run_id = ?",
+        "UPDATE run_scopes SET live = 0, state = 'joined' WHERE run_id = ?",
+        "UPDATE pipeline_runs SET jobs = 0 WHERE run_id = ?",
+    ):
+        damaged.execute(sql, (run_id,))
+    damaged.close()
+    store = await store_factory.open()
+    moved = await store.recover(rules)
+    assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, Reason.STALLED)]
+    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STALLED)
+    kinds = [row.kind for row in await whole_ledger(store) if row.job_id == run_id]
+    assert LedgerKind.RUN_STALLED in kinds
+    assert (await store.recover(rules)).jobs == ()
+
+
+async def test_plain_routes_go_on_as_before(store: Store) -> None:
+    """A job outside of runs starts what its routes say, with nothing of a run about it."""
+    rules = some_rules(a_route())
+    await submit(store, a_new_job("source"))
+    settled = await settle(store, await claim_one(store), ok(emitted()), rules)
+    assert (len(settled.started), settled.ended, settled.settlement.progress) == (1, (), None)

@@ -1,0 +1,449 @@
+"""Ending runs before their time, after a crash, and trying them again (ENGINE 2, 3; SPEC 4.8, 7.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.jobs import Clock, an_id, emitted, failed, ok
+from builders.pipelines import (
+    a_new_run,
+    all_members,
+    begin_run,
+    claims_by_step,
+    end_of,
+    enqueue_run,
+    members,
+    payload_of,
+    run_out,
+    settle_step,
+    split,
+    steps_rules,
+    uses,
+)
+from builders.stores import StoreFactory, claim_all, path_of, settle, stored
+from ductile.core.jobs import JobStatus, Reason
+from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.rules import Rules
+from ductile.store.port import Store
+from ductile.store.values import Accepted, CancelAnswer, RetryAnswer
+
+DEAD = (JobStatus.DEAD, Reason.CANCELLED)
+SUCCEEDED = (JobStatus.SUCCEEDED, Reason.COMPLETED)
+PARTIAL = (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+NO = failed(permanent=True)
+
+
+# ------------------------------------------------------------------------------------------------- cancelling
+
+
+async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None:
+    """ENGINE 3: queued → dead; nothing was claimed, so nothing says that it ran."""
+    rules = steps_rules(split("s", uses("x"), uses("y")))
+    run_id = await begin_run(store, rules)
+    answer = await store.cancel(run_id, rules)
+    assert (answer.answer, answer.stopping, answer.more) == (CancelAnswer.CANCELLED, (), False)
+    assert [one.status for one in answer.ended] == [JobStatus.DEAD] * 3
+    assert await end_of(store, run_id) == DEAD
+    assert await path_of(store, run_id) == [">queued:submitted", "queued>dead:cancelled"]
+    assert await claim_all(store) == []
+
+
+async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Store) -> None:
+    """ENGINE 3: queued steps are dead at once, running ones when their process is gone."""
+    rules = steps_rules(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
+    run_id = await begin_run(store, rules)
+    (claim,) = await claim_all(store, limit=1)
+    answer = await store.cancel(run_id, rules)
+    assert (answer.answer, answer.stopping) == (CancelAnswer.REQUESTED, (claim.job.id,))
+    assert [one.plugin for one in answer.ended] == ["q"]
+    assert (await stored(store, run_id)).status is JobStatus.RUNNING
+    settled = await settle(store, claim.job, ok(emitted()), rules)
+    assert settled.settlement.reason is Reason.CANCELLED
+    assert await claim_all(store) == []
+    assert await end_of(store, run_id) == DEAD
+    assert {job.status for job in await all_members(store, run_id)} == {JobStatus.DEAD}
+    again = await store.cancel(run_id, rules)
+    assert again.answer is CancelAnswer.ALREADY_ENDED
+
+
+async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    run_id = await begin_run(store, rules)
+    await store.cancel((await members(store, run_id))["s/x"].id, rules)
+    assert await run_out(store, rules) == ["s/y", "after"]
+    assert await end_of(store, run_id) == PARTIAL
+
+
+async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -> None:
+    """ENGINE 5: at most 500 rows a sweep; a crash in between changes nothing."""
+    store = await store_factory.open()
+    rules = steps_rules(uses("a"), uses("b"))
+    run_id = await begin_run(store, rules)
+    await settle_step(store, rules, "a", ok(*(emitted() for _ in range(700))))
+    first = await store.cancel(run_id, rules)
+    assert (len(first.ended), first.more, first.answer) == (500, True, CancelAnswer.REQUESTED)
+    store = await store_factory.reopen()
+    moved = await store.recover(rules)
+    assert (len(moved.jobs), moved.more) == (201, False)
+    assert await end_of(store, run_id) == DEAD
+
+
+async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
+    """ENGINE 10: it is on the run's row, so it holds through a restart, and once."""
+    rules = steps_rules(uses("a"), uses("b"))
+    due = clock.now + timedelta(seconds=30)
+    runs = [replace(a_new_run(rules), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
+    for run in runs:
+        await enqueue_run(store, rules, run)
+    nothing = await store.cancel_overdue(rules)
+    assert (nothing.cancelled, nothing.next_due_at) == ((), due)
+    (claim,) = await claim_all(store, limit=1)
+    clock.advance(seconds=30)
+    overdue = await store.cancel_overdue(rules)
+    assert [one.answer for one in overdue.cancelled] == [CancelAnswer.REQUESTED, CancelAnswer.CANCELLED]
+    assert overdue.cancelled[0].stopping == (claim.job.id,)
+    assert overdue.next_due_at == due + timedelta(seconds=60)
+    assert (await store.cancel_overdue(rules)).cancelled == ()
+    await settle(store, claim.job, Interrupted(), rules)
+    assert await end_of(store, runs[0].job.id) == DEAD
+    await run_out(store, rules)
+    assert await end_of(store, runs[2].job.id) == SUCCEEDED
+    assert (await store.cancel_overdue(rules)).next_due_at is None
+
+
+# -------------------------------------------------------------------------------------------------- recovery
+
+
+async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory: StoreFactory) -> None:
+    """SPEC 7.2: only its steps have processes."""
+    store = await store_factory.open()
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    await claim_all(store, limit=1)
+    store = await store_factory.reopen()
+    moved = await store.recover(rules)
+    assert [(one.plugin, one.reason) for one in moved.jobs] == [("p", Reason.RECOVERED)]
+    run = await stored(store, run_id)
+    assert (run.status, run.attempt, run.execution) == (JobStatus.RUNNING, 1, 1)
+    store_factory.clock.advance(minutes=2)
+    await store.release_due()
+    assert sorted(await run_out(store, rules)) == ["after", "s/x", "s/y"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory: StoreFactory) -> None:
+    store = await store_factory.open()
+    rules = steps_rules(uses("a", retry={"max_attempts": 1}))
+    run_id = await begin_run(store, rules)
+    await claim_all(store)
+    store = await store_factory.reopen()
+    moved = await store.recover(rules)
+    assert [one.status for one in moved.jobs] == [JobStatus.DEAD, JobStatus.FAILED]
+    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+
+
+async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
+    """ENGINE 3: recovery ends cancelled jobs dead, whatever they were doing."""
+    store = await store_factory.open()
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    await claim_all(store)
+    await store.cancel(run_id, rules)
+    store = await store_factory.reopen()
+    assert not (await store.recover(rules)).more
+    assert await end_of(store, run_id) == DEAD
+
+
+# ------------------------------------------------------------------------------------------------ trying again
+
+
+async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
+    """ENGINE 2: it keeps its id; what succeeded does not run again."""
+    rules = steps_rules(uses("a"), uses("b"), uses("c"))
+    run_id = await begin_run(store, rules)
+    await settle_step(store, rules, "a")
+    await settle_step(store, rules, "b", NO)
+    assert await store.retry(run_id, rules) is RetryAnswer.QUEUED
+    assert await end_of(store, run_id) == (JobStatus.QUEUED, Reason.MANUAL_RETRY)
+    assert (await members(store, run_id))["b"].attempt == 1
+    assert await run_out(store, rules) == ["b", "c"]
+    assert await end_of(store, run_id) == SUCCEEDED
+    assert [row.execution for row in await store.executions(run_id)] == [1, 2]
+
+
+async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store) -> None:
+    """ENGINE 2: 409; the run is what can be retried."""
+    rules = steps_rules(uses("a"))
+    run_id = await begin_run(store, rules)
+    await settle_step(store, rules, "a", NO)
+    step = (await members(store, run_id))["a"]
+    assert await store.retry(step.id, rules) is RetryAnswer.RUN_ENDED
+
+
+async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> None:
+    """Its line is live again, and with it the split that its failure had broken."""
+    line = {"id": "l", "split": [split("s", uses("x"), uses("y")), uses("z", plugin="q")]}
+    rules = steps_rules(line, uses("after"))
+    run_id = await begin_run(store, rules)
+    claims = await claims_by_step(store)
+    await settle(store, claims["l/s/x"].job, NO, rules)
+    await settle(store, claims["l/s/y"].job, ok(), rules)
+    assert await store.retry(claims["l/s/x"].job.id, rules) is RetryAnswer.QUEUED
+    await settle_step(store, rules, "l/s/x")
+    await settle(store, claims["l/z"].job, ok(), rules)
+    joined = (await claims_by_step(store))["after"]
+    assert [branch["status"] for branch in payload_of(joined)["branches"]] == ["succeeded"] * 2
+    await settle(store, joined.job, ok(), rules)
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_broken_split_is_whole_again_after_a_retry(store: Store) -> None:
+    """ENGINE 2: both branches that failed are live; the join runs when both have succeeded, once."""
+    rules = steps_rules(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
+    run_id = await begin_run(store, rules)
+    outcomes: dict[str, Outcome] = {"s/x": NO, "s/y": NO}
+    await run_out(store, rules, outcomes)
+    assert await end_of(store, run_id) == PARTIAL
+    await store.retry(run_id, rules)
+    assert await run_out(store, rules) == ["s/x", "s/y", "after"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    await run_out(store, rules, {"s/x": NO})
+    for _ in range(2):
+        await store.retry(run_id, rules)
+        assert await run_out(store, rules, {"s/x": NO}) == ["s/x"]
+        assert await end_of(store, run_id) == PARTIAL
+    await store.retry(run_id, rules)
+    assert await run_out(store, rules) == ["s/x", "after"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
+    """ENGINE 2: the branch is tried again after its join went on without it, and the run ends all the same."""
+    outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
+    rules = steps_rules(outer, uses("after"))
+    run_id = await begin_run(store, rules)
+    await run_out(store, rules, {"o/s/x": NO})
+    assert await end_of(store, run_id) == PARTIAL
+    await store.retry(run_id, rules)
+    assert await run_out(store, rules) == ["o/s/x"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_branch_and_what_came_after_its_join_can_both_be_tried_again(store: Store) -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"), uses("end"))
+    run_id = await begin_run(store, rules)
+    await run_out(store, rules, {"s/x": NO, "after": NO})
+    await store.retry(run_id, rules)
+    assert sorted(await run_out(store, rules)) == ["after", "end", "s/x"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_cancelled_run_is_taken_up_where_it_was(store: Store) -> None:
+    rules = steps_rules(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    await settle_step(store, rules, "a")
+    claims = await claims_by_step(store)
+    await settle(store, claims["s/x"].job, ok(), rules)
+    await store.cancel(run_id, rules)
+    await settle(store, claims["s/y"].job, ok(), rules)
+    assert await end_of(store, run_id) == DEAD
+    await store.retry(run_id, rules)
+    assert await run_out(store, rules) == ["s/y", "after"]
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a_retry(store: Store) -> None:
+    """ENGINE 3: a settle in a cancelled run creates nothing. What it would have made comes with the retry."""
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    claims = await claims_by_step(store)
+    await settle(store, claims["s/x"].job, NO, rules)
+    await store.cancel(run_id, rules)
+    # Somebody insists on the failed step while the other one is still on its way out.
+    assert await store.retry(claims["s/x"].job.id, rules) is RetryAnswer.QUEUED
+    await settle_step(store, rules, "s/x", ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})))
+    await settle(store, claims["s/y"].job, ok(), rules)
+    assert await end_of(store, run_id) == DEAD
+    await store.retry(run_id, rules)
+    await settle_step(store, rules, "s/y")
+    joined = (await claims_by_step(store))["after"]
+    branch = payload_of(joined)["branches"][0]
+    assert (branch["status"], [made["n"] for made in branch["payloads"]]) == ("succeeded", [1, 2])
+    await settle(store, joined.job, ok(), rules)
+    assert await end_of(store, run_id) == SUCCEEDED
+
+
+async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) -> None:
+    """What it would be made from stays as it is, so it would fail in the same way."""
+    rules = steps_rules(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    unmade = (await members(store, run_id))["s/x"].id
+    assert await store.retry(unmade, rules) is RetryAnswer.NOTHING_TO_RETRY
+    await run_out(store, rules)
+    assert await store.retry(run_id, rules) is RetryAnswer.NOTHING_TO_RETRY
+
+
+@pytest.mark.parametrize("step", ["live", "succeeded"])
+async def test_runs_that_cannot_be_tried_again(store: Store, step: str) -> None:
+    rules = steps_rules(uses("a"))
+    run_id = await begin_run(store, rules)
+    if step == "succeeded":
+        await run_out(store, rules)
+    expected = RetryAnswer.SUCCEEDED if step == "succeeded" else RetryAnswer.NOT_ENDED
+    assert await store.retry(run_id, rules) is expected
+
+
+async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
+    rules = steps_rules(uses("a"))
+    first = await begin_run(store, rules, dedupe_key="k")
+    await settle_step(store, rules, "a", NO)
+    second = await begin_run(store, rules, dedupe_key="k")
+    await store.retry(first, rules)
+    (claim,) = await claim_all(store)
+    assert claim.job.run_id == second
+    # The one that waits is cancelled and tried again while the other still runs.
+    await store.cancel(first, rules)
+    await store.retry(first, rules)
+    assert await claim_all(store) == []
+    await settle(store, claim.job, NO, rules)
+    assert await run_out(store, rules) == ["a"]
+    assert await end_of(store, first) == SUCCEEDED
+
+
+async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
+    """ENGINE 5: whoever comes first, no line is lost and none is doubled."""
+    for _ in range(5):
+        rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+        run_id = await begin_run(store, rules)
+        claims = await claims_by_step(store)
+        await settle(store, claims["s/x"].job, NO, rules)
+        await asyncio.gather(
+            store.retry(claims["s/x"].job.id, rules),
+            settle(store, claims["s/y"].job, ok(), rules),
+            store.retry(run_id, rules),
+            store.cancel(run_id, rules),
+        )
+        await run_out(store, rules)
+        assert (await stored(store, run_id)).status in (JobStatus.DEAD, JobStatus.FAILED, JobStatus.SUCCEEDED)
+
+
+# ------------------------------------------------------------------------------------------ again, from a step
+
+
+async def rerun(store: Store, rules: Rules, run_id: str, step: str) -> str:
+    """Begin anew at a step; the id of the new run."""
+    run = a_new_run(rules, job_id=run_id) if False else a_new_run(rules)
+    answer = await store.rerun(run_id, step, replace(run, job=replace(run.job, source_event_id=None)), rules)
+    assert isinstance(answer, Accepted), answer
+    return answer.job_id
+
+
+async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store) -> None:
+    rules = steps_rules(uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c"))
+    first = await begin_run(store, rules, {"n": 1})
+    await settle_step(store, rules, "a", ok(emitted("e", {"m": 2})))
+    await settle_step(store, rules, "b", NO)
+    again = await rerun(store, rules, first, "b")
+    claims = await claims_by_step(store)
+    assert (payload_of(claims["b"]), claims["b"].baggage) == ({"m": 2, "result": "done"}, {"kept": 1})
+    await settle(store, claims["b"].job, ok(), rules)
+    assert await run_out(store, rules) == ["c"]
+    assert await end_of(store, again) == SUCCEEDED
+    assert await end_of(store, first) == (JobStatus.FAILED, Reason.STEP_FAILED)
+
+
+async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
+    """It is given what it was given then, not what it had claimed itself."""
+    rules = steps_rules(uses("a"), uses("b", baggage={"kept": "payload.n"}), uses("c"))
+    first = await begin_run(store, rules)
+    await settle_step(store, rules, "a", ok(emitted("e", {"n": 1})))
+    await settle_step(store, rules, "b", NO)
+    changed = steps_rules(uses("a"), uses("b", baggage={"kept": "payload.result"}), uses("c"))
+    await rerun(store, changed, first, "b")
+    claims = await claims_by_step(store)
+    assert claims["b"].baggage == {"kept": "done"}
+    await settle(store, claims["b"].job, ok(), changed)
+    await run_out(store, changed)
+
+
+async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store: Store) -> None:
+    inner = split("t", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]})
+    rules = steps_rules(split("s", inner, uses("z")), uses("after"))
+    first = await begin_run(store, rules)
+    outcomes: dict[str, Outcome] = {
+        "s/t/x": ok(emitted("e", {"x": 1})),
+        "s/t/y/y2": NO,
+        "s/z": ok(emitted("e", {"z": 1})),
+    }
+    await run_out(store, rules, outcomes)
+    assert await end_of(store, first) == PARTIAL
+    again = await rerun(store, rules, first, "s/t/y/y2")
+    await settle_step(store, rules, "s/t/y/y2", ok(emitted("e", {"y": 2})))
+    joined = (await claims_by_step(store))["after"]
+    t, z = payload_of(joined)["branches"]
+    assert z["payload"] == {"z": 1, "result": "done"}
+    assert [branch["payload"] for branch in t["payload"]["branches"]] == [
+        {"x": 1, "result": "done"},
+        {"y": 2, "result": "done"},
+    ]
+    await settle(store, joined.job, ok(), rules)
+    assert await end_of(store, again) == SUCCEEDED
+
+
+async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
+    """A step that ran for several events runs again for those for which it failed."""
+    rules = steps_rules(split("s", {"id": "x", "steps": [uses("a"), uses("b")]}), uses("after"))
+    first = await begin_run(store, rules)
+    await settle_step(store, rules, "s/x/a", ok(*(emitted("e", {"n": n}) for n in range(3))))
+    for claim in await claim_all(store):
+        bad = payload_of(claim)["n"] == 1
+        event = emitted("e", {"made": payload_of(claim)["n"]})
+        await settle(store, claim.job, NO if bad else ok(event), rules)
+    again = await rerun(store, rules, first, "s/x/b")
+    await settle_step(store, rules, "s/x/b", ok(emitted("e", {"made": 1})))
+    joined = (await claims_by_step(store))["after"]
+    assert [made["made"] for made in payload_of(joined)["branches"][0]["payloads"]] == [0, 1, 2]
+    await settle(store, joined.job, ok(), rules)
+    assert await end_of(store, again) == SUCCEEDED
+
+
+async def test_a_run_taken_up_before_a_join_that_always_runs_joins_anew(store: Store) -> None:
+    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    first = await begin_run(store, rules)
+    await run_out(store, rules, {"s/x": NO})
+    again = await rerun(store, rules, first, "s/x")
+    assert await run_out(store, rules) == ["s/x", "after"]
+    assert await end_of(store, again) == SUCCEEDED
+
+
+ANSWERS: list[tuple[str, Any, RetryAnswer]] = [
+    ("nowhere", None, RetryAnswer.UNKNOWN_STEP),
+    ("s/x", uses("s"), RetryAnswer.UNKNOWN_STEP),
+    ("s/x", {"id": "s", "steps": [uses("x")]}, RetryAnswer.CHANGED),
+    ("s/x", split("s", uses("x")), RetryAnswer.CHANGED),
+]
+
+
+@pytest.mark.parametrize(("step", "changed", "expected"), ANSWERS)
+async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, expected: RetryAnswer) -> None:
+    """Nothing is written of a run that is refused."""
+    before = split("s", uses("x"), uses("y"))
+    rules = steps_rules(before)
+    run_id = await begin_run(store, rules)
+    assert await store.rerun(run_id, "s/x", a_new_run(rules), rules) is RetryAnswer.NOT_ENDED
+    await run_out(store, rules, {"s/x": NO})
+    after = steps_rules(before if changed is None else changed)
+    run = a_new_run(after)
+    assert await store.rerun(run_id, step, run, after) is expected
+    assert await store.job(run.job.id) is None
+    assert await store.rerun(an_id(), step, run, after) is RetryAnswer.UNKNOWN_JOB

@@ -1,0 +1,153 @@
+"""What belongs to a run goes with it, and not before (ENGINE 13; SPEC 4.9)."""
+
+from __future__ import annotations
+
+import apsw
+import pytest
+
+from builders.jobs import Clock, a_new_job, emitted, failed, ok
+from builders.pipelines import (
+    all_members,
+    begin_run,
+    claims_by_step,
+    end_of,
+    graph_of,
+    payload_of,
+    rules_of,
+    run_out,
+    split,
+    steps_rules,
+    uses,
+)
+from builders.stores import StoreFactory, accept, claim_all, settle, stored
+from ductile.core.jobs import JobStatus, Reason
+from ductile.core.outcomes import Outcome
+from ductile.core.rules import Rules
+from ductile.store.port import Store
+from ductile.store.values import Retention, RetryAnswer
+
+PRUNES = True  # the rules for rows at rest allow for it
+
+STEPS = (uses("a", baggage={"kept": "payload.n"}), split("s", uses("x"), uses("y")), uses("after"))
+NO = failed(permanent=True)
+#: Everything that only runs have.
+TABLES = ("pipeline_runs", "pipeline_versions", "run_scopes", "run_members", "run_leaves", "event_context")
+
+
+async def prune(store: Store) -> None:
+    """All sweeps until nothing is left to remove, with something newer in every table."""
+    await accept(store, a_new_job("newer"))
+    for claim in await claim_all(store):
+        await settle(store, claim.job, ok())
+    while (await store.prune(Retention())).rows:
+        pass
+
+
+async def a_finished_run(store: Store, rules: Rules, outcomes: dict[str, Outcome] | None = None) -> str:
+    run_id = await begin_run(store, rules, {"n": 1})
+    await run_out(store, rules, outcomes)
+    return run_id
+
+
+def rows(factory: StoreFactory) -> dict[str, int]:
+    if factory.kind.name != "sqlite":
+        pytest.skip("the rows are counted in a file")
+    connection = apsw.Connection(str(factory.place / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    counted = {table: connection.execute(f"SELECT count(*) FROM {table}").get for table in TABLES}  # noqa: S608 - names of ours
+    connection.close()
+    return counted
+
+
+async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_factory: StoreFactory) -> None:
+    store, clock = await store_factory.open(), store_factory.clock
+    run_id = await a_finished_run(store, steps_rules(*STEPS))
+    assert all(rows(store_factory).values())
+    clock.advance(hours=25)
+    await prune(store)
+    left = rows(store_factory)
+    assert (left["pipeline_runs"], left["run_scopes"], left["run_members"], left["run_leaves"]) == (0, 0, 0, 0)
+    found = await store.run(run_id)
+    assert found is not None
+    assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
+    assert sorted(job.step_path or "" for job in found.members) == ["a", "after", "s/x", "s/y"]
+    clock.advance(days=31)
+    await prune(store)
+    assert set(rows(store_factory).values()) == {0}
+    assert await store.run(run_id) is None
+
+
+async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
+    store_factory: StoreFactory,
+) -> None:
+    """SPEC 4.9: Friday's run on Monday, with its graph, though the configuration has another one by then."""
+    store, clock = await store_factory.open(), store_factory.clock
+    rules = steps_rules(*STEPS)
+    run_id = await a_finished_run(store, rules, {"s/x": NO, "s/y": ok(emitted("e", {"y": 1}))})
+    clock.advance(days=29)
+    await prune(store)
+    store = await store_factory.reopen()
+    other = steps_rules(uses("only"))
+    assert await store.retry(run_id, other) is RetryAnswer.QUEUED
+    claims = await claims_by_step(store)
+    assert claims["s/x"].baggage == {"kept": 1}
+    await settle(store, claims["s/x"].job, ok(), other)
+    joined = (await claims_by_step(store))["after"]
+    assert payload_of(joined)["branches"][1]["payload"] == {"y": 1, "result": "done"}
+    await settle(store, joined.job, ok(), other)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+
+
+async def test_after_retention_a_run_cannot_be_tried_again(store: Store, clock: Clock) -> None:
+    """ENGINE 2: 410, as only its log is left; then nothing is."""
+    rules = steps_rules(uses("a"), uses("b"))
+    succeeded = await a_finished_run(store, rules)
+    clock.advance(hours=25)
+    await prune(store)
+    assert await store.retry(succeeded, rules) is RetryAnswer.RETAINED_NO_MORE
+    assert (await stored(store, succeeded)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_live_run_keeps_its_steps_however_old_they_are(store: Store, clock: Clock) -> None:
+    rules = steps_rules(*STEPS)
+    run_id = await begin_run(store, rules, {"n": 1})
+    claims = await claims_by_step(store)
+    await settle(store, claims["a"].job, ok(), rules)
+    live = await claim_all(store)
+    clock.advance(days=400)
+    await prune(store)
+    assert [job.status for job in await all_members(store, run_id)].count(JobStatus.SUCCEEDED) == 1
+    for claim in live:
+        await settle(store, claim.job, ok(), rules)
+    joined = (await claims_by_step(store))["after"]
+    assert joined.baggage == {"kept": 1}
+    await settle(store, joined.job, ok(), rules)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+
+
+async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, clock: Clock) -> None:
+    """ENGINE 13: no row before its live descendants, also those that are no members."""
+    rules = rules_of(
+        {"name": "flow", "steps": [uses("a")]}, routes=[{"from": "p", "event_type": "found", "to": "sink"}]
+    )
+    run_id = await begin_run(store, rules)
+    (claim,) = await claim_all(store)
+    await settle(store, claim.job, ok(emitted("found")), rules)
+    (below,) = await claim_all(store)
+    clock.advance(days=400)
+    await prune(store)
+    found = await store.run(run_id)
+    assert found is not None
+    assert found.graph == graph_of(uses("a"))
+    await settle(store, below.job, ok(), rules)
+
+
+async def test_a_graph_that_two_runs_follow_is_kept_for_the_later_one(store_factory: StoreFactory) -> None:
+    store, clock = await store_factory.open(), store_factory.clock
+    rules = steps_rules(uses("a"), uses("b"))
+    await a_finished_run(store, rules)
+    clock.advance(days=40)
+    await begin_run(store, rules)
+    await prune(store)
+    left = rows(store_factory)
+    assert (left["pipeline_runs"], left["pipeline_versions"]) == (1, 1)
+    assert await run_out(store, rules) == ["b"]

@@ -1,0 +1,337 @@
+"""The sender of state webhooks, on a real store and real sockets (SPEC 9.3, ENGINE 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from standardwebhooks import Webhook
+
+from builders.clocks import SimulatedClock
+from builders.configs import a_config, loaded
+from builders.jobs import START, a_new_job, ok
+from builders.receivers import Received, Receiver, Reply, a_receiver
+from builders.stores import accept, claim_one, settle, whole_ledger
+from ductile.config.compile import compile_snapshot
+from ductile.config.installed import Discovery
+from ductile.config.snapshot import Snapshot
+from ductile.core.instants import format_instant
+from ductile.core.jobs import Callback
+from ductile.core.ledger import LedgerKind
+from ductile.core.signatures import sign_body
+from ductile.engine.clock import SystemClock
+from ductile.engine.deliveries import TO_EACH, Deliveries
+from ductile.engine.posting import HttpPoster
+from ductile.store.port import Store
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.values import DeliveryRoom, DeliveryStatus
+from ductile.telemetry.signals import Happening, Signal, Signals
+
+_SETTINGS = "allow: [127.0.0.1], timeout: 20s, backoff_base: 1s"
+
+
+@dataclass(slots=True)
+class Bench:
+    store: Store
+    clock: SimulatedClock
+    happened: list[Happening] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, happening: Happening) -> None:
+        self.happened.append(happening)
+        self.news.set()
+
+    async def until(self, signal: Signal, count: int = 1) -> list[Happening]:
+        async with asyncio.timeout(30):
+            while len(found := [each for each in self.happened if each.signal is signal]) < count:
+                self.news.clear()
+                await self.news.wait()
+        return found
+
+    async def tell(self, receiver: Receiver, path: str = "/hook?canary=1") -> str:
+        """A job that is accepted and tells this receiver so."""
+        return await accept(self.store, a_new_job(callback=Callback(url=receiver.url(path))))
+
+
+def a_snapshot(directory: Path, settings: str, more: str = "") -> Snapshot:
+    config = a_config(directory, f"state_webhooks: {{{settings}}}\n{more}")
+    return compile_snapshot(loaded(config), Discovery(installed={}, refused={}, warnings=()))
+
+
+@asynccontextmanager
+async def sending(
+    directory: Path, settings: str = _SETTINGS, more: str = "", *, clock: SimulatedClock | None = None
+) -> AsyncIterator[tuple[Bench, Deliveries]]:
+    """The sender at work. Its clock stands still unless the test moves it."""
+    snapshot = a_snapshot(directory, settings, more)
+    used = clock or SimulatedClock()
+    store = open_sqlite_store(directory / "state.db", clock=used, dice=Random(1))
+    bench = Bench(store, used)
+    signals = Signals()
+    signals.subscribe(bench.note)
+    deliveries = Deliveries(store, HttpPoster(), used, lambda: snapshot, signals, Random(1))
+    service = asyncio.create_task(deliveries.run())
+    try:
+        yield bench, deliveries
+    finally:
+        await deliveries.stop(0)
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+        await store.close()
+
+
+def answering(*statuses: int, **headers: str) -> Callable[[Received, int], Reply]:
+    """These statuses one after the other, and the last one for ever."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda _, before: Reply(status=statuses[min(before, len(statuses) - 1)], headers=named)
+
+
+async def test_a_transition_is_told_without_anybody_asking(tmp_path: Path) -> None:
+    """SPEC 9.3: a POST on every transition; the commit wakes the sender, no clock does."""
+    with a_receiver() as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.clock.rest()
+            job_id = await bench.tell(receiver)
+            job = await claim_one(bench.store)
+            await bench.store.note_working(job.id, job.execution)
+            await settle(bench.store, job, ok(result="hi"))
+            await bench.until(Signal.DELIVERY_DELIVERED, 4)
+        told = [request.body for request in receiver.requests]
+    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
+    assert [body["previous_state"] for body in told] == [None, "queued", "loading", "working"]
+    assert {body["job_id"] for body in told} == {job_id}
+    assert told[-1]["result"] == "hi"
+    assert [request.headers["x-ductile-sequence"] for request in receiver.requests] == ["1", "2", "3", "4"]
+
+
+async def test_it_is_signed_twice(tmp_path: Path) -> None:
+    """SPEC 9.3: `X-Foreman-Signature`, and Standard Webhooks for those who have a library."""
+    more = "tokens: [{name: hooks, key: a-shared-secret}]\n"
+    with a_receiver() as receiver:
+        snapshot = a_snapshot(tmp_path, f"{_SETTINGS}, secret_ref: hooks", more)
+        store = open_sqlite_store(tmp_path / "state.db", clock=SystemClock().now, dice=Random(1))
+        deliveries = Deliveries(store, HttpPoster(), SystemClock(), lambda: snapshot, Signals(), Random(1))
+        service = asyncio.create_task(deliveries.run())
+        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        (request,) = await asyncio.to_thread(receiver.wait_for, bool)
+        await deliveries.stop()
+        await service
+        ((delivery,), _) = (await store.deliveries(limit=9)).rows, None
+        await store.close()
+    assert request.headers["x-foreman-signature"] == sign_body("a-shared-secret", request.raw)
+    assert request.headers["webhook-id"] == delivery.id
+    Webhook(b"a-shared-secret").verify(request.raw, dict(request.headers))
+
+
+async def test_the_header_has_the_name_that_is_configured(tmp_path: Path) -> None:
+    more = "tokens: [{name: hooks, key: s}]\n"
+    settings = f"{_SETTINGS}, secret_ref: hooks, signature_header: X-Mine"
+    with a_receiver() as receiver:
+        async with sending(tmp_path, settings, more) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+        (request,) = receiver.requests
+    assert request.headers["x-mine"].startswith("sha256=")
+    assert "x-foreman-signature" not in request.headers
+
+
+async def test_without_a_secret_nothing_is_signed(tmp_path: Path) -> None:
+    with a_receiver() as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+        (request,) = receiver.requests
+    assert not {name for name in request.headers if "signature" in name}
+    assert request.headers["webhook-id"]
+
+
+async def test_a_receiver_that_hangs_delays_nobody_else(tmp_path: Path) -> None:
+    """SPEC 9.3: a slow receiver never delays another, however much waits for it."""
+    release = threading.Event()
+    with a_receiver(lambda *_: Reply(after=release)) as slow, a_receiver() as quick:
+        async with sending(tmp_path) as (bench, _):
+            for _ in range(3 * TO_EACH):
+                await bench.tell(slow)
+            await asyncio.to_thread(slow.wait_for, lambda got: len(got) == TO_EACH)
+            for _ in range(2 * TO_EACH):
+                await bench.tell(quick)
+            await bench.until(Signal.DELIVERY_DELIVERED, 2 * TO_EACH)
+            assert (len(slow.requests), len(quick.requests)) == (TO_EACH, 2 * TO_EACH)
+            release.set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 5 * TO_EACH)
+
+
+async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: Path) -> None:
+    """ENGINE 9: first attempts go out in order for each job; those of other jobs do not wait."""
+    release = threading.Event()
+
+    def slow_to_the_first(request: Received, _before: int) -> Reply:
+        return Reply(after=release if request.path == "/slow" and request.body["state"] == "queued" else None)
+
+    with a_receiver(slow_to_the_first) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver, "/slow")
+            await asyncio.to_thread(receiver.wait_for, bool)
+            await claim_one(bench.store)
+            await bench.tell(receiver, "/other")
+            await bench.until(Signal.DELIVERY_DELIVERED)
+            assert [(each.path, each.body["state"]) for each in receiver.requests] == [
+                ("/slow", "queued"),
+                ("/other", "queued"),
+            ]
+            release.set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 3)
+            assert receiver.requests[-1].body["state"] == "loading"
+
+
+async def test_a_retry_holds_back_no_later_event(tmp_path: Path) -> None:
+    """ENGINE 9: once its first attempt has failed, what follows goes out."""
+
+    def no_to_queued(request: Received, _before: int) -> Reply:
+        return Reply(status=500 if request.body["state"] == "queued" else 200)
+
+    with a_receiver(no_to_queued) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver)
+            await claim_one(bench.store)
+            await bench.until(Signal.DELIVERY_FAILED)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+            assert receiver.states() == ["queued", "loading"]
+
+
+async def test_it_waits_longer_each_time_and_then_gives_up(tmp_path: Path) -> None:
+    """SPEC 9.3: backoff from 1 s, doubling; after `max_attempts` it is dropped and recorded."""
+    with a_receiver(answering(500)) as receiver:
+        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 3") as (bench, _):
+            job_id = await bench.tell(receiver)
+            waits = []
+            for attempt in (1, 2):
+                await bench.until(Signal.DELIVERY_FAILED, attempt)
+                (row,) = (await bench.store.deliveries(limit=9)).rows
+                assert row.next_attempt_at is not None
+                wait = row.next_attempt_at - bench.clock.now()
+                waits.append(wait)
+                await bench.clock.advance(seconds=wait.total_seconds())
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+            (row,) = (await bench.store.deliveries(limit=9)).rows
+            entry = (await whole_ledger(bench.store))[-1]
+    assert timedelta(seconds=1) <= waits[0] <= timedelta(seconds=2) <= waits[1] <= timedelta(seconds=3)
+    assert len(receiver.requests) == 3
+    assert len({request.raw for request in receiver.requests}) == 1
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+    assert (row.status, row.last_status, row.attempts) == (DeliveryStatus.DROPPED, 500, 3)
+    assert (entry.kind, entry.job_id, dropped.job_id) == (LedgerKind.DELIVERY_DROPPED, job_id, job_id)
+
+
+async def test_a_receiver_that_asks_for_time_gets_it(tmp_path: Path) -> None:
+    """SPEC 9.3: `Retry-After` is obeyed."""
+    with a_receiver(answering(429, 204, Retry_After="600")) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_FAILED)
+            await bench.clock.advance(seconds=599)
+            assert len(receiver.requests) == 1
+            await bench.clock.advance(seconds=1)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+
+
+async def test_urls_are_in_no_signal_and_no_ledger(tmp_path: Path) -> None:
+    """ENGINE 9: URLs may hold secrets; the host is enough to tell who it was."""
+    with a_receiver(answering(500, 500, 204)) as receiver:
+        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2") as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_FAILED)
+            await bench.clock.advance(seconds=3)
+            await bench.until(Signal.DELIVERY_DROPPED)
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+            told = repr(bench.happened) + repr(await whole_ledger(bench.store))
+    assert "canary" not in told
+    assert f"http://127.0.0.1:{receiver.port}" in told
+
+
+async def test_what_is_being_sent_when_it_stops_may_finish(tmp_path: Path) -> None:
+    release = threading.Event()
+    with a_receiver(lambda *_: Reply(after=release)) as receiver:
+        async with sending(tmp_path) as (bench, deliveries):
+            await bench.tell(receiver)
+            await asyncio.to_thread(receiver.wait_for, bool)
+            stopping = asyncio.create_task(deliveries.stop(30))
+            await asyncio.sleep(0)
+            release.set()
+            await stopping
+            (row,) = (await bench.store.deliveries(limit=9)).rows
+    assert row.status is DeliveryStatus.DELIVERED
+
+
+async def test_what_could_not_finish_is_sent_by_the_next_daemon_at_once(tmp_path: Path) -> None:
+    """SPEC 9.3: at least once, across restarts."""
+    release = threading.Event()
+    clock = SimulatedClock()
+    with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
+        async with sending(tmp_path, clock=clock) as (bench, deliveries):
+            await bench.tell(receiver)
+            await asyncio.to_thread(receiver.wait_for, bool)
+            await deliveries.stop(0)
+        async with sending(tmp_path, clock=clock) as (bench, _):
+            await bench.until(Signal.DELIVERY_DELIVERED)
+        release.set()
+        first, second = receiver.requests
+    assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
+
+
+async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path: Path) -> None:
+    """SPEC 9.3: the attempt was counted before it was made, and nobody has reported it."""
+    clock = SimulatedClock()
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    with a_receiver() as receiver:
+        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        await store.take_deliveries(DeliveryRoom(all=1, each=1), retry_at=START + timedelta(seconds=25))
+        await store.close()
+        async with sending(tmp_path, clock=clock) as (bench, _):
+            await bench.clock.advance(seconds=24)
+            assert receiver.requests == []
+            await bench.clock.advance(seconds=1)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+
+
+async def test_a_delivery_can_be_sent_again_by_hand(tmp_path: Path) -> None:
+    """SPEC 9.3: deliveries can be re-sent, with all their attempts."""
+    with a_receiver(answering(500, 500, 204)) as receiver:
+        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 1") as (bench, _):
+            await bench.tell(receiver)
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+            assert await bench.store.resend(str(dropped.data["delivery"]))
+            await bench.until(Signal.DELIVERY_DROPPED, 2)
+            assert await bench.store.resend(str(dropped.data["delivery"]))
+            await bench.until(Signal.DELIVERY_DELIVERED)
+
+
+async def test_a_host_that_is_no_longer_allowed_is_not_called(tmp_path: Path) -> None:
+    """SPEC 9.3: the rules of now count, not those of when it was submitted."""
+    with a_receiver() as receiver:
+        async with sending(tmp_path, "max_attempts: 1") as (bench, _):
+            await bench.tell(receiver)
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+        assert receiver.requests == []
+    assert "not a public address" in str(dropped.data["error"])
+
+
+async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> None:
+    """ENGINE 9: bodies are frozen at creation; a retry much later tells the same instant."""
+    with a_receiver(answering(500, 204)) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_FAILED)
+            await bench.clock.advance(seconds=60)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+    bodies: list[dict[str, Any]] = [request.body for request in receiver.requests]
+    assert bodies[0] == bodies[1]
+    assert bodies[0]["timestamp"] == format_instant(START)

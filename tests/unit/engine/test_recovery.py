@@ -1,0 +1,155 @@
+"""SPEC 4.8, ENGINE 3: what a daemon that was killed left behind, and a stop that comes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from builders.engines import Bench, an_engine
+from builders.jobs import a_new_job
+from builders.stores import claim_all
+from ductile.core.jobs import JobStatus
+from ductile.engine import recovery
+from ductile.engine.survivors import Survivor, Sweep, end_survivors, find_survivors
+from ductile.errors import ConflictError
+from ductile.store.values import JobFilter, Submission
+from ductile.store.verbs.holds import SWEEP
+from ductile.telemetry.signals import Happening, Signal
+
+ECHO = "  echo: {}\n"
+
+
+def a_survivor(store_id: str, job_id: str = "j1") -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id, "DUCTILE_JOB_ID": job_id}
+    return subprocess.Popen(["sleep", "300"], env=environment, start_new_session=True)
+
+
+@contextmanager
+def something_that_does_not_end(store_id: str, proc: Path) -> Iterator[int]:
+    """A process that stays in the list of processes, as one does that hangs in the kernel."""
+    process = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    listed = proc / str(process.pid)
+    listed.mkdir(parents=True)
+    (listed / "environ").write_text(f"DUCTILE_STORE_ID={store_id}\0DUCTILE_JOB_ID=j1\0")
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def running_jobs(bench: Bench, count: int) -> list[str]:
+    """Jobs that a daemon has claimed and not ended."""
+    jobs = tuple(a_new_job("echo", "poll") for _ in range(count))
+    await bench.store.real.enqueue(Submission(jobs=jobs))
+    claimed = await claim_all(bench.store.real)
+    assert len(claimed) == count
+    return [job.id for job in jobs]
+
+
+async def statuses(bench: Bench) -> dict[JobStatus, int]:
+    counted: dict[JobStatus, int] = {}
+    cursor: str | None = None
+    while True:
+        page = await bench.store.real.jobs(JobFilter(), limit=200, cursor=cursor)
+        for job in page.rows:
+            counted[job.status] = counted.get(job.status, 0) + 1
+        if (cursor := page.next_cursor) is None:
+            return counted
+
+
+async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path) -> None:
+    """SPEC 4.8: it ends at once, in good order; what it did not reach is recovered by the next start."""
+    count = SWEEP + 20
+    async with an_engine(tmp_path, ECHO) as bench:
+        await running_jobs(bench, count)
+
+        def stop_at_the_first(happening: Happening) -> None:
+            if happening.signal is Signal.JOB_RECOVERED:
+                bench.engine.stop()
+
+        bench.signals.subscribe(stop_at_the_first)
+        bench.start()
+        await bench.stopped()
+        assert not bench.ready.is_set()
+        assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: SWEEP}
+        told = [happening.signal for happening in bench.told]
+        assert told[-1] is Signal.SERVICE_STOPPING
+        assert Signal.CONFIG_LOADED not in told
+    async with an_engine(tmp_path, ECHO) as bench:
+        bench.store.full.add("claim")
+        await bench.started()
+        assert await statuses(bench) == {JobStatus.QUEUED: count}
+
+
+async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
+    """SPEC 4.8: SIGTERM while the daemon is only about to begin."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        (job_id,) = await running_jobs(bench, 1)
+        bench.engine.stop()
+        bench.start()
+        await bench.stopped()
+        assert (await bench.job(job_id)).status is JobStatus.RUNNING
+        assert await bench.store.real.config_history(limit=1) == ()
+
+
+async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> None:
+    """SPEC 7.7: nobody is left waiting by a daemon that goes."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        (job_id,) = await running_jobs(bench, 1)
+        with bench.engine.waiting_for(job_id) as ended:
+            bench.engine.stop()
+            bench.start()
+            await bench.stopped()
+            assert ended.done()
+
+
+async def test_survivors_are_ended_with_what_they_forked() -> None:
+    """ENGINE 3: found by the store's id, ended by group, and gone when this returns."""
+    ours, theirs = a_survivor("one"), a_survivor("another")
+    try:
+        reaped = threading.Thread(target=ours.wait)
+        reaped.start()
+        sweep = await end_survivors("one", patience=20)
+        assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
+        assert sweep.alive == ()
+        assert find_survivors("one") == ()
+        assert [survivor.pid for survivor in find_survivors("another")] == [theirs.pid]
+        reaped.join()
+    finally:
+        theirs.kill()
+        theirs.wait()
+
+
+async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """ENGINE 3: after its time it is told of as alive."""
+    with something_that_does_not_end("stubborn", tmp_path) as pid:
+        async with asyncio.timeout(20):
+            sweep = await end_survivors("stubborn", patience=0.1, proc=tmp_path)
+        assert sweep == Sweep(ended=(), alive=(Survivor(pid=pid, job_id="j1"),))
+
+
+async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 3: a job never runs twice at the same time; the daemon says who is in its way and goes."""
+    monkeypatch.setattr(recovery, "PATIENCE", 0.1)
+    monkeypatch.setattr(recovery, "end_survivors", partial(end_survivors, proc=tmp_path / "proc"))
+    async with an_engine(tmp_path, ECHO) as bench:
+        (job_id,) = await running_jobs(bench, 1)
+        with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc") as pid:
+            bench.start()
+            with pytest.raises(ConflictError) as refused:
+                await bench.stopped()
+        assert [each.data["pid"] for each in bench.told if each.signal is Signal.SURVIVOR_ALIVE] == [pid]
+        assert refused.value.details == {"pids": [pid]}
+        assert str(pid) in refused.value.message
+        assert (await bench.job(job_id)).status is JobStatus.RUNNING

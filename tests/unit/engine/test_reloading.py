@@ -1,0 +1,150 @@
+"""SPEC 10: a reload is on disk before it is in force; what the store cannot take does not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from builders.engines import Bench, an_engine
+from builders.plugins import SCRIPT, a_manifest, a_plugin
+from ductile.core.jobs import JobStatus, Reason
+from ductile.errors import ConflictError, StoreFullError
+from ductile.store.values import ConfigOrigin
+from ductile.telemetry.signals import Signal
+
+ECHO = "  echo: {}\n"
+WITH_INIT = a_manifest("later").replace("[poll,", "[init, poll,")
+#: Says which command it was asked for, in the order in which it was.
+NOTES = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'echo "$DUCTILE_COMMAND" >>"$(dirname "$0")/commands"\n'
+    'echo \'{"status": "ok", "result": "done"}\'\n'
+)
+
+
+async def origins(bench: Bench) -> list[ConfigOrigin]:
+    return [record.origin for record in await bench.store.real.config_history(limit=9)]
+
+
+async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: Path) -> None:
+    """SPEC 10: the old configuration stays, whoever asked is told why, and so is the log."""
+    a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
+    async with an_engine(tmp_path, ECHO) as bench:
+        await bench.started()
+        before = bench.engine.snapshot()
+        bench.configure(ECHO + "  later: {}\n")
+        bench.store.full.add("record_config")
+        with pytest.raises(StoreFullError):
+            await bench.engine.reload()
+        assert bench.engine.snapshot() is before
+        assert (await bench.until(Signal.CONFIG_REFUSED)).message == "the disk is full"
+        assert await origins(bench) == [ConfigOrigin.START]
+        bench.store.full.clear()
+        await bench.engine.reload()
+        assert "later" in bench.engine.snapshot().plugins
+        assert await origins(bench) == [ConfigOrigin.RELOAD, ConfigOrigin.START]
+
+
+async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: Path) -> None:
+    """SPEC 10: queued jobs end dead/plugin_removed, and who waits for them hears of it."""
+    async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:
+        await bench.started()
+        job_id = await queued(bench)
+        with bench.engine.waiting_for(job_id) as ended:
+            bench.configure(ECHO)
+            assert (await bench.engine.reload())["removed"] == ["held"]
+            assert ended.done()
+        job = await bench.job(job_id)
+        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.PLUGIN_REMOVED)
+
+
+async def queued(bench: Bench) -> str:
+    """A job of `held` that cannot start, because nothing can be claimed."""
+    bench.store.full.add("claim")
+    return await bench.submit("held")
+
+
+async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_claim(tmp_path: Path) -> None:
+    """SPEC 10: the reload holds although the disk was full for the rest of it; no job is run or lost."""
+    async with an_engine(tmp_path, ECHO + "  held: {uses: echo}\n") as bench:
+        await bench.started()
+        job_id = await queued(bench)
+        bench.configure(ECHO)
+        bench.store.full.add("end_queued")
+        assert (await bench.engine.reload())["removed"] == ["held"]
+        assert (await bench.job(job_id)).status is JobStatus.QUEUED
+        with bench.engine.waiting_for(job_id) as ended:
+            bench.store.full.clear()
+            bench.engine.wake()
+            async with asyncio.timeout(20):
+                await ended
+        assert (await bench.job(job_id)).reason is Reason.PLUGIN_REMOVED
+        assert await bench.store.real.executions(job_id) != ()
+
+
+async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path: Path) -> None:
+    """ENGINE 13: from the moment the init is on disk, which is before the engine hears of it."""
+    place = a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
+    async with an_engine(tmp_path, ECHO) as bench:
+        await bench.started()
+        bench.configure(ECHO + "  later: {}\n")
+        bench.store.pause_after_record = asyncio.Event()
+        reload = asyncio.create_task(bench.engine.reload())
+        async with asyncio.timeout(20):
+            await bench.store.recorded.wait()
+            bench.store.asked.clear()
+            job_id = await bench.submit("later")
+            await bench.store.asked.wait()
+            with bench.engine.waiting_for(job_id) as ended:
+                bench.store.pause_after_record.set()
+                await reload
+                await ended
+        assert (await bench.job(job_id)).status is JobStatus.SUCCEEDED
+        assert (place / "commands").read_text().split() == ["init", "poll"]
+
+
+async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) -> None:
+    """SPEC 10: named, and nothing is recorded."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        await bench.started()
+        bench.configure(ECHO + "  other: {uses: echo}\nstate: {path: elsewhere.db}\n")
+        with pytest.raises(ConflictError) as refused:
+            await bench.engine.reload()
+        assert refused.value.details == {"settings": ["state"]}
+        assert await origins(bench) == [ConfigOrigin.START]
+
+
+async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
+    """SPEC 10: what is on disk as loaded is what is in force."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        await bench.started()
+        bench.configure(ECHO + "  other: {uses: echo}\n")
+        caller = asyncio.create_task(bench.engine.reload())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await bench.until(Signal.CONFIG_LOADED)
+        await bench.until(Signal.CONFIG_LOADED)
+        assert "other" in bench.engine.snapshot().plugins
+
+
+async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path: Path) -> None:
+    """SPEC 5.2, 10: a run in flight keeps its configuration; when the next one is, the new one decides."""
+    script = SCRIPT.replace("echo", 'read -r _ <"$(dirname "$0")/gate"\necho', 1)
+    gate = a_plugin(tmp_path / "plugins", "gated", script=script) / "gate"
+    os.mkfifo(gate)
+    async with an_engine(tmp_path, "  gated: {schedule: {every: 10h}}\n") as bench:
+        await bench.started()
+        await bench.until(Signal.JOB_STARTED)
+        bench.configure("  gated: {schedule: {every: 1h}}\n")
+        await bench.engine.reload()
+        while "every 3600" not in (await bench.store.real.schedules())[0].fingerprint:
+            pass
+        await asyncio.to_thread(gate.write_text, "go on\n")
+        await bench.until(Signal.JOB_SUCCEEDED)
+        (entry,) = await bench.store.real.schedules()
+        assert entry.next_at is not None
+        assert entry.next_at < datetime.now(UTC) + timedelta(hours=2)

@@ -1,0 +1,57 @@
+"""SPEC 7.7: whoever waits for a job hears of its end, whoever brought it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from builders.engines import an_engine
+from ductile.core.jobs import JobStatus, Reason
+from ductile.operations.jobs import cancel_job, wait_for_job
+from ductile.operations.queue import queue_purge
+from ductile.telemetry.signals import Signal
+
+
+async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
+    """SPEC 5.6: `if_running: cancel` ends it in the transaction of the new one; it is told like any end."""
+    async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as bench:
+        bench.store.full.add("claim")
+        await bench.started()
+        await bench.until(Signal.SCHEDULE_FIRED)
+        (entry,) = await bench.store.real.schedules()
+        assert entry.last_job_id is not None
+        with bench.engine.waiting_for(entry.last_job_id) as ended:
+            await bench.engine.run_schedule("echo", "default")
+            async with asyncio.timeout(20):
+                await ended
+        job = await bench.job(entry.last_job_id)
+        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
+
+
+async def test_whoever_waits_is_told_of_an_end_by_hand(tmp_path: Path) -> None:
+    """A job that never ran: cancelled, or purged with the queue."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        bench.store.full.add("claim")
+        await bench.started()
+        for by_hand, more in ((cancel_job, True), (queue_purge, False)):
+            job_id = await bench.submit()
+            with bench.engine.waiting_for(job_id) as ended:
+                await by_hand(bench.desk, {"job_id": job_id} if more else {"all": True})
+                assert ended.done()
+
+
+async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> None:
+    """It is registered before the job is looked at, so no end is missed; then nothing but the end answers."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        bench.store.full.add("claim")
+        await bench.started()
+        job_id = await bench.submit()
+        waiting = asyncio.create_task(wait_for_job(bench.desk, {"job_id": job_id}))
+        while not bench.engine.status()["waiting_callers"]:
+            await bench.job(job_id)  # a question to the store, and the other has got further
+        assert not waiting.done()
+        await cancel_job(bench.desk, {"job_id": job_id})
+        async with asyncio.timeout(20):
+            assert (await waiting)["status"] == JobStatus.DEAD
+        assert bench.engine.status()["waiting_callers"] == 0

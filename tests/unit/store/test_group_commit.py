@@ -1,0 +1,58 @@
+"""What shares a commit, and what the store keeps in memory (ENGINE 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import apsw
+
+from builders.jobs import START, a_new_job
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.writer import Lane
+from ductile.store.values import Submission
+
+
+def ticking() -> Callable[[], datetime]:
+    """A clock that the writer reads once for each transaction, so that equal instants mean one commit."""
+    ticks = count()
+    return lambda: START + timedelta(seconds=next(ticks))
+
+
+async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Path) -> None:
+    """The writer, idle before, is told when the turn is over, and not by the first who comes."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    await store.enqueue(Submission(jobs=(a_new_job(),)))
+    async with asyncio.timeout(20):
+        while not store._writer._idle:  # noqa: ASYNC110 - the thread tells nobody that it rests
+            await asyncio.sleep(0)
+    began = threading.Event()
+
+    def first(session: SqliteSession) -> str:
+        began.set()
+        return session.stamp
+
+    early = store._writer.submit(Lane.ENQUEUE, first)
+    assert not began.wait(0.05)  # this turn is not over
+    late = store._writer.submit(Lane.ENQUEUE, lambda session: session.stamp)
+    assert await early == await late
+    await store.close()
+
+
+async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path) -> None:
+    """A daemon that has run for a month is as large as one that has run for an hour."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    before = apsw.memory_used()
+    for _ in range(24):
+        jobs = tuple(a_new_job(payload={"text": "x" * 64 * 1024}) for _ in range(16))
+        await store.enqueue(Submission(jobs=jobs))
+    grown = apsw.memory_used() - before
+    await store.close()
+    assert (tmp_path / "state.db").stat().st_size > 16 * 2**20
+    assert grown < 6 * 2**20
