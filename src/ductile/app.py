@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
+from ductile.config.locate import locate_config
 from ductile.config.snapshot import Snapshot
 from ductile.control.place import leave_link, remove_link, socket_path
 from ductile.control.server import ControlServer
@@ -23,18 +25,26 @@ from ductile.engine.alone import TreeRunner
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
 from ductile.engine.execution import Executor, Surroundings
+from ductile.engine.inits import init_of
 from ductile.engine.lock import StoreLock
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
-from ductile.errors import ConflictError, DeniedError, DuctileError, StoreBusyError
+from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError
 from ductile.operations import registry
 from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
+from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.values import ConfigOrigin, NewInit
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Signal, Signals, Subscriber
+from ductile.telemetry.systemd import SystemdNotifier
+from ductile.webhooks.serving import webhooks_served
+
+if TYPE_CHECKING:
+    from ductile.operations.backup import StoreFiles
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -56,6 +66,9 @@ async def serve(
     signals.subscribe(log)
     for subscriber in subscribers:
         signals.subscribe(subscriber)
+    systemd = SystemdNotifier(environ)
+    signals.subscribe(systemd)
+    alive = asyncio.create_task(systemd.keep_alive(), name="watchdog")
     _follow(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
 
@@ -78,6 +91,7 @@ async def serve(
     finally:
         await runner.close()
         await store.close()
+        alive.cancel()
         lock.release()
         signals.emit(Signal.SERVICE_STOPPED)
         log.close()
@@ -104,18 +118,35 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
     await control.start()
     leave_link(config_file, socket)
     try:
-        await engine.run(lambda: equipment.signals.emit(Signal.SERVICE_READY))
+        async with webhooks_served(desk, equipment.signals), _api_served(desk, equipment.signals, news):
+            await engine.run(lambda: equipment.signals.emit(Signal.SERVICE_READY))
     finally:
         remove_link(config_file, socket)
         await control.stop()
+
+
+@asynccontextmanager
+async def _api_served(desk: Desk, signals: Signals, news: News) -> AsyncIterator[None]:
+    """The HTTP API meanwhile. Whoever has it switched off does not even load it."""
+    if not desk.snapshot().api.enabled:
+        yield
+        return
+    from ductile.api.server import ApiServer  # noqa: PLC0415 - 150 ms of HTTP and metrics
+
+    server = ApiServer(desk, signals, news)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
 
 
 def _reload_in_background(engine: Engine, kept: set[asyncio.Task[object]]) -> Callable[[], None]:
     """What SIGHUP does. A reload that is refused was told of by its signal."""
 
     async def reload() -> None:
-        # What was wrong is told as config.refused; a signal has nobody to answer to.
-        with suppress(DuctileError):
+        # What was wrong is told as config.refused, whatever it was; a signal has nobody to answer to.
+        with suppress(Exception):
             await engine.reload()
 
     def start() -> None:
@@ -189,15 +220,57 @@ async def ask_without_daemon(
         return await registry.OPERATIONS[operation](desk, given)
 
 
+async def diagnose_without_daemon(
+    named: str | None, environ: Mapping[str, str], given: JsonObject
+) -> JsonObject:
+    """What `system.doctor` finds where no daemon answers, however little there is to be looked at."""
+    from ductile.operations import doctor  # noqa: PLC0415 - only where somebody asks for it
+
+    config: Path | None = None
+    try:
+        config = locate_config(named, environ)
+        snapshot = open_configuration(config, environ).snapshot
+        path = state_file(snapshot)
+    except ConfigError as error:
+        return doctor.doctor_without_config(error, None if config is None else config.parent)
+    if not path.exists():
+        return doctor.doctor_without_store(snapshot, doctor.not_running(), doctor.no_store(path))
+    try:
+        async with without_daemon(named, environ) as desk:
+            return await doctor.doctor(desk, given)
+    except StoreBusyError as busy:
+        return doctor.doctor_without_store(snapshot, doctor.of_error(doctor.Check.DAEMON, busy))
+    except (StoreError, DeniedError) as error:
+        failed = doctor.of_error(doctor.Check.STORE, error)
+        return doctor.doctor_without_store(snapshot, doctor.not_running(), failed)
+
+
+def store_files() -> StoreFiles:
+    """How a store is copied and looked at, beside whoever uses it."""
+    from ductile.operations.backup import StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.store.sqlite.copying import copy_store, inspect_copy  # noqa: PLC0415
+
+    return StoreFiles(copy=copy_store, inspect=inspect_copy)
+
+
 async def run_without_daemon(
-    named: str | None, environ: Mapping[str, str], given: JsonObject, *, patience: timedelta | None = None
+    named: str | None,
+    environ: Mapping[str, str],
+    operation: str,
+    given: JsonObject,
+    *,
+    patience: timedelta | None = None,
+    ended: Callable[[JsonObject], None] = lambda _job: None,
 ) -> JsonObject:
     """Submit one job and run it here, with everything it leads to; what `job.show` says of it then.
 
+    `operation` submits it. `ended` is told of each job that has ended, as lists show jobs.
     When `patience` ends, or at the first signal, what runs is ended and goes back to the queue.
     """
     async with without_daemon(named, environ) as desk:
-        tree = TreeRunner(desk.store, owner=f"cli:{os.getpid()}")
+        tree = TreeRunner(
+            desk.store, f"cli:{os.getpid()}", _inits_at(desk), lambda job: ended(shown_job(job))
+        )
         followers = Followers(
             retry_expected=lambda _due: None,
             schedule_moved=lambda: None,
@@ -215,12 +288,28 @@ async def run_without_daemon(
             Surroundings(environ=environ, directory=str(Path.cwd())),
         )
         try:
-            submitted = await registry.OPERATIONS["plugin.run"](desk, given)
+            submitted = await registry.OPERATIONS[operation](desk, given)
+            await _record_config(desk)
             with _stoppable(executor, patience):
                 await tree.run(executor, str(submitted["job_id"]))
         finally:
             await runner.close()
         return await registry.OPERATIONS["job.show"](desk, {"job_id": submitted["job_id"]})
+
+
+def _inits_at(desk: Desk) -> Callable[[str], NewInit | None]:
+    def find(name: str) -> NewInit | None:
+        plugin = desk.snapshot().plugins.get(name)
+        return None if plugin is None else init_of(plugin, now=desk.now(), dice=desk.dice)
+
+    return find
+
+
+async def _record_config(desk: Desk) -> None:
+    """By which configuration a job was run has to be found out later, daemon or not (SPEC 10)."""
+    snapshot = desk.snapshot()
+    shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+    await desk.store.record_config(snapshot.fingerprint, ConfigOrigin.RUN, shown)
 
 
 @contextmanager

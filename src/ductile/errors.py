@@ -9,6 +9,13 @@
     ├── GoneError               it was there, and retention has removed it
     ├── RefusedError            well-formed, and refused all the same
     ├── DeniedError             the caller, or this program, may not do this
+    ├── UnauthorizedError       nobody knows who the caller is
+    ├── MethodNotAllowedError   the path is there, and not for this method
+    ├── TooSlowError            the request did not arrive in time
+    ├── TooLargeError           the request's body is larger than the limit
+    ├── HeadersTooLargeError    the request's headers are larger than the limit
+    ├── TooManyError            too many attempts: wait
+    ├── TooBusyError            no room for this now: try again
     ├── DaemonNotRunningError   there is no daemon to talk to
     └── StoreError              the job store
         ├── StoreBusyError      full queue or a lock held: try again
@@ -120,6 +127,34 @@ class DeniedError(DuctileError):
     code = "denied"
 
 
+class UnauthorizedError(DuctileError):
+    code = "unauthorized"
+
+
+class MethodNotAllowedError(DuctileError):
+    code = "method_not_allowed"
+
+
+class TooSlowError(DuctileError):
+    code = "too_slow"
+
+
+class TooLargeError(DuctileError):
+    code = "too_large"
+
+
+class HeadersTooLargeError(DuctileError):
+    code = "headers_too_large"
+
+
+class TooManyError(DuctileError):
+    code = "too_many"
+
+
+class TooBusyError(DuctileError):
+    code = "too_busy"
+
+
 class DaemonNotRunningError(DuctileError):
     code = "daemon_not_running"
 
@@ -155,6 +190,13 @@ STATUSES: dict[str, tuple[int, Exit]] = {
     "gone": (410, Exit.FAILURE),
     "refused": (422, Exit.FAILURE),
     "denied": (403, Exit.DENIED),
+    "unauthorized": (401, Exit.DENIED),
+    "method_not_allowed": (405, Exit.USAGE),
+    "too_slow": (408, Exit.TRY_AGAIN),
+    "too_large": (413, Exit.FAILURE),
+    "headers_too_large": (431, Exit.FAILURE),
+    "too_many": (429, Exit.TRY_AGAIN),
+    "too_busy": (503, Exit.TRY_AGAIN),
     "daemon_not_running": (503, Exit.NOT_RUNNING),
     "store_error": (503, Exit.FAILURE),
     "store_busy": (503, Exit.TRY_AGAIN),

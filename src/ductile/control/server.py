@@ -22,7 +22,7 @@ _LONGEST_REQUEST = 16 * 1024 * 1024
 #: A client that connects and does not ask by then is let go.
 ASKING_SECONDS = 30.0
 #: Operations that wait for something to happen, and change nothing: their caller may go away meanwhile.
-WAITING = frozenset({"job.wait", "log.follow"})
+WAITING = frozenset({"job.wait", "log.follow", "ledger.follow"})
 
 
 class ControlServer:

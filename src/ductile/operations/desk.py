@@ -36,6 +36,14 @@ class RunningEngine(Protocol):
         """Schedules were paused, resumed or run."""
         ...
 
+    def waiting_slot(self) -> AbstractContextManager[None]:
+        """One of the places for callers who wait for a run; raises `TooBusyError` if none is free."""
+        ...
+
+    def expect_deadline(self, due_at: datetime) -> None:
+        """A pipeline run is to be cancelled then if it has not ended."""
+        ...
+
     def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
         """A future that is done when the job has ended, or the daemon stops."""
         ...

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import timedelta
 
 from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.dedupe import KeyDoor, namespaced_key
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.intake import (
+    Door,
+    Intake,
+    callback_of,
+    read_intake,
+    refuse_invalid_payload,
+    refuse_other_body,
+)
 from ductile.operations.job_ids import find_job, named_job
+from ductile.operations.plugin_names import optional_plugin
+from ductile.operations.run_account import steps_of
 from ductile.operations.shown import (
     result_of,
     shown_execution,
@@ -29,7 +38,6 @@ from ductile.store.values import (
     CancelAnswer,
     Deduplicated,
     JobFilter,
-    MovedJob,
     RetryAnswer,
     Submission,
 )
@@ -44,21 +52,13 @@ STATUS_ALIASES = {
 LONGEST_WAIT = timedelta(hours=24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """Through which door a submission came, and who stood there."""
-
-    submitted_by: SubmittedBy
-    detail: str | None = None
-
-
 async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     """Put one job of a plugin's command on the queue."""
     snapshot = desk.snapshot()
     plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
     command = known_command(plugin, read.optional_text(given, "command") or default_command(plugin))
-    ttl = read.optional_duration(given, "dedupe_ttl")
-    _refuse_long_window(snapshot, ttl)
+    intake = await read_intake(desk, door, given)
+    refuse_invalid_payload(plugin, command, intake.payload)
     job = NewJob(
         id=make_id(desk.now(), desk.dice),
         plugin=plugin.name,
@@ -66,21 +66,39 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
         submitted_by=door.submitted_by,
         submitted_detail=door.detail,
         max_attempts=plugin.retry.max_attempts,
-        payload=read.optional_object(given, "payload"),
-        dedupe_key=namespaced_key(KeyDoor.CALLER, read.optional_text(given, "dedupe_key")),
-        dedupe_ttl=None if ttl is None else ttl.total_seconds(),
+        payload=intake.payload,
+        dedupe_key=intake.dedupe_key,
+        dedupe_ttl=intake.dedupe_ttl,
+        hops=intake.hops,
+        trace_id=intake.trace_id,
+        callback=callback_of(intake, plugin),
     )
     if read.flag(given, "dry_run"):
         return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
     answers = await desk.store.enqueue(Submission(jobs=(job,), dedupe_window=snapshot.service.dedupe_ttl))
     desk.told_of(answers)
     (answer,) = answers
+    if isinstance(answer, Deduplicated):
+        return await _existing(desk, intake, plugin.name, command, answer.job_id)
     return {
         "job_id": answer.job_id,
         "status": JobStatus.QUEUED,
         "plugin": plugin.name,
         "command": command,
-        "deduplicated": isinstance(answer, Deduplicated),
+        "deduplicated": False,
+    }
+
+
+async def _existing(desk: Desk, intake: Intake, plugin: str, command: str, job_id: str) -> JsonObject:
+    """The answer to a duplicate: the job that is there, as it stands."""
+    job = await desk.store.job(job_id)
+    refuse_other_body(intake, job)
+    return {
+        "job_id": job_id,
+        "status": JobStatus.QUEUED if job is None else job.status,
+        "plugin": plugin,
+        "command": command,
+        "deduplicated": True,
     }
 
 
@@ -112,18 +130,10 @@ def default_command(plugin: PluginInstance) -> str:
     return "poll" if "poll" in commands else "handle"
 
 
-def _refuse_long_window(snapshot: Snapshot, ttl: timedelta | None) -> None:
-    if ttl is not None and ttl > snapshot.service.job_queue_retention:
-        raise RefusedError(
-            "dedupe_ttl is longer than jobs are remembered",
-            hint="Use a shorter one, or raise service.job_queue_retention.",
-        )
-
-
 async def list_jobs(desk: Desk, given: JsonObject) -> JsonObject:
     where = JobFilter(
         job_id=read.optional_text(given, "job_id"),
-        plugin=read.optional_text(given, "plugin"),
+        plugin=await optional_plugin(desk, given),
         command=read.optional_text(given, "command"),
         status=read.optional_word(given, "status", JobStatus, STATUS_ALIASES),
         submitted_by=read.optional_word(given, "submitted_by", SubmittedBy),
@@ -138,8 +148,15 @@ async def list_jobs(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 async def show_job(desk: Desk, given: JsonObject) -> JsonObject:
-    """Everything about one job: its fields, what it was given, what it answered, and its history."""
-    return await _whole_job(desk, await named_job(desk, given))
+    """Everything about one job: its fields, what it was given, what it answered, and its history.
+
+    Of a pipeline run also its steps, those that were bypassed included.
+    """
+    job = await named_job(desk, given)
+    shown = await _whole_job(desk, job)
+    if job.plugin == RUN_PLUGIN and (record := await desk.store.run(job.id)) is not None:
+        shown["steps"] = steps_of(record)
+    return shown
 
 
 async def _whole_job(desk: Desk, job: Job) -> JsonObject:
@@ -197,27 +214,22 @@ async def cancel_job(desk: Desk, given: JsonObject) -> JsonObject:
         if job.status in TERMINAL:
             raise _ended_already(job)
         return {"job_id": job.id, "cancel": None, **_status_of(job), "dry_run": True}
-    answer = await desk.store.cancel(job.id, desk.snapshot().rules)
-    match answer:
-        case CancelAnswer.UNKNOWN_JOB | CancelAnswer.ALREADY_ENDED:
-            raise _ended_already(await find_job(desk, job.id))
-        case CancelAnswer.REQUESTED if desk.engine is not None:
-            await desk.engine.end_running(job.id)
-    now = await find_job(desk, job.id)
-    if answer is CancelAnswer.CANCELLED:
-        desk.ended((_as_moved(now),))
-    return {"job_id": job.id, "cancel": answer, **_status_of(now)}
+    answer = await cancel_all(desk, job.id)
+    if answer in (CancelAnswer.UNKNOWN_JOB, CancelAnswer.ALREADY_ENDED):
+        raise _ended_already(await find_job(desk, job.id))
+    return {"job_id": job.id, "cancel": answer, **_status_of(await find_job(desk, job.id))}
 
 
-def _as_moved(job: Job) -> MovedJob:
-    return MovedJob(
-        id=job.id,
-        plugin=job.plugin,
-        command=job.command,
-        status=job.status,
-        reason=job.reason,
-        attempt=job.attempt,
-    )
+async def cancel_all(desk: Desk, job_id: str) -> CancelAnswer:
+    """Cancel a job, a run with all of its steps; those that run are told to end."""
+    while True:
+        cancelling = await desk.store.cancel(job_id, desk.snapshot().rules)
+        if desk.engine is not None:
+            for running in cancelling.stopping:
+                await desk.engine.end_running(running)
+        desk.ended(cancelling.ended)
+        if not cancelling.more:
+            return cancelling.answer
 
 
 def _ended_already(job: Job) -> ConflictError:
@@ -227,9 +239,9 @@ def _ended_already(job: Job) -> ConflictError:
 async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
     job = await named_job(desk, given)
     if read.flag(given, "dry_run"):
-        _refuse_retry(_expected_answer(job), job)
+        refuse_retry(_expected_answer(job), job)
         return {"job_id": job.id, **_status_of(job), "dry_run": True}
-    _refuse_retry(await desk.store.retry(job.id), job)
+    refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules), job)
     desk.wake()
     return {"job_id": job.id, **_status_of(await find_job(desk, job.id))}
 
@@ -241,7 +253,8 @@ def _expected_answer(job: Job) -> RetryAnswer:
     return RetryAnswer.SUCCEEDED if job.status is JobStatus.SUCCEEDED else RetryAnswer.QUEUED
 
 
-def _refuse_retry(answer: RetryAnswer, job: Job) -> None:
+def refuse_retry(answer: RetryAnswer, job: Job) -> None:
+    """Raise what stands against it, if anything does."""
     match answer:
         case RetryAnswer.UNKNOWN_JOB | RetryAnswer.RETAINED_NO_MORE:
             raise GoneError("only the log of this job is left", hint="Submit it anew.")
@@ -249,6 +262,17 @@ def _refuse_retry(answer: RetryAnswer, job: Job) -> None:
             raise ConflictError("the job has succeeded", hint="Submit it anew to run it again.")
         case RetryAnswer.NOT_ENDED:
             raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
+        case RetryAnswer.NOTHING_TO_RETRY:
+            raise ConflictError(
+                "what failed here could not be made from what it was given, and would fail again",
+                hint="Correct the pipeline, then start it anew or from a step: job retry --from-step.",
+            )
+        case RetryAnswer.UNKNOWN_STEP:
+            raise NotFoundError("the run has no such step", hint="See its steps with `ductile job tree`.")
+        case RetryAnswer.CHANGED:
+            raise ConflictError(
+                "the pipeline was changed around this step", hint="Start it anew, or from an earlier step."
+            )
         case RetryAnswer.RUN_ENDED:
             raise ConflictError(
                 f"the job is step {job.step_path} of a pipeline run that has ended",

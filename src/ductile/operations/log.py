@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.settlement import LogStatus
+from ductile.errors import StoreError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.shown import shown_execution, shown_ledger
 from ductile.operations.system import engine_of
 from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
@@ -23,13 +26,26 @@ LOG_ALIASES = {
 }
 #: How long a follower waits for news before it is answered that there is none.
 LONGEST_FOLLOW = timedelta(minutes=5)
+#: So far a search catches up with the log itself; the rest is left to the upkeep.
+_SWEEPS = 4
 
 
 async def list_log(desk: Desk, given: JsonObject) -> JsonObject:
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    page = await desk.store.log(_filter(given), limit=limit, cursor=read.optional_text(given, "cursor"))
+    where = await _filter(desk, given)
+    if where.query is not None:
+        await _catch_up(desk)
+    page = await desk.store.log(where, limit=limit, cursor=read.optional_text(given, "cursor"))
     shown = await _shown(desk, page.rows, output=read.flag(given, "output"))
     return {"logs": shown, "next_cursor": page.next_cursor}
+
+
+async def _catch_up(desk: Desk) -> None:
+    """Indexing lags some seconds behind, and who searches expects what has just ended to be found."""
+    with suppress(StoreError):  # then what is indexed is searched
+        for _ in range(_SWEEPS):
+            if not await desk.store.make_searchable():
+                return
 
 
 async def _shown(desk: Desk, rows: Iterable[LogRow], *, output: bool) -> list[JsonValue]:
@@ -44,10 +60,10 @@ async def _shown(desk: Desk, rows: Iterable[LogRow], *, output: bool) -> list[Js
     ]
 
 
-def _filter(given: JsonObject) -> LogFilter:
+async def _filter(desk: Desk, given: JsonObject) -> LogFilter:
     return LogFilter(
         job_id=read.optional_text(given, "job_id"),
-        plugin=read.optional_text(given, "plugin"),
+        plugin=await optional_plugin(desk, given),
         command=read.optional_text(given, "command"),
         status=read.optional_word(given, "status", LogStatus, LOG_ALIASES),
         submitted_by=read.optional_word(given, "submitted_by", SubmittedBy),
@@ -63,8 +79,9 @@ async def follow_log(desk: Desk, given: JsonObject) -> JsonObject:
     The answer is empty when the time is up or the daemon stops; `stopping` tells which.
     """
     engine = engine_of(desk)
-    where, after = _filter(given), read.number(given, "after", 0, least=0, most=1 << 62)
-    deadline = asyncio.get_running_loop().time() + _patience(given)
+    where = await _filter(desk, given)
+    after = read.number(given, "after", 0, least=0, most=1 << 62)
+    deadline = asyncio.get_running_loop().time() + patience(given)
     while True:
         coming = asyncio.Event() if desk.news is None else desk.news.coming()
         rows = await _after(desk, where, after)
@@ -73,15 +90,17 @@ async def follow_log(desk: Desk, given: JsonObject) -> JsonObject:
         if rows or stopping or left <= 0:
             shown = await _shown(desk, rows, output=read.flag(given, "output"))
             return {"logs": shown, "stopping": stopping}
-        await _wait(coming, left)
+        await wait_for_news(coming, left)
 
 
-def _patience(given: JsonObject) -> float:
-    wanted = read.optional_duration(given, "timeout") or LONGEST_FOLLOW
-    return min(wanted, LONGEST_FOLLOW).total_seconds()
+def patience(given: JsonObject) -> float:
+    """For how many seconds a follower waits at most."""
+    wanted = read.optional_duration(given, "timeout")
+    return LONGEST_FOLLOW.total_seconds() if wanted is None else min(wanted, LONGEST_FOLLOW).total_seconds()
 
 
-async def _wait(coming: asyncio.Event, seconds: float) -> None:
+async def wait_for_news(coming: asyncio.Event, seconds: float) -> None:
+    """Until something happens, but no longer than this."""
     try:
         async with asyncio.timeout(seconds):
             await coming.wait()
@@ -108,3 +127,18 @@ async def tail_ledger(desk: Desk, given: JsonObject) -> JsonObject:
     after = read.number(given, "after", max(0, highest - limit), least=0, most=1 << 62)
     rows = await desk.store.ledger(after=after, limit=limit)
     return {"events": [shown_ledger(row) for row in rows], "lowest": lowest, "highest": highest}
+
+
+async def follow_ledger(desk: Desk, given: JsonObject) -> JsonObject:
+    """Ledger entries after a number, waiting for one if there is none; else as `follow_log`."""
+    engine = engine_of(desk)
+    after = read.number(given, "after", 0, least=0, most=1 << 62)
+    deadline = asyncio.get_running_loop().time() + patience(given)
+    while True:
+        coming = asyncio.Event() if desk.news is None else desk.news.coming()
+        rows = await desk.store.ledger(after=after, limit=LARGEST_PAGE)
+        stopping = bool(engine.status()["stopping"])
+        left = deadline - asyncio.get_running_loop().time()
+        if rows or stopping or left <= 0:
+            return {"events": [shown_ledger(row) for row in rows], "stopping": stopping}
+        await wait_for_news(coming, left)

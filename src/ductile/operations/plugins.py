@@ -76,15 +76,32 @@ def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> P
 
 def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
     """All plugins, one by its name, or a directory that may lie anywhere: a plugin under development."""
-    if target is not None and (Path(target) / MANIFEST_FILE).exists():
-        return PluginCheck(plugins=(_check_directory(Path(target).absolute()),))
-    if target is not None and "/" in target:
-        raise NotFoundError(f"{target} has no {MANIFEST_FILE}", hint="name the directory of a plugin")
+    if target is not None and is_plugin_directory(target):
+        return PluginCheck(plugins=(_of_found(load_directory(Path(target))),))
     opened = open_configuration(named, environ, seal=Seal.IGNORE)
     views = _views(opened)
     if target is not None:
         return PluginCheck(plugins=(_find(views, target),))
     return PluginCheck(plugins=views, warnings=opened.discovery.warnings)
+
+
+def is_plugin_directory(target: str) -> bool:
+    """Whether a directory is meant and not a name; it is an error if it is no plugin's."""
+    if (Path(target) / MANIFEST_FILE).exists():
+        return True
+    if "/" in target:
+        raise NotFoundError(f"{target} has no {MANIFEST_FILE}", hint="name the directory of a plugin")
+    return False
+
+
+def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
+    """The plugin in one directory, which need not lie under a plugin root."""
+    place = directory.absolute()
+    return load_plugin(place, root=place.parent, ground=Ground(roots=(place.parent,)))
+
+
+def find_plugin(opened: OpenedConfiguration, name: str) -> PluginView:
+    return _find(_views(opened), name)
 
 
 def _views(opened: OpenedConfiguration) -> tuple[PluginView, ...]:
@@ -143,11 +160,6 @@ def _of_found(found: InstalledPlugin | RefusedPlugin) -> PluginView:
         reason=found.reason,
         hint=found.hint,
     )
-
-
-def _check_directory(directory: Path) -> PluginView:
-    root = directory.parent
-    return _of_found(load_plugin(directory, root=root, ground=Ground(roots=(root,))))
 
 
 def _find(views: tuple[PluginView, ...], name: str) -> PluginView:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ductile.config.keypath import did_you_mean
 from ductile.core.jobs import JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.errors import NotFoundError, UsageError
+from ductile.errors import UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.shown import shown_job
 from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
 
@@ -26,7 +26,7 @@ async def queue_status(desk: Desk, _given: JsonObject) -> JsonObject:
 async def queue_list(desk: Desk, given: JsonObject) -> JsonObject:
     """What runs and what waits, newest first."""
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    plugin = read.optional_text(given, "plugin")
+    plugin = await optional_plugin(desk, given)
     shown: dict[str, JsonValue] = {}
     for status in (JobStatus.RUNNING, JobStatus.QUEUED):
         page = await desk.store.jobs(JobFilter(status=status, plugin=plugin), limit=limit)
@@ -36,11 +36,9 @@ async def queue_list(desk: Desk, given: JsonObject) -> JsonObject:
 
 async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     """End queued jobs of a plugin, or all of them; they stay in the ledger as dead/purged."""
-    plugin = read.optional_text(given, "plugin")
+    plugin = await optional_plugin(desk, given)
     if plugin is None and not read.flag(given, "all"):
         raise UsageError("which jobs?", hint="Name a plugin, or say --all.")
-    if plugin is not None:
-        await _refuse_unknown(desk, plugin)
     plugins = None if plugin is None else [plugin]
     if read.flag(given, "dry_run"):
         page = await desk.store.jobs(JobFilter(status=JobStatus.QUEUED, plugin=plugin), limit=LARGEST_PAGE)
@@ -50,13 +48,7 @@ async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     while True:
         moved = await desk.store.end_queued(Reason.PURGED, desk.snapshot().rules, plugins=plugins)
         desk.ended(moved.jobs)
-        purged += len(moved.jobs)
+        # With the last of its steps a pipeline run ends too, as failed; nobody purged that.
+        purged += sum(job.reason is Reason.PURGED for job in moved.jobs)
         if not moved.more:
             return {"purged": purged}
-
-
-async def _refuse_unknown(desk: Desk, plugin: str) -> None:
-    """Not one that is configured no longer: its jobs may still have to go."""
-    known = desk.snapshot().plugins
-    if plugin not in known and not (await desk.store.jobs(JobFilter(plugin=plugin), limit=1)).rows:
-        raise NotFoundError(f"there is no plugin {plugin}", hint=did_you_mean(plugin, known))

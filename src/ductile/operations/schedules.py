@@ -9,6 +9,8 @@ from ductile.engine.schedule_table import slot_of, watched_schedules
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.plugin_names import optional_plugin
+from ductile.operations.schedule_account import account_of
 from ductile.operations.shown import instant, shown_occurrence
 from ductile.operations.system import engine_of
 from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, ScheduleEntry
@@ -17,7 +19,7 @@ _DEFAULT = "default"
 
 
 async def list_schedules(desk: Desk, given: JsonObject) -> JsonObject:
-    plugin = read.optional_text(given, "plugin")
+    plugin = await optional_plugin(desk, given)
     stored = await desk.store.schedules()
     return {"schedules": [_shown(entry) for entry in stored if plugin in (None, entry.plugin)]}
 
@@ -35,23 +37,23 @@ def _shown(entry: ScheduleEntry) -> JsonObject:
 
 
 async def schedule_history(desk: Desk, given: JsonObject) -> JsonObject:
-    entry = await _known(desk, given)
+    entry = await known_schedule(desk, given)
     plugin, schedule_id = entry.plugin, entry.schedule_id
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    page = await desk.store.occurrences(
-        plugin, schedule_id, limit=limit, cursor=read.optional_text(given, "cursor")
-    )
+    cursor = read.optional_text(given, "cursor")
+    page = await desk.store.occurrences(plugin, schedule_id, limit=limit, cursor=cursor)
     return {
         "plugin": plugin,
         "id": schedule_id,
         "occurrences": [shown_occurrence(row) for row in page.rows],
+        "account": await account_of(desk, entry, page.rows, newest=cursor is None),
         "next_cursor": page.next_cursor,
     }
 
 
 async def schedule_next(desk: Desk, given: JsonObject) -> JsonObject:
     """What is to come, across clock changes; of one schedule or of all."""
-    plugin, schedule_id = read.optional_text(given, "plugin"), read.optional_text(given, "schedule")
+    plugin, schedule_id = await optional_plugin(desk, given), read.optional_text(given, "schedule")
     count = read.number(given, "count", 10, most=1000)
     watched = watched_schedules(desk.snapshot())
     coming: list[JsonObject] = []
@@ -83,7 +85,7 @@ async def resume_schedule(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 async def _switch(desk: Desk, given: JsonObject, *, paused: bool) -> JsonObject:
-    entry = await _known(desk, given)
+    entry = await known_schedule(desk, given)
     plugin, schedule_id = entry.plugin, entry.schedule_id
     if read.flag(given, "dry_run"):
         now = entry.paused_at is not None
@@ -105,7 +107,7 @@ async def _switch(desk: Desk, given: JsonObject, *, paused: bool) -> JsonObject:
 
 async def run_schedule(desk: Desk, given: JsonObject) -> JsonObject:
     engine = engine_of(desk)
-    entry = await _known(desk, given)
+    entry = await known_schedule(desk, given)
     plugin, schedule_id = entry.plugin, entry.schedule_id
     if read.flag(given, "dry_run"):
         return {"plugin": plugin, "id": schedule_id, "job_id": None, "dry_run": True}
@@ -116,7 +118,7 @@ async def run_schedule(desk: Desk, given: JsonObject) -> JsonObject:
     }
 
 
-async def _known(desk: Desk, given: JsonObject) -> ScheduleEntry:
+async def known_schedule(desk: Desk, given: JsonObject) -> ScheduleEntry:
     """The schedule that is meant. A plugin's only one need not be named, nor one called `default`."""
     plugin, wanted = read.text(given, "plugin"), read.optional_text(given, "schedule")
     entries = await desk.store.schedules()
@@ -126,7 +128,7 @@ async def _known(desk: Desk, given: JsonObject) -> ScheduleEntry:
     if (entry := own.get(wanted or _DEFAULT)) is not None:
         return entry
     if not own:
-        near = did_you_mean(plugin, {each.plugin for each in entries})
+        near = did_you_mean(plugin, {*desk.snapshot().plugins, *(each.plugin for each in entries)} - {plugin})
         raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")
     names = ", ".join(own)
     if wanted is None:

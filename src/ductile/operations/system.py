@@ -11,7 +11,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.engine.reloading import plan_reload
-from ductile.errors import ConflictError, DaemonNotRunningError, NotFoundError
+from ductile.errors import DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.shown import instant, shown_breaker, shown_execution
@@ -127,22 +127,8 @@ async def _try_reload(desk: Desk) -> JsonObject:
     """What a reload would do; raises what it would be refused for."""
     if desk.load is None:
         raise DaemonNotRunningError("no daemon is running")
-    new = await asyncio.to_thread(desk.load)
-    plan = plan_reload(desk.snapshot(), new)
-    if plan.fixed:
-        raise ConflictError(
-            f"a reload cannot change {' and '.join(plan.fixed)}",
-            hint="Restart the daemon: ductile system stop, then ductile system start.",
-            details={"settings": list(plan.fixed)},
-        )
-    return {
-        "config": new.fingerprint,
-        "added": list(plan.added),
-        "changed": list(plan.changed),
-        "removed": list(plan.removed),
-        "warnings": [problem.message for problem in new.warnings],
-        "dry_run": True,
-    }
+    plan = plan_reload(desk.snapshot(), await asyncio.to_thread(desk.load))
+    return {**plan.shown(), "dry_run": True}
 
 
 async def stop(desk: Desk, given: JsonObject) -> JsonObject:

@@ -64,6 +64,15 @@ def decode_response(stdout: bytes) -> Answer | ProtocolFault:
         return ProtocolFault(message=str(fault))
 
 
+def result_in(stdout: str | None) -> JsonValue:
+    """The `result` of an answer that was accepted once; None for whatever is no such answer."""
+    try:
+        body: JsonValue = msgspec.json.decode(stdout or "")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    return body.get("result") if isinstance(body, dict) else None
+
+
 def _object(stdout: bytes) -> JsonObject:
     if not stdout.strip():
         raise _Fault("stdout is empty; expected one JSON object")

@@ -1,0 +1,122 @@
+"""Who asks: tokens compared by their digests, and patience with those who guess (SPEC 8.1)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hmac import compare_digest
+
+from ductile.api.endpoint import Access
+from ductile.config.snapshot import AccessToken, Snapshot
+from ductile.core.scopes import allows
+from ductile.errors import DeniedError, TooManyError, UnauthorizedError
+from ductile.operations.health import is_loopback
+
+_SCHEME = b"bearer "
+#: So many wrong tokens from one peer within the time, and it is told to wait.
+GUESSES = 10
+GUESSING_SECONDS = 60.0
+_REMEMBERED_PEERS = 1024
+
+
+class TokenRing:
+    """The tokens of one configuration. Secrets are kept as digests, so that comparing takes the same time
+    for every guess, however much of it is right.
+    """
+
+    def __init__(self, tokens: tuple[AccessToken, ...]) -> None:
+        self._tokens = [(_digest(token.key.reveal().encode()), token) for token in tokens]
+
+    def find(self, presented: bytes) -> AccessToken | None:
+        digest = _digest(presented)
+        found = None
+        for known, token in self._tokens:  # all of them, always: where it was found must not show
+            if compare_digest(known, digest):
+                found = token
+        return found
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+class Guesses:
+    """Wrong tokens by peer. A bounded memory: who is forgotten may guess again, at most a few times each."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def note(self, peer: str) -> float | None:
+        """Count one more; how many seconds to wait, if there were too many."""
+        now = self._clock()
+        count, since = self._peers.pop(peer, (0, now))
+        if now - since >= GUESSING_SECONDS:
+            count, since = 0, now
+        self._peers[peer] = (count + 1, since)
+        while len(self._peers) > _REMEMBERED_PEERS:
+            self._peers.popitem(last=False)
+        return None if count < GUESSES else since + GUESSING_SECONDS - now
+
+
+class Gatekeeper:
+    """Decides who may pass. The tokens are those of the configuration in force, so a reload switches them."""
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], clock: Callable[[], float], failed: Callable[[str], None]
+    ) -> None:
+        self._snapshot = snapshot
+        self._known: Snapshot | None = None
+        self._ring = TokenRing(())
+        self._guesses = Guesses(clock)
+        self._failed = failed
+
+    def admit(
+        self, access: Access, path: Mapping[str, str], authorization: bytes | None, peer: str | None
+    ) -> str | None:
+        """The name of the caller's token, None where none is needed; raises what they are refused with."""
+        snapshot = self._snapshot()
+        if access.need is None or (access.discovery and is_open(snapshot)):
+            return None
+        token = self._identify(snapshot, authorization, peer)
+        needed = access.need(snapshot, path)
+        if not allows(token.scopes, needed):
+            raise DeniedError(
+                f"the token {token.name} may not do this",
+                hint=f"It needs the scope {' or '.join(needed)}.",
+                details={"needed": list(needed)},
+            )
+        return token.name
+
+    def _identify(self, snapshot: Snapshot, authorization: bytes | None, peer: str | None) -> AccessToken:
+        if snapshot is not self._known:
+            self._ring, self._known = TokenRing(snapshot.tokens), snapshot
+        if authorization is None:
+            raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
+        if authorization[: len(_SCHEME)].lower() == _SCHEME:
+            token = self._ring.find(authorization[len(_SCHEME) :].strip())
+            if token is not None:
+                return token
+        raise self._guessed(peer or "")
+
+    def _guessed(self, peer: str) -> UnauthorizedError | TooManyError:
+        """A right token is never refused for the guesses of others: behind a proxy all have one address."""
+        wait = self._guesses.note(peer)
+        if wait is None:
+            self._failed(peer)
+            return UnauthorizedError(
+                "nobody knows this token", hint="See `ductile token list` for what there is."
+            )
+        seconds = max(1, round(wait))
+        return TooManyError(
+            "too many wrong tokens from this address",
+            hint=f"Try again in {seconds} seconds.",
+            details={"retry_after_seconds": seconds},
+        )
+
+
+def is_open(snapshot: Snapshot) -> bool:
+    """Whether the catalogue is shown to anybody (SPEC 8)."""
+    host = snapshot.api.listen.rpartition(":")[0].strip("[]")
+    return snapshot.api.open_discovery or host == "localhost" or is_loopback(host)

@@ -1,0 +1,236 @@
+"""One request from its first byte to its line in the log: found, admitted, read, answered (SPEC 8).
+
+Raw ASGI, without a framework in between: the table of endpoints is all there is to route, and the way of an
+accepted job is the hottest of the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ductile.api.asking import gather
+from ductile.api.endpoint import Answer, Asked, Document, Endpoint, Reply, Services, Stream
+from ductile.errors import (
+    DuctileError,
+    MethodNotAllowedError,
+    TooBusyError,
+    TooLargeError,
+    TooSlowError,
+)
+from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
+from ductile.listening.rendering import send_bytes, send_error, send_json
+from ductile.telemetry.signals import Level, Signal, Signals
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+    from ductile.api.access import Gatekeeper
+    from ductile.api.routing import Router
+    from ductile.core.json_values import JsonObject
+    from ductile.operations.desk import Desk
+
+#: What is noted for a caller who went away before there was an answer; nobody ever sees it sent.
+HUNG_UP = 499
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+_NOT_KEPT = (b"cache-control", b"no-store")
+_SMALL_BODY = 64 * 1024
+_LONGEST_PATH = 300
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """What is known about a request so far; filled as it goes, so that a refusal can be told as well."""
+
+    scope: HTTPScope
+    receive: ASGIReceiveCallable
+    send: ASGISendCallable
+    peer: str | None
+    endpoint: Endpoint | None = None
+    token: str | None = None
+    body_read: bool = False
+    status: int = 200
+
+
+class Application:
+    def __init__(
+        self,
+        desk: Desk,
+        services: Services,
+        router: Router,
+        gatekeeper: Gatekeeper,
+        signals: Signals,
+        clock: Callable[[], float],
+        *,
+        body_seconds: float = BODY_SECONDS,
+    ) -> None:
+        self._desk = desk
+        self._services = services
+        self._router = router
+        self._gatekeeper = gatekeeper
+        self._signals = signals
+        self._clock = clock
+        self._body_seconds = body_seconds
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        began = self._clock()
+        asked = cast("HTTPScope", scope)
+        client = asked["client"]
+        exchange = _Exchange(asked, receive, send, None if client is None else client[0])
+        try:
+            await self._serve(exchange)
+        except HungUpError:
+            exchange.status = HUNG_UP
+        finally:
+            self._log(exchange, self._clock() - began)
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        try:
+            answer = await self._answer(exchange)
+        except (HungUpError, asyncio.CancelledError):
+            raise
+        except DuctileError as error:
+            await self._refuse(exchange, error)
+        except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
+            self._tell_fault(exchange, fault)
+            await self._refuse(
+                exchange, DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})")
+            )
+        else:
+            await _send_answer(exchange, answer)
+
+    async def _answer(self, exchange: _Exchange) -> Answer:
+        scope = exchange.scope
+        endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+        exchange.endpoint = endpoint
+        headers = dict(scope["headers"])
+        exchange.token = self._gatekeeper.admit(
+            endpoint.access, path, headers.get(b"authorization"), exchange.peer
+        )
+        if endpoint.streams and scope["method"] == "HEAD":
+            raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
+        if endpoint.intake:
+            _refuse_when_stopping(self._desk)
+        body = await self._body(exchange) if endpoint.body is not None else None
+        asked = Asked(
+            desk=self._desk,
+            services=self._services,
+            given=gather(endpoint, path, scope["query_string"], headers, body),
+            headers=headers,
+            token=exchange.token,
+            peer=exchange.peer,
+        )
+        if endpoint.waits:
+            return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
+        return await endpoint.handler(asked)
+
+    async def _body(self, exchange: _Exchange) -> bytes:
+        limit = self._desk.snapshot().api.max_body_size
+        body = await read_body(exchange.scope, exchange.receive, limit=limit, seconds=self._body_seconds)
+        exchange.body_read = True
+        return body
+
+    async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
+        exchange.status = error.http_status
+        if isinstance(error, TooLargeError | TooSlowError) or _has_much_to_say(exchange):
+            await refuse_body(exchange.receive, exchange.send, error)
+        else:
+            await send_error(exchange.send, error)
+
+    def _tell_fault(self, exchange: _Exchange, fault: Exception) -> None:
+        """Where it happened, and not what was in its hands: that may be anybody's secret."""
+        frames = traceback.extract_tb(fault.__traceback__)[-5:]
+        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+        self._signals.emit(
+            Signal.API_FAULT,
+            data={
+                "path": _shown_path(exchange),
+                "fault": type(fault).__name__,
+                "at": " < ".join(places[::-1]),
+            },
+        )
+
+    def _log(self, exchange: _Exchange, seconds: float) -> None:
+        endpoint, method = exchange.endpoint, exchange.scope["method"]
+        path = _shown_path(exchange)
+        data: JsonObject = {
+            "method": method,
+            "path": path,
+            "endpoint": None if endpoint is None else endpoint.path,
+            "status": exchange.status,
+            "duration_ms": round(seconds * 1000, 3),
+            "token": exchange.token,
+            "peer": exchange.peer,
+        }
+        level = Level.DEBUG if endpoint is not None and endpoint.probe else None
+        self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
+
+
+def _shown_path(exchange: _Exchange) -> str:
+    """Without the query, which may hold what nobody else is to read."""
+    return exchange.scope["raw_path"].decode("latin-1")[:_LONGEST_PATH]
+
+
+def _refuse_when_stopping(desk: Desk) -> None:
+    if desk.engine is not None and desk.engine.status()["stopping"]:
+        raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+
+
+def _has_much_to_say(exchange: _Exchange) -> bool:
+    """Whether a refused caller may still be sending a body of a size that matters."""
+    if exchange.body_read or exchange.scope["method"] in ("GET", "HEAD"):
+        return False
+    declared = content_length(exchange.scope)
+    chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
+    return chunked or (declared is not None and declared > _SMALL_BODY)
+
+
+async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[Answer]) -> Answer:
+    """Do the work, unless the caller goes away meanwhile: nobody is waited for on their behalf then."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HungUpError
+        return await task
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _send_answer(exchange: _Exchange, answer: Answer) -> None:
+    match answer:
+        case Reply(body=body, status=status):
+            exchange.status = status
+            endpoint = exchange.endpoint
+            if "message" not in body and endpoint is not None:
+                body = {**body, "message": endpoint.message}
+            await send_json(exchange.send, status, body)
+        case Document(content=content, media_type=media_type):
+            headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT]
+            await send_bytes(exchange.send, 200, content, headers)
+        case Stream(run=run):
+            await _stream(exchange, run)
+
+
+async def _stream(exchange: _Exchange, run: Callable[[ASGISendCallable], Awaitable[None]]) -> None:
+    """Until it is over, or the caller has gone: then nothing more is made for them."""
+    streaming = asyncio.ensure_future(run(exchange.send))
+    gone = asyncio.ensure_future(_gone(exchange.receive))
+    try:
+        await asyncio.wait({streaming, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if streaming.done():
+            await streaming
+    finally:
+        gone.cancel()
+        streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)
+
+
+async def _gone(receive: ASGIReceiveCallable) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

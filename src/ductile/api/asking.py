@@ -1,0 +1,87 @@
+"""A request as the operations want it: path, query, headers and body in one object of named values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+from urllib.parse import parse_qsl
+
+from ductile.api.endpoint import Endpoint, Kind, Parameter
+from ductile.config.keypath import did_you_mean
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.errors import RefusedError, UsageError
+from ductile.listening.bodies import decode_object
+
+_WORDS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
+_MOST_DIGITS = 18
+#: Headers that every submission may carry, by the name an operation knows them by.
+SUBMISSION_HEADERS = (
+    (b"idempotency-key", "idempotency_key"),
+    (b"traceparent", "traceparent"),
+    (b"x-ductile-job", "inside_job"),
+)
+
+
+def gather(
+    endpoint: Endpoint,
+    path: Mapping[str, str],
+    query: bytes,
+    headers: Mapping[bytes, bytes],
+    body: bytes | None,
+) -> JsonObject:
+    """All that was asked. The path counts before the body, the body before the query."""
+    given: JsonObject = {}
+    if endpoint.query and query:
+        given.update(_query(endpoint, query))
+    if endpoint.intake:
+        given.update(
+            (name, headers[header].decode("latin-1"))
+            for header, name in SUBMISSION_HEADERS
+            if header in headers
+        )
+    if body:
+        given.update(_body(endpoint, body))
+    given.update(path)
+    return given
+
+
+def _body(endpoint: Endpoint, body: bytes) -> JsonObject:
+    said = cast("JsonObject", decode_object(body))
+    known = endpoint.body or ()
+    for name in said:
+        if name not in known:
+            raise RefusedError(
+                f"there is no field {name[:100]} in this body",
+                hint=did_you_mean(name, known)
+                or f"What is meant for the plugin goes into payload; known: {', '.join(known)}.",
+                details={"known": list(known)},
+            )
+    return said
+
+
+def _query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
+    known = {parameter.name: parameter for parameter in endpoint.query}
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError:
+        raise UsageError("the query cannot be read") from None
+    for name, value in pairs:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+            raise UsageError(f"there is no parameter {name[:100]}", hint=hint)
+        yield name, _value(known[name], value)
+
+
+def _value(parameter: Parameter, text: str) -> JsonValue:
+    match parameter.kind:
+        case Kind.TEXT:
+            return text
+        case Kind.NUMBER:
+            digits = text.removeprefix("-")
+            if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
+                raise UsageError(f"{parameter.name} has to be a whole number")
+            return int(text)
+        case Kind.FLAG:
+            if text.lower() not in _WORDS:
+                raise UsageError(f"{parameter.name} has to be true or false")
+            return _WORDS[text.lower()]

@@ -1,0 +1,128 @@
+"""What an endpoint is: a row of the table from which requests, the OpenAPI document and the docs are made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from ductile.core.json_values import JsonObject
+from ductile.core.scopes import Right, Subject, scope
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendCallable
+
+    from ductile.api.events import EventStreams
+    from ductile.config.snapshot import Snapshot
+    from ductile.operations.desk import Desk
+    from ductile.telemetry.metrics import Metrics
+
+
+class Kind(StrEnum):
+    """How a value of the query is read."""
+
+    TEXT = "string"
+    NUMBER = "integer"
+    FLAG = "boolean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    name: str
+    about: str
+    kind: Kind = Kind.TEXT
+    schema: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What answers need besides the desk, and what lives as long as the listener."""
+
+    streams: EventStreams
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request, read. `token` is the name of the token, None where none is needed."""
+
+    desk: Desk
+    services: Services
+    given: JsonObject
+    headers: Mapping[bytes, bytes]
+    token: str | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    body: JsonObject
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """An answer that is not one of our objects: another format decides what it looks like."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An answer that is sent as it comes. It ends when the caller goes away."""
+
+    run: Callable[[ASGISendCallable], Awaitable[None]]
+
+
+Answer: TypeAlias = Reply | Document | Stream
+Handler: TypeAlias = Callable[[Asked], Awaitable[Answer]]
+#: The scopes of which one is needed, given the configuration and the path's parameters.
+Need: TypeAlias = "Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may ask: nobody need say who they are, or one of the scopes is needed."""
+
+    #: As the reference has it.
+    shown: str
+    need: Need | None = None
+    #: Open where the catalogue is; elsewhere a token with the scope is needed.
+    discovery: bool = False
+
+
+OPEN = Access(shown="none")
+
+
+def fixed(subject: Subject, right: Right) -> Access:
+    """The same scope whatever the path says."""
+    needed = (scope(subject, right),)
+    return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    method: str
+    #: With parameters in braces: `/job/{job_id}`.
+    path: str
+    summary: str
+    access: Access
+    handler: Handler
+    #: What an answer says of itself where its body has no message.
+    message: str
+    query: tuple[Parameter, ...] = ()
+    #: Names a body may have; None where none is read.
+    body: tuple[str, ...] | None = None
+    #: Whether the caller may have to wait for something: then it is noticed when they hang up.
+    waits: bool = False
+    #: Whether the answer is sent as it comes.
+    streams: bool = False
+    #: Whether it is intake, which ends when the daemon begins to stop.
+    intake: bool = False
+    #: Whether it is asked so often that its line in the log is for debugging only.
+    probe: bool = False
+    #: Status of the usual answer, and the others that are worth naming.
+    statuses: tuple[int, ...] = (200,)
+    tag: str = "system"

@@ -1,0 +1,375 @@
+"""The table of endpoints (SPEC 8): requests are routed by it, and what describes the API is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ductile.api import files, handlers
+from ductile.api.endpoint import OPEN, Endpoint, Handler, Kind, Parameter
+from ductile.api.handlers import by
+from ductile.api.vocabulary import (
+    COMMAND,
+    DISCOVERY,
+    EVENTS_RO,
+    EVENTS_RW,
+    FILTERS,
+    JOB_STATUS,
+    JOBS_RO,
+    JOBS_RW,
+    LOG_STATUS,
+    ONE_PLUGIN,
+    PLUGIN_RO,
+    PLUGIN_RW,
+    SUBMISSION,
+    SYSTEM_RO,
+    SYSTEM_RW,
+    TRIGGER,
+)
+from ductile.core.ledger import LedgerKind
+from ductile.operations import analytics, catalogue, jobs, log, schedules, system, topology, view
+from ductile.operations.registry import OPERATIONS
+
+_WAITING = (200, 202, 404, 409, 422, 503)
+
+
+def _open_endpoints() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/",
+        summary="What this is, and where to go on",
+        access=OPEN,
+        handler=handlers.discover,
+        message="Ductile, an automation runtime.",
+    )
+    for path, summary, handler in (
+        ("/healthz", "Whether the daemon and its store are well", handlers.show_health),
+        ("/readyz", "Whether it takes work: not while it stops", handlers.show_readiness),
+    ):
+        yield Endpoint(
+            method="GET",
+            path=path,
+            summary=summary,
+            access=OPEN,
+            handler=handler,
+            message="All is well.",
+            probe=True,
+            statuses=(200, 503),
+        )
+
+
+def _submissions() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="POST",
+        path="/plugin/{plugin}/{command}",
+        summary="Run a command of a plugin",
+        access=COMMAND,
+        handler=handlers.submit,
+        message="The job is on the queue.",
+        body=SUBMISSION,
+        intake=True,
+        statuses=(202, 404, 422, 503),
+        tag="run",
+    )
+    yield Endpoint(
+        method="POST",
+        path="/pipeline/{pipeline}",
+        summary="Run a pipeline",
+        access=PLUGIN_RW,
+        handler=handlers.start_pipeline,
+        message="The run is on the queue.",
+        query=(
+            Parameter(
+                name="async", kind=Kind.FLAG, about="Answer at once, even if the pipeline is synchronous."
+            ),
+        ),
+        body=SUBMISSION,
+        waits=True,
+        intake=True,
+        statuses=_WAITING,
+        tag="run",
+    )
+    yield Endpoint(
+        method="POST",
+        path="/trigger/{plugin}/{command}",
+        summary="Run the pipeline on `plugin.command`, or the plugin if there is none",
+        access=TRIGGER,
+        handler=handlers.trigger,
+        message="The job is on the queue.",
+        query=(Parameter(name="async", kind=Kind.FLAG, about="Answer at once in any case."),),
+        body=SUBMISSION,
+        waits=True,
+        intake=True,
+        statuses=_WAITING,
+        tag="run",
+    )
+    yield Endpoint(
+        method="POST",
+        path="/event",
+        summary="Publish an event to whoever listens",
+        access=EVENTS_RW,
+        handler=handlers.publish_event,
+        message="The event was published.",
+        body=("type", "payload", "dedupe_key"),
+        intake=True,
+        statuses=(202, 422, 503),
+        tag="run",
+    )
+
+
+def _jobs() -> Iterator[Endpoint]:
+    for path in ("/job/{job_id}", "/jobs/{job_id}"):
+        yield _job(path, "A job: its fields, payload, result and history", handlers.show_job, "The job.")
+    yield _job(
+        "/job/{job_id}/tree", "A job and all it led to", by(jobs.job_tree), "The job and all it led to."
+    )
+    yield _job(
+        "/job/{job_id}/log", "What each execution of a job printed", by(jobs.job_logs), "Its executions."
+    )
+    yield Endpoint(
+        method="GET",
+        path="/job/{job_id}/artifact/{name}",
+        summary="A file that the job left behind",
+        access=JOBS_RO,
+        handler=files.artifact,
+        message="",
+        streams=True,
+        statuses=(200, 404),
+        tag="jobs",
+    )
+    for action, summary, operation in (
+        ("cancel", "End a job: a running one is killed", jobs.cancel_job),
+        ("retry", "Queue a failed or dead job again, with fresh attempts", jobs.retry_job),
+    ):
+        yield Endpoint(
+            method="POST",
+            path=f"/job/{{job_id}}/{action}",
+            summary=summary,
+            access=JOBS_RW,
+            handler=by(operation),
+            message="The job was cancelled." if action == "cancel" else "The job is on the queue again.",
+            statuses=(200, 404, 409, 410),
+            tag="jobs",
+        )
+
+
+def _lists() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/jobs",
+        summary="Jobs, newest first",
+        access=JOBS_RO,
+        handler=by(jobs.list_jobs),
+        message="Jobs, newest first.",
+        query=(
+            *FILTERS,
+            JOB_STATUS,
+            Parameter(name="parent", about="Started by this job."),
+            Parameter(name="run", about="Steps of this pipeline run."),
+        ),
+        tag="jobs",
+    )
+    yield Endpoint(
+        method="GET",
+        path="/job-logs",
+        summary="Executions, newest first",
+        access=JOBS_RO,
+        handler=by(log.list_log),
+        message="Executions, newest first.",
+        query=(
+            *FILTERS,
+            LOG_STATUS,
+            Parameter(name="query", about="Words that all occur in its result, error or stderr."),
+        ),
+        tag="jobs",
+    )
+
+
+def _job(path: str, summary: str, handler: Handler, message: str) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=path,
+        summary=summary,
+        access=JOBS_RO,
+        handler=handler,
+        message=message,
+        statuses=(200, 404, 409),
+        tag="jobs",
+    )
+
+
+def _catalogue() -> Iterator[Endpoint]:
+    for path, summary, handler in (
+        ("/plugins", "Every plugin, and what may be done with it", by(catalogue.list_plugins)),
+        ("/skills", "What an agent can do here, and how to call it", by(catalogue.list_skills)),
+        ("/openapi.json", "This API as an OpenAPI 3.1 document", handlers.openapi),
+        ("/plugin/{plugin}/openapi.json", "The commands of one plugin as OpenAPI 3.1", handlers.openapi),
+        ("/.well-known/ai-plugin.json", "Where tools for language models look first", handlers.ai_plugin),
+    ):
+        yield Endpoint(
+            method="GET",
+            path=path,
+            summary=summary,
+            access=DISCOVERY,
+            handler=handler,
+            message=f"{summary}.",
+            statuses=(200, 404) if "{" in path else (200,),
+            tag="catalogue",
+        )
+    yield Endpoint(
+        method="GET",
+        path="/plugin/{plugin}",
+        summary="One plugin: its manifest, and how it is set up here",
+        access=ONE_PLUGIN,
+        handler=by(catalogue.show_plugin),
+        message="The plugin.",
+        statuses=(200, 404),
+        tag="catalogue",
+    )
+    yield Endpoint(
+        method="GET",
+        path="/topology",
+        summary="Who emits which events, and who listens",
+        access=PLUGIN_RO,
+        handler=by(topology.show_topology),
+        message="Who emits which events, and who listens.",
+        tag="catalogue",
+    )
+
+
+def _events() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/events",
+        summary="The ledger as server-sent events; resume with Last-Event-ID",
+        access=EVENTS_RO,
+        handler=handlers.events,
+        message="",
+        query=(
+            Parameter(name="after", about="As Last-Event-ID, for callers who cannot set a header."),
+            Parameter(
+                name="kind",
+                about=f"Only these kinds, separated by commas, such as `{LedgerKind.JOB_TRANSITION}`.",
+            ),
+            Parameter(name="job_id", about="Only what concerns this job, or this run and its steps."),
+        ),
+        streams=True,
+        statuses=(200, 503),
+        tag="events",
+    )
+
+
+def _schedules() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/schedules",
+        summary="Where every schedule stands",
+        access=JOBS_RO,
+        handler=by(schedules.list_schedules),
+        message="Where every schedule stands.",
+        query=(Parameter(name="plugin", about="Of this plugin."),),
+        tag="schedules",
+    )
+    for action, summary, handler in (
+        ("pause", "Pause a schedule; it survives a restart", by(schedules.pause_schedule)),
+        ("resume", "Go on with a paused schedule", by(schedules.resume_schedule)),
+        ("run", "Run a schedule now", handlers.run_schedule),
+    ):
+        yield Endpoint(
+            method="POST",
+            path=f"/schedule/{{plugin}}/{{schedule}}/{action}",
+            summary=summary,
+            access=JOBS_RW,
+            handler=handler,
+            message="Done.",
+            intake=action == "run",
+            statuses=(202 if action == "run" else 200, 404, 409),
+            tag="schedules",
+        )
+
+
+def _figures() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/analytics/queue",
+        summary="The queue, plugin by plugin",
+        access=JOBS_RO,
+        handler=by(analytics.queue_analytics),
+        message="The queue, plugin by plugin.",
+        tag="figures",
+    )
+    yield Endpoint(
+        method="GET",
+        path="/analytics/summary",
+        summary="How executions ended, plugin by plugin",
+        access=JOBS_RO,
+        handler=by(analytics.summary),
+        message="How executions ended, plugin by plugin.",
+        query=(Parameter(name="span", about="How far to look back, such as `24h`."),),
+        tag="figures",
+    )
+    yield Endpoint(
+        method="GET",
+        path="/metrics",
+        summary="Metrics in Prometheus' text format",
+        access=JOBS_RO,
+        handler=handlers.show_metrics,
+        message="",
+        probe=True,
+        tag="figures",
+    )
+
+
+def _system() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/config/view",
+        summary="The configuration in force, secrets masked",
+        access=SYSTEM_RO,
+        handler=by(view.view_configuration),
+        message="The configuration in force.",
+    )
+    for name, summary in (
+        ("doctor", "What is doubtful about this installation"),
+        ("selfcheck", "Whether the store keeps its own rules"),
+    ):
+        if (operation := OPERATIONS.get(f"system.{name}")) is not None:
+            yield Endpoint(
+                method="GET",
+                path=f"/system/{name}",
+                summary=summary,
+                access=SYSTEM_RO,
+                handler=by(operation),
+                message=f"{summary}.",
+            )
+    yield Endpoint(
+        method="POST",
+        path="/system/reload",
+        summary="Load the configuration again and switch to it, or keep the old one",
+        access=SYSTEM_RW,
+        handler=by(system.reload),
+        message="The new configuration is in force.",
+        statuses=(200, 409, 422),
+    )
+    yield Endpoint(
+        method="POST",
+        path="/system/breaker/{plugin}/reset",
+        summary="Close the circuit breakers of a plugin",
+        access=SYSTEM_RW,
+        handler=by(system.reset_breaker),
+        message="Its circuit breakers are closed.",
+        body=("command",),
+        statuses=(200, 404),
+    )
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *_open_endpoints(),
+    *_submissions(),
+    *_jobs(),
+    *_lists(),
+    *_events(),
+    *_catalogue(),
+    *_schedules(),
+    *_figures(),
+    *_system(),
+)

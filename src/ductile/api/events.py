@@ -1,0 +1,153 @@
+"""The ledger as server-sent events: the number of an entry is its id, and nothing is left out (ENGINE 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ductile.errors import TooBusyError, UsageError
+from ductile.operations.feed import Follower, LedgerFeed, TooFarBehindError
+from ductile.operations.shown import shown_ledger
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendCallable
+
+    from ductile.core.json_values import JsonObject
+    from ductile.store.port import Store
+    from ductile.store.values import LedgerRow
+
+KEEP_ALIVE_SECONDS = 15.0
+MOST_STREAMS = 64
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+]
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which entries a reader asked for, and after which."""
+
+    after: int | None = None
+    kinds: frozenset[str] = frozenset()
+    job_id: str | None = None
+
+    def holds(self, row: LedgerRow) -> bool:
+        if self.kinds and row.kind not in self.kinds:
+            return False
+        return self.job_id is None or self.job_id in (row.job_id, row.run_id)
+
+
+def read_last_id(text: str | None) -> int | None:
+    if text is None or not text.strip():
+        return None
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
+        raise UsageError(
+            "Last-Event-ID is not an id of ours", hint="It is the number of the last event received."
+        )
+    return int(digits)
+
+
+class EventStreams:
+    """All who follow the ledger over HTTP."""
+
+    def __init__(self, store: Store, feed: LedgerFeed, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
+        self._store = store
+        self._feed = feed
+        self._keep_alive = keep_alive
+        self._open: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    def close(self) -> None:
+        """The daemon stops: streams end, and their readers come back to the next one with their last id."""
+        for stream in list(self._open):
+            stream.cancel()
+
+    def opened(self, wanted: Wanted) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
+        if len(self._open) >= MOST_STREAMS:
+            raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
+
+        def run(send: ASGISendCallable) -> asyncio.Future[None]:
+            task = asyncio.ensure_future(self._run(send, wanted))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            return task
+
+        return run
+
+    async def _run(self, send: ASGISendCallable, wanted: Wanted) -> None:
+        out = _Out(send)
+        await self._feed.start_reading()
+        with self._feed.joined() as follower:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            # Being cancelled is how a stream is ended: by the reader's going, or by the daemon's.
+            with suppress(TooFarBehindError, asyncio.CancelledError):
+                await out.write("retry: 2000\n\n")
+                await self._replay(out, follower, wanted)
+                await self._follow(out, follower, wanted)
+        await out.finish()
+
+    async def _replay(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
+        if wanted.after is None:
+            return
+        lowest, _ = await self._store.ledger_range()
+        after = wanted.after
+        if after + 1 < lowest or after > follower.joined_at:
+            await out.write(_gap(lowest))
+            after = lowest - 1
+        async for rows in self._feed.replay(after, follower.joined_at):
+            await out.rows(rows, wanted)
+
+    async def _follow(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._keep_alive):
+                    rows = await follower.next()
+            except TimeoutError:
+                await out.write(": keep-alive\n\n")
+            else:
+                await out.rows(rows, wanted)
+
+
+class _Out:
+    """The way to one reader. One who does not read is cut off by the connection, which has a time for it."""
+
+    def __init__(self, send: ASGISendCallable) -> None:
+        self._send = send
+
+    async def rows(self, rows: Iterable[LedgerRow], wanted: Wanted) -> None:
+        text = "".join(_event(row) for row in rows if wanted.holds(row))
+        if text:
+            await self.write(text)
+
+    async def write(self, text: str) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def finish(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _event(row: LedgerRow) -> str:
+    return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(shown_ledger(row))}\n\n"
+
+
+def _gap(lowest: int) -> str:
+    """What lies before `oldest` is no longer held: whoever keeps a copy has to look at the jobs again."""
+    told: JsonObject = {"oldest": lowest, "message": f"events before {lowest} are no longer held"}
+    return f"event: gap\ndata: {_json(told)}\n\n"
+
+
+def _json(value: JsonObject) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,154 @@
+"""From a request to an operation and back: each handler calls one operation and says how it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from ductile import __version__
+from ductile.api.endpoint import Asked, Document, Handler, Reply, Stream
+from ductile.api.events import Wanted, read_last_id
+from ductile.core.jobs import SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.operations import health, jobs, schedules
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.operations.intake import Door
+from ductile.telemetry.metrics import CONTENT_TYPE, Reading
+
+Operation: TypeAlias = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
+
+_HOST = re.compile(rb"[A-Za-z0-9.\-\[\]:]{1,255}")
+
+
+def by(operation: Operation) -> Handler:
+    """An operation whose answer is the answer."""
+
+    async def handle(asked: Asked) -> Reply:
+        return Reply(body=await operation(asked.desk, asked.given))
+
+    return handle
+
+
+def door_of(asked: Asked) -> Door:
+    return Door(submitted_by=SubmittedBy.API, detail=asked.token)
+
+
+async def submit(asked: Asked) -> Reply:
+    body = await jobs.submit(asked.desk, door_of(asked), asked.given)
+    told = (
+        "This is a duplicate: the job is there already."
+        if body["deduplicated"]
+        else "The job is on the queue."
+    )
+    return Reply(body={**body, "execution_mode": "async", "message": told}, status=202)
+
+
+async def start_pipeline(asked: Asked) -> Reply:
+    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
+
+    answer = await runs.start_pipeline(asked.desk, door_of(asked), asked.given)
+    return Reply(body=answer.body, status=200 if answer.done else 202)
+
+
+async def trigger(asked: Asked) -> Reply:
+    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
+
+    answer = await runs.trigger(asked.desk, door_of(asked), asked.given)
+    return Reply(body=answer.body, status=200 if answer.done else 202)
+
+
+async def publish_event(asked: Asked) -> Reply:
+    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first event
+
+    return Reply(body=await runs.publish_event(asked.desk, door_of(asked), asked.given), status=202)
+
+
+async def show_job(asked: Asked) -> Reply:
+    body = await jobs.show_job(asked.desk, asked.given)
+    told = f"{body['plugin']} {body['command']}: {body['status']} ({body['reason']})"
+    error = body["last_error"]
+    return Reply(body={**body, "message": f"{told}: {error}" if error else told})
+
+
+async def run_schedule(asked: Asked) -> Reply:
+    return Reply(body=await schedules.run_schedule(asked.desk, asked.given), status=202)
+
+
+async def show_health(asked: Asked) -> Reply:
+    return Reply(body=await health.health(asked.desk, asked.peer))
+
+
+async def show_readiness(asked: Asked) -> Reply:
+    return Reply(body=await health.ready(asked.desk, asked.peer))
+
+
+async def events(asked: Asked) -> Stream:
+    header = asked.headers.get(b"last-event-id")
+    after = read_last_id(
+        header.decode("latin-1") if header is not None else read.optional_text(asked.given, "after")
+    )
+    kinds = read.optional_text(asked.given, "kind")
+    wanted = Wanted(
+        after=after,
+        kinds=frozenset(kind.strip() for kind in kinds.split(",")) if kinds else frozenset(),
+        job_id=read.optional_text(asked.given, "job_id"),
+    )
+    return Stream(run=asked.services.streams.opened(wanted))
+
+
+async def show_metrics(asked: Asked) -> Document:
+    counts = await asked.desk.store.counts()
+    breakers = await asked.desk.store.breakers()
+    reading = Reading(
+        ready=counts.ready,
+        waiting=counts.waiting,
+        running=counts.running,
+        breakers=[(row.plugin, row.command, row.breaker.state) for row in breakers],
+        streams=asked.services.streams.count,
+        version=__version__,
+    )
+    return Document(content=asked.services.metrics.render(reading), media_type=CONTENT_TYPE)
+
+
+async def discover(_asked: Asked) -> Reply:
+    links: dict[str, JsonValue] = {
+        "health": "/healthz",
+        "skills": "/skills",
+        "plugins": "/plugins",
+        "openapi": "/openapi.json",
+        "jobs": "/jobs",
+        "events": "/events",
+    }
+    return Reply(body={"name": "ductile", "version": __version__, "links": links})
+
+
+async def openapi(asked: Asked) -> Document:
+    from ductile.api.openapi import describe  # noqa: PLC0415 - it describes the table that names this handler
+
+    plugin = read.optional_text(asked.given, "plugin")
+    document = describe(asked.desk.snapshot(), plugin)
+    return Document(content=msgspec.json.encode(document), media_type="application/json")
+
+
+async def ai_plugin(asked: Asked) -> Document:
+    """How tools for language models find an API: the older convention, which several still read."""
+    host = asked.headers.get(b"host", b"localhost")
+    base = f"http://{host.decode()}" if _HOST.fullmatch(host) else ""
+    name = asked.desk.snapshot().service.name
+    document: JsonObject = {
+        "schema_version": "v1",
+        "name_for_human": name,
+        "name_for_model": re.sub(r"\W+", "_", name),
+        "description_for_human": "Automations of this machine.",
+        "description_for_model": "Runs plugins and pipelines as jobs; /skills tells how to call them.",
+        "auth": {"type": "user_http", "authorization_type": "bearer"},
+        "api": {"type": "openapi", "url": f"{base}/openapi.json"},
+        "logo_url": "",
+        "contact_email": "",
+        "legal_info_url": "",
+    }
+    return Document(content=msgspec.json.encode(document), media_type="application/json")

@@ -1,0 +1,173 @@
+"""The API as an OpenAPI 3.1 document: the endpoints, and every command and pipeline with its schemas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from ductile import __version__
+from ductile.api.endpoint import Endpoint, Parameter
+from ductile.api.endpoints import ENDPOINTS
+from ductile.api.openapi_schemas import (
+    ERROR,
+    SCHEMAS,
+    SUBMISSION_HEADERS,
+    answer_schema,
+    request_body,
+    submission_body,
+)
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.operations.catalogue import commands_of, describe_pipeline, find_plugin, right_of
+from ductile.protocol.manifest import Command
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+#: What every call that needs a token may be answered with; what every call may be.
+_REFUSALS = (400, 401, 403, 429)
+_ALWAYS = (400, 503)
+_ERROR = 400
+
+
+def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
+    """Of the whole API, or of the commands of one plugin."""
+    if plugin is not None:
+        return _document(snapshot, dict(_plugin_paths(find_plugin(snapshot, plugin))))
+    paths: dict[str, JsonValue] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})
+        item = paths[endpoint.path]
+        assert isinstance(item, dict)  # noqa: S101 - made just above
+        item[endpoint.method.lower()] = _operation(endpoint)
+    for instance in snapshot.plugins.values():
+        if instance.runnable:
+            paths.update(_plugin_paths(instance))
+    paths.update(_pipeline_paths(snapshot))
+    return _document(snapshot, paths)
+
+
+def _document(snapshot: Snapshot, paths: dict[str, JsonValue]) -> JsonObject:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": snapshot.service.name,
+            "version": __version__,
+            "description": "Plugins and pipelines of this machine, run as durable jobs.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": dict(SCHEMAS),
+        },
+    }
+
+
+def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> JsonObject:
+    """`names` are the path's parameters, where they are not all of the endpoint's."""
+    in_path = tuple(_PARAMETER.findall(endpoint.path)) if names is None else names
+    described: JsonObject = {
+        "operationId": _operation_id(endpoint.method, endpoint.path),
+        "summary": endpoint.summary,
+        "description": f"Scope: {endpoint.access.shown}.",
+        "tags": [endpoint.tag],
+        "parameters": [
+            *(_path_parameter(name) for name in in_path),
+            *(_query_parameter(parameter) for parameter in endpoint.query),
+            *(SUBMISSION_HEADERS if endpoint.intake and endpoint.body else ()),
+        ],
+        "responses": _responses(endpoint),
+    }
+    if endpoint.access.need is None or endpoint.access.discovery:
+        described["security"] = [{}] if endpoint.access.need is None else [{}, {"bearer": []}]
+    if endpoint.body:
+        described["requestBody"] = request_body(endpoint.body)
+    return described
+
+
+def _operation_id(method: str, path: str) -> str:
+    words = re.findall(r"[A-Za-z0-9_]+", path)
+    return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
+
+
+def _path_parameter(name: str) -> JsonObject:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _query_parameter(parameter: Parameter) -> JsonObject:
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": False,
+        "description": parameter.about,
+        "schema": {"type": parameter.kind, **parameter.schema},
+    }
+
+
+def _responses(endpoint: Endpoint) -> JsonObject:
+    needs_token = endpoint.access.need is not None
+    errors = {
+        *(_REFUSALS if needs_token else ()),
+        *_ALWAYS,
+        *(status for status in endpoint.statuses if status >= _ERROR),
+    }
+    if endpoint.body is not None:
+        errors |= {408, 413, 422}
+    if endpoint.path.count("{"):
+        errors.add(404)
+    if endpoint.query:
+        errors |= {404, 422}  # a plugin that nobody knows, a cursor that is not ours
+    good = [status for status in endpoint.statuses if status < _ERROR]
+    return {
+        **{str(status): _good(endpoint, status) for status in good},
+        **{str(status): _refusal(status) for status in sorted(errors)},
+    }
+
+
+def _good(endpoint: Endpoint, status: int) -> JsonObject:
+    return {"description": HTTPStatus(status).phrase, "content": answer_schema(endpoint)}
+
+
+def _refusal(status: int) -> JsonObject:
+    refused: JsonObject = {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/json": {"schema": {"$ref": ERROR}}},
+    }
+    if status in (429, 503):
+        refused["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+        }
+    return refused
+
+
+def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
+    endpoint = next(each for each in ENDPOINTS if each.path == "/plugin/{plugin}/{command}")
+    for command in commands_of(plugin).values():
+        path = f"/plugin/{plugin.name}/{command.name}"
+        yield path, {"post": {**_operation(endpoint, names=()), **_of_command(plugin, command, path)}}
+
+
+def _of_command(plugin: PluginInstance, command: Command, path: str) -> JsonObject:
+    manifest = plugin.installed.manifest if plugin.installed else None
+    about = command.description or (manifest.description if manifest else "")
+    right = right_of(command)
+    return {
+        "operationId": _operation_id("post", path),
+        "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
+        "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
+        "requestBody": submission_body(command.input_schema, f"{path}/input"),
+        "x-ductile-output-schema": command.output_schema,
+    }
+
+
+def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
+    endpoint = next(each for each in ENDPOINTS if each.path == "/pipeline/{pipeline}")
+    for name, pipeline in snapshot.pipelines.items():
+        path = f"/pipeline/{name}"
+        own: JsonObject = {
+            "operationId": _operation_id("post", path),
+            "summary": describe_pipeline(pipeline),
+            "requestBody": submission_body(None, f"{path}/input"),
+        }
+        yield path, {"post": {**_operation(endpoint, names=()), **own}}

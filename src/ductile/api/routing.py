@@ -1,0 +1,72 @@
+"""Which endpoint a path means. Segments are decoded one by one, so that a `/` in a name stays in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from ductile.api.endpoint import Endpoint
+from ductile.errors import MethodNotAllowedError, NotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A path with its parameters; those endpoints that differ only in their method share one."""
+
+    segments: tuple[str, ...]
+    methods: dict[str, Endpoint]
+
+    def match(self, segments: list[str]) -> dict[str, str] | None:
+        found: dict[str, str] = {}
+        for wanted, given in zip(self.segments, segments, strict=True):
+            if wanted[0:1] == "{":
+                if not given:
+                    return None
+                found[wanted[1:-1]] = given
+            elif wanted != given:
+                return None
+        return found
+
+
+class Router:
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._shapes: dict[tuple[str, int], list[_Shape]] = {}
+        for endpoint in endpoints:
+            self._add(endpoint)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        segments = tuple(endpoint.path[1:].split("/"))
+        shapes = self._shapes.setdefault((segments[0], len(segments)), [])
+        for shape in shapes:
+            if shape.segments == segments:
+                shape.methods[endpoint.method] = endpoint
+                return
+        shapes.append(_Shape(segments, {endpoint.method: endpoint}))
+        # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
+        shapes.sort(key=lambda shape: [segment.startswith("{") for segment in shape.segments])
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
+        """The endpoint and the values of its parameters; raises what the caller is to be told."""
+        segments = _segments(raw_path)
+        wanted = "GET" if method == "HEAD" else method
+        allowed: set[str] = set()
+        for shape in self._shapes.get((segments[0], len(segments)), ()):
+            if (values := shape.match(segments)) is not None:
+                if (endpoint := shape.methods.get(wanted)) is not None:
+                    return endpoint, values
+                allowed |= shape.methods.keys()
+        if allowed:
+            allow = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
+            raise MethodNotAllowedError(
+                f"{method} is not for this path", hint=f"It takes {allow}.", details={"allow": allow}
+            )
+        raise NotFoundError("there is nothing at this path", hint="GET / tells what there is.")
+
+
+def _segments(raw_path: bytes) -> list[str]:
+    text = raw_path.decode("latin-1")
+    path = text[1:].removesuffix("/") if len(text) > 1 else ""
+    if "%" not in path:
+        return path.split("/")
+    return [unquote(segment, errors="replace") for segment in path.split("/")]

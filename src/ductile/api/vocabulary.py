@@ -1,0 +1,65 @@
+"""Who may ask, and what may be asked for: the access and the parameters that endpoints share."""
+
+from __future__ import annotations
+
+from ductile.api.endpoint import Access, Kind, Parameter, fixed
+from ductile.core.jobs import JobStatus, SubmittedBy
+from ductile.core.scopes import Right, Subject, scope
+from ductile.core.settlement import LogStatus
+from ductile.operations import catalogue
+from ductile.operations.jobs import STATUS_ALIASES
+from ductile.operations.log import LOG_ALIASES
+from ductile.store.values import LARGEST_PAGE
+
+JOBS_RO, JOBS_RW = fixed(Subject.JOBS, Right.READ), fixed(Subject.JOBS, Right.WRITE)
+EVENTS_RO, EVENTS_RW = fixed(Subject.EVENTS, Right.READ), fixed(Subject.EVENTS, Right.WRITE)
+SYSTEM_RO, SYSTEM_RW = fixed(Subject.SYSTEM, Right.READ), fixed(Subject.SYSTEM, Right.WRITE)
+PLUGIN_RO, PLUGIN_RW = fixed(Subject.PLUGIN, Right.READ), fixed(Subject.PLUGIN, Right.WRITE)
+DISCOVERY = Access(
+    shown="none while open, else plugin:ro",
+    need=lambda _snapshot, _path: (scope(Subject.PLUGIN, Right.READ),),
+    discovery=True,
+)
+ONE_PLUGIN = Access(
+    shown="plugin:ro or {plugin}:ro",
+    need=lambda snapshot, path: catalogue.needed_to_see(snapshot, path["plugin"]),
+)
+COMMAND = Access(
+    shown="plugin or {plugin}, :ro for read commands, :rw for write",
+    need=lambda snapshot, path: catalogue.needed_for(snapshot, path["plugin"], path["command"]),
+)
+TRIGGER = Access(
+    shown="plugin:rw if a pipeline answers, else as for the plugin",
+    need=lambda snapshot, path: catalogue.needed_for_trigger(snapshot, path["plugin"], path["command"]),
+)
+
+SUBMISSION = ("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url")
+LIMIT = Parameter(
+    name="limit",
+    kind=Kind.NUMBER,
+    about="Rows of a page.",
+    schema={"minimum": 1, "maximum": LARGEST_PAGE, "default": 50},
+)
+CURSOR = Parameter(name="cursor", about="`next_cursor` of the page before.")
+FILTERS = (
+    Parameter(name="job_id", about="Of this job."),
+    Parameter(name="plugin", about="Of this plugin."),
+    Parameter(name="command", about="Of this command."),
+    Parameter(
+        name="submitted_by", about="Through this door.", schema={"enum": [str(door) for door in SubmittedBy]}
+    ),
+    Parameter(name="from", about="Not before this instant.", schema={"format": "date-time"}),
+    Parameter(name="to", about="Before this instant.", schema={"format": "date-time"}),
+    LIMIT,
+    CURSOR,
+)
+JOB_STATUS = Parameter(
+    name="status",
+    about="In this state.",
+    schema={"enum": [*(str(status) for status in JobStatus), *STATUS_ALIASES]},
+)
+LOG_STATUS = Parameter(
+    name="status",
+    about="That ended so.",
+    schema={"enum": [*(str(status) for status in LogStatus), *LOG_ALIASES]},
+)

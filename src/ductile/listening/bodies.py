@@ -1,0 +1,120 @@
+"""Reading a request's body: never more than the limit, whatever its headers say, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ductile.core.durations import format_size
+from ductile.errors import DuctileError, TooLargeError, TooSlowError, UsageError
+from ductile.listening.rendering import JSON, encode, error_body, error_headers, send_bytes
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+BODY_SECONDS = 30.0
+#: After a refusal the rest is swallowed for a moment: a connection that is closed on a sender who still
+#: sends is reset, and the answer lost with it.
+SWALLOWED_SECONDS = 2.0
+SWALLOWED_BYTES = 16 * 1024 * 1024
+
+
+class HungUpError(Exception):
+    """The caller has gone; there is nobody to answer."""
+
+
+async def read_body(scope: HTTPScope, receive: ASGIReceiveCallable, *, limit: int, seconds: float) -> bytes:
+    """All of it, or an error as soon as it is known to be too much."""
+    if (declared := content_length(scope)) is not None and declared > limit:
+        raise too_large(limit)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _collect(receive, limit)
+    except TimeoutError:
+        raise TooSlowError(f"the body did not arrive within {seconds:g} seconds") from None
+
+
+async def _collect(receive: ASGIReceiveCallable, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise HungUpError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def content_length(scope: HTTPScope) -> int | None:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else None
+    return None
+
+
+def too_large(limit: int) -> TooLargeError:
+    return TooLargeError(
+        f"the body is larger than {format_size(limit)}",
+        hint="Send less, or raise max_body_size.",
+        details={"limit_bytes": limit},
+    )
+
+
+async def refuse_body(receive: ASGIReceiveCallable, send: ASGISendCallable, error: DuctileError) -> None:
+    """Answer while the caller may still be sending, then close."""
+    headers = [JSON, *error_headers(error), (b"connection", b"close")]
+    await send_bytes(send, error.http_status, encode(error_body(error)), headers, more=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SWALLOWED_SECONDS):
+            await _swallow(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _swallow(receive: ASGIReceiveCallable) -> None:
+    size = 0
+    while size < SWALLOWED_BYTES:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+        size += len(message.get("body", b""))
+
+
+def decode_object(body: bytes) -> dict[str, object]:
+    """The body as a JSON object; nothing at all is an empty one."""
+    if not body or body.isspace():
+        return {}
+    try:
+        value = msgspec.json.decode(body)
+    except UnicodeDecodeError:
+        raise UsageError("the body is not UTF-8 text") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"the body is not JSON: {_where(str(error), body)}") from None
+    except RecursionError:
+        raise UsageError("the body nests too deep") from None
+    if not isinstance(value, dict):
+        raise UsageError("the body has to be a JSON object", hint='such as {"payload": {"name": "Ada"}}')
+    return value
+
+
+def _where(complaint: str, body: bytes) -> str:
+    """The decoder's words, with its byte offset as line and column."""
+    words, found, offset = complaint.partition(" (byte ")
+    if not found:
+        at = len(body) if "truncated" in words else None
+        words = "it ends too early" if at is not None else words.removesuffix(" - at `$[...]`")
+    else:
+        words = words.removeprefix("JSON is malformed: ")
+        at = int(offset.rstrip(")")) if offset.rstrip(")").isdigit() else None
+    if at is None:
+        return words
+    before = body[:at]
+    line, column = before.count(b"\n") + 1, at - (before.rfind(b"\n") + 1) + 1
+    return f"{words} at line {line}, column {column}"

@@ -1,0 +1,195 @@
+"""uvicorn's HTTP protocol with limits: on headers, on the time they take, and on connections.
+
+uvicorn bounds none of these when it parses with httptools. Its own server object is not used at all: it
+polls ten times a second and takes over the signals of the process, and an idle daemon costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ductile.errors import DuctileError, HeadersTooLargeError, TooBusyError, UsageError
+from ductile.listening.one_write import OneWrite
+from ductile.listening.rendering import raw_error, send_error
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+    from uvicorn.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one listener takes on. Beyond `connections` callers are told to come back; beyond twice as
+    many nobody is even told.
+    """
+
+    connections: int = 256
+    head_bytes: int = 64 * 1024
+    head_seconds: float = 10.0
+    keep_alive_seconds: float = 30.0
+    #: How long a caller may leave unread what was sent.
+    unread_seconds: float = 20.0
+
+
+class _Date:
+    """The Date header, made once a second at most."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+
+    def header(self) -> list[tuple[bytes, bytes]]:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._headers = [(b"date", formatdate(second, usegmt=True).encode())]
+        return self._headers
+
+
+_DATE = _Date()
+
+
+class ListenerState(ServerState):
+    """What the connections of one listener share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Set when the last connection has gone.
+        self.emptied = asyncio.Event()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. `limits` is set on a subclass, since uvicorn makes the instances."""
+
+    limits = Limits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.timeout_keep_alive = self.limits.keep_alive_seconds  # type: ignore[assignment]  # a float does as well
+        self._out: OneWrite | None = None
+        self._head_bytes = 0
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._out = self.transport = OneWrite(transport)
+        if len(self.connections) > 2 * self.limits.connections:
+            transport.abort()
+        elif len(self.connections) > self.limits.connections:
+            self.app = _come_back_later
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._stop_waiting_for_reader()
+        super().connection_lost(exc)
+        if not self.connections and isinstance(self.server_state, ListenerState):
+            self.server_state.emptied.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head:
+            self._count(len(data))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._disarm()
+        if self.transport.is_closing():
+            return  # it was refused already
+        self.server_state.default_headers = _DATE.header()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.cycle is not None:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self._out is not None:
+            self._out.flush()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(UsageError("this is not an HTTP request", hint=msg))
+
+    def pause_writing(self) -> None:
+        """Somebody who does not read what was sent would hold even a closing connection open for ever."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.limits.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever asks for another protocol is answered in this one, as the standard allows."""
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.head_bytes:
+            self._refuse(
+                HeadersTooLargeError(f"the request's head is larger than {self.limits.head_bytes} bytes")
+            )
+
+    def _refuse(self, error: DuctileError) -> None:
+        if self.transport.is_closing():
+            return
+        answering = bool(self.cycle) and not self.cycle.response_complete
+        if not answering:
+            self.transport.write(raw_error(error))
+        self.transport.close()
+
+    def _arm(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_came_late)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_came_late(self) -> None:
+        self._head_timer = None
+        self.transport.abort()
+
+
+async def _come_back_later(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    await send_error(send, TooBusyError("too many connections", hint="Try again in a moment."), close=True)

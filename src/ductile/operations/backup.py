@@ -1,0 +1,286 @@
+"""`system backup`: configuration, store and plugins in one archive, consistent while the daemon runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from ductile import __version__
+from ductile.config.integrity import CHECKSUMS_FILE, name_in
+from ductile.config.locate import resolve_path
+from ductile.core.instants import format_instant
+from ductile.core.json_values import JsonObject
+from ductile.errors import ConflictError, DeniedError, UsageError
+from ductile.operations.archive import Manifest, Member, digest_of, write_archive
+from ductile.operations.configuration import OpenedConfiguration, state_file
+
+#: Where what lay outside of the configuration's directory is put.
+OUTSIDE = "outside"
+_PRIVATE = 0o700
+#: Made anew whenever it is needed, and different on every machine.
+_NOT_KEPT = frozenset({"__pycache__"})
+
+
+class Scope(StrEnum):
+    CONFIG = "config"
+    STATE = "state"
+    PLUGINS = "plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFiles:
+    """Copies of a store, made and looked at; which database it is, is not ours to know."""
+
+    #: From where, to where, and who is told how far it is.
+    copy: Callable[[Path, Path, Callable[[int, int], None]], None]
+    #: The schema version of a sound copy; raises `StoreError` if it is not sound.
+    inspect: Callable[[Path], int]
+
+
+class Progress(Protocol):
+    """Told how far something is: what is being done, how much of how much."""
+
+    def __call__(self, what: str, done: int, of: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    target: Path
+    scopes: frozenset[Scope]
+    secrets: bool
+    now: datetime
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A file to back up, under the name it gets."""
+
+    name: str
+    path: Path
+    scope: Scope
+    origin: str | None = None
+
+
+def parse_scopes(text: str | None) -> frozenset[Scope]:
+    if text is None:
+        return frozenset(Scope)
+    try:
+        found = frozenset(Scope(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = frozenset()
+    if not found:
+        raise UsageError(f"--scope {text}: there is no such part", hint=f"some of {', '.join(Scope)}")
+    return found
+
+
+def back_up(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles, progress: Progress) -> JsonObject:
+    """Write the archive, whole or not at all; what is in it."""
+    target = _target(opened, wanted)
+    sources, left_out = _collect(opened, wanted)
+    with _beside(target, dry_run=wanted.dry_run) as scratch:
+        store = _store_source(opened, wanted)
+        if store is not None and scratch is not None:
+            copied = scratch / "state"
+            files.copy(store.path, copied, lambda done, of: progress("copying the store", done, of))
+            sources.append(replace(store, path=copied))
+        elif store is not None:
+            sources.append(store)
+        manifest = Manifest(
+            version=__version__,
+            created_at=format_instant(wanted.now),
+            directory=str(opened.loaded.directory),
+            config_file=opened.loaded.path.name,
+            scopes=tuple(scope.value for scope in Scope if scope in wanted.scopes),
+            secrets=wanted.secrets and Scope.CONFIG in wanted.scopes,
+            members=tuple(_member(source) for source in sources),
+            store=None if store is None else store.name,
+            left_out=tuple(left_out),
+        )
+        if scratch is not None:
+            _write(target, scratch / "archive", manifest, sources, progress)
+    return _shown(target, manifest, dry_run=wanted.dry_run)
+
+
+def _target(opened: OpenedConfiguration, wanted: Wanted) -> Path:
+    target = wanted.target
+    if target.is_dir():
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", opened.snapshot.service.name)
+        target = target / f"{name}-{wanted.now:%Y%m%dT%H%M%SZ}.tar.gz"
+    if os.path.lexists(target):
+        raise _taken(target)
+    if not target.parent.is_dir():
+        raise DeniedError(f"there is no directory {target.parent}", hint="Make it first.")
+    return target
+
+
+def _taken(target: Path) -> ConflictError:
+    return ConflictError(f"{target} is there already, and is not overwritten", hint="Name another file.")
+
+
+# ------------------------------------------------------------------------------- what goes into it
+
+
+def _collect(opened: OpenedConfiguration, wanted: Wanted) -> tuple[list[_Source], list[str]]:
+    """Files as they lie on the disk, without the store; and the names of what is left out."""
+    directory = opened.loaded.directory
+    kept_back = frozenset() if wanted.secrets else _environment_files(opened)
+    found: dict[Path, Scope] = {}
+    left_out: list[Path] = []
+    if Scope.CONFIG in wanted.scopes:
+        found |= dict.fromkeys(_config_files(opened), Scope.CONFIG)
+    if Scope.PLUGINS in wanted.scopes:
+        store = state_file(opened.snapshot)
+        for root in opened.loaded.plugin_roots:
+            for path in _files_below(root, left_out):
+                if path.parent != store.parent or not path.name.startswith(store.name):
+                    found.setdefault(path, Scope.PLUGINS)
+    left_out += [path for path in found if path in kept_back]
+    sources = [_source(directory, path, scope) for path, scope in found.items() if path not in kept_back]
+    return sources, [str(path) for path in left_out]
+
+
+def _config_files(opened: OpenedConfiguration) -> list[Path]:
+    directory = opened.loaded.directory
+    names = [file.name for file in opened.loaded.files]
+    sealed = [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
+    return [_tidy(directory / name) for name in (*names, *sealed)]
+
+
+def _environment_files(opened: OpenedConfiguration) -> frozenset[Path]:
+    named = opened.loaded.model.environment_vars.include
+    return frozenset(_tidy(resolve_path(name, opened.loaded.directory)) for name in named)
+
+
+def _tidy(path: Path) -> Path:
+    """Without `.` and `..`, so that a file is known under one name."""
+    return Path(os.path.normpath(path))
+
+
+def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
+    """Plain files; links to directories, and what is no file at all, are named as left out."""
+    for place, directories, names in os.walk(_tidy(root)):
+        here = Path(place)
+        left_out += [here / name for name in sorted(directories) if (here / name).is_symlink()]
+        directories[:] = sorted(name for name in directories if name not in _NOT_KEPT)
+        for path in (here / name for name in sorted(names)):
+            if path.is_file():
+                yield path
+            else:
+                left_out.append(path)
+
+
+def _store_source(opened: OpenedConfiguration, wanted: Wanted) -> _Source | None:
+    if Scope.STATE not in wanted.scopes:
+        return None
+    path = _tidy(state_file(opened.snapshot))
+    return _source(opened.loaded.directory, path, Scope.STATE) if path.is_file() else None
+
+
+def _source(directory: Path, path: Path, scope: Scope) -> _Source:
+    name = name_in(directory, path)
+    if not Path(name).is_absolute():
+        return _Source(name=f"inside/{name}", path=path, scope=scope)
+    return _Source(name=f"{OUTSIDE}{name}", path=path, scope=scope, origin=str(path))
+
+
+def _member(source: _Source) -> Member:
+    try:
+        with source.path.open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode & _PRIVATE
+            size, digest = digest_of(stream)
+    except OSError as error:
+        raise DeniedError(f"{source.path} cannot be read: {error.strerror}") from error
+    mode = 0o600 if source.scope is Scope.STATE else mode | 0o600
+    return Member(
+        name=source.name, scope=source.scope, size=size, hash=digest, mode=mode, origin=source.origin
+    )
+
+
+# ------------------------------------------------------------------------------------- writing it
+
+
+@contextmanager
+def _beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
+    """A private directory on the disk of the target, gone at the end; None where nothing is written."""
+    if dry_run:
+        yield None
+        return
+    try:
+        made = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise DeniedError(f"cannot write to {target.parent}: {error.strerror}") from error
+    with made:
+        yield Path(made.name)
+
+
+def _write(
+    target: Path, scratch: Path, manifest: Manifest, sources: Sequence[_Source], progress: Progress
+) -> None:
+    total = sum(member.size for member in manifest.members)
+    done = 0
+
+    def progressed(size: int) -> None:
+        nonlocal done
+        done += size
+        progress("writing the archive", done, total)
+
+    try:
+        descriptor = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            write_archive(stream, manifest, {source.name: source.path for source in sources}, progressed)
+            stream.flush()
+            os.fsync(stream.fileno())
+        _publish(scratch, target)
+    except FileExistsError:
+        raise _taken(target) from None
+    except OSError as error:
+        raise DeniedError(f"cannot write {target}: {error.strerror}") from error
+    sync_directory(target.parent)
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    """Under its name, at once. Should somebody have made a file of that name meanwhile, it stays theirs."""
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without links: the name is taken first
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        scratch.replace(target)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in it survive a power cut."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _shown(target: Path, manifest: Manifest, *, dry_run: bool) -> JsonObject:
+    counts: JsonObject = {
+        scope: sum(member.scope == scope for member in manifest.members) for scope in manifest.scopes
+    }
+    return {
+        "path": str(target),
+        "written": not dry_run,
+        "dry_run": dry_run,
+        "scopes": list(manifest.scopes),
+        "files": counts,
+        "bytes": sum(member.size for member in manifest.members),
+        "store": manifest.store,
+        "secrets": manifest.secrets,
+        "left_out": list(manifest.left_out),
+        "created_at": manifest.created_at,
+    }

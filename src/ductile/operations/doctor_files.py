@@ -1,0 +1,136 @@
+"""The doctor's look at files: the configuration, its seal, who may read it, and the plugins it names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ductile.config.integrity import CHECKSUMS_FILE
+from ductile.config.locate import resolve_path
+from ductile.config.snapshot import Snapshot
+from ductile.core.json_values import JsonObject
+from ductile.errors import ConfigError, IntegrityError, Problem
+from ductile.operations.findings import Check, Finding, Level, doubtful, fine, of_problem, wrong
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+#: What mends a broken seal, and nothing else.
+_SEALING = "ductile config lock"
+
+
+def config_findings(snapshot: Snapshot) -> Iterator[Finding]:
+    """Of a configuration that could be loaded."""
+    sealed = [problem for problem in snapshot.warnings if _is_about_the_seal(problem)]
+    others = [problem for problem in snapshot.warnings if not _is_about_the_seal(problem)]
+    yield from (of_problem(Check.CONFIG, Level.WARN, problem) for problem in others)
+    yield from (of_problem(Check.SEAL, Level.WARN, problem) for problem in sealed)
+    if not others:
+        yield fine(Check.CONFIG, "the configuration loads without a warning", str(snapshot.directory))
+    if not sealed:
+        yield fine(
+            Check.SEAL, "the files and plugins are what was sealed", str(snapshot.directory / CHECKSUMS_FILE)
+        )
+
+
+def refused_config(error: ConfigError) -> Iterator[Finding]:
+    """Of one that could not: everything that is wrong with it, at once."""
+    check = Check.SEAL if isinstance(error, IntegrityError) else Check.CONFIG
+    if not error.problems:
+        yield wrong(check, error.message, fix=error.hint)
+    yield from (of_problem(check, Level.ERROR, problem) for problem in error.problems)
+
+
+def _is_about_the_seal(problem: Problem) -> bool:
+    return _SEALING in (problem.hint or "")
+
+
+def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
+    """The files of variables that the configuration names: they hold its secrets."""
+    shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+    section = shown.get("environment_vars")
+    named = section.get("include") if isinstance(section, dict) else None
+    return tuple(
+        resolve_path(str(name), snapshot.directory) for name in (named if isinstance(named, list) else ())
+    )
+
+
+def permission_findings(directory: Path, secret: Iterable[Path], state: Path | None) -> Iterator[Finding]:
+    """Who else may look into the configuration and the store, or change them (SPEC 2.3)."""
+    found = [
+        finding
+        for path, private in _guarded(directory, secret, state)
+        if (finding := _judge_mode(path, private=private)) is not None
+    ]
+    yield from found
+    if not found:
+        yield fine(Check.PERMISSIONS, "only their owner can read and change the files", str(directory))
+
+
+def _guarded(directory: Path, secret: Iterable[Path], state: Path | None) -> Iterator[tuple[Path, bool]]:
+    """Each path, and whether others must not even read it."""
+    yield directory, False
+    for path in sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE)):
+        yield path, False
+    for path in secret:
+        yield path, True
+    if state is not None:
+        yield state.parent, True
+        yield state, True
+
+
+def _judge_mode(path: Path, *, private: bool) -> Finding | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # not there: whoever needs it says so
+    open_to_others = stat.S_IMODE(found.st_mode) & _OTHERS
+    want = 0o700 if stat.S_ISDIR(found.st_mode) else 0o600
+    fix = f"chmod {want:o} {path}"
+    if found.st_uid not in (os.geteuid(), 0):
+        message = f"it belongs to user {found.st_uid}, not to the one who runs this"
+        return doubtful(Check.PERMISSIONS, message, where=str(path), fix=f"chown {os.geteuid()} {path}")
+    if open_to_others & _OTHERS_WRITE:
+        return wrong(Check.PERMISSIONS, "other users can change it", where=str(path), fix=fix)
+    if open_to_others and private:
+        return wrong(
+            Check.PERMISSIONS, "other users can read it, and it holds secrets", where=str(path), fix=fix
+        )
+    if open_to_others:
+        return doubtful(Check.PERMISSIONS, "other users can read it", where=str(path), fix=fix)
+    return None
+
+
+def plugin_findings(snapshot: Snapshot) -> Iterator[Finding]:
+    for plugin in snapshot.refused:
+        refusal = plugin.refused
+        assert refusal is not None  # noqa: S101 - that is what `refused` gives
+        yield wrong(
+            Check.PLUGINS,
+            f"{plugin.name} cannot run: {refusal.reason}",
+            where=f"plugins.{plugin.name}",
+            fix=refusal.hint or f"ductile plugin check {plugin.uses}",
+        )
+    if not snapshot.refused:
+        count = sum(plugin.runnable for plugin in snapshot.plugins.values())
+        yield fine(Check.PLUGINS, f"{count} of {len(snapshot.plugins)} configured plugins can run")
+
+
+def health_findings(checked: JsonObject) -> Iterator[Finding]:
+    """What the plugins' own health commands said."""
+    rows = checked["health"]
+    assert isinstance(rows, list)  # noqa: S101 - as `check_health` makes it
+    ill = [row for row in rows if isinstance(row, dict) and row["status"] != "succeeded"]
+    for row in ill:
+        said = row["error"] or row["status"]
+        yield wrong(
+            Check.HEALTH,
+            f"{row['plugin']} is not well: {said}",
+            where=f"job {row['job_id']}",
+            fix=f"ductile job explain {row['job_id']}",
+        )
+    if rows and not ill:
+        yield fine(Check.HEALTH, f"{len(rows)} plugins say that they are well")
+    if not rows:
+        yield fine(Check.HEALTH, "no plugin has a health command")

@@ -1,0 +1,121 @@
+"""The doctor's look at what the store tells: itself, breakers, schedules, failed jobs, deaf receivers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from ductile.core.breaker import BreakerState
+from ductile.engine.schedule_table import watched_schedules
+from ductile.operations.desk import Desk
+from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
+from ductile.operations.schedule_account import account_of
+from ductile.store.values import LARGEST_PAGE, BreakerRow, ScheduleEntry, StoreVitals, Troubles
+
+_MIB = 1024 * 1024
+#: The writer empties its log long before: somebody reads and does not stop reading.
+_LONG_LOG = 256 * _MIB
+#: A schedule that is later than this is not late, it is not looked after.
+_OVERDUE = timedelta(minutes=2)
+
+
+def judge_store(vitals: StoreVitals) -> Iterator[Finding]:
+    if vitals.damage:
+        yield wrong(
+            Check.STORE,
+            f"the file is damaged: {vitals.damage[0]}",
+            where=vitals.place,
+            fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
+        )
+    if vitals.log_size > _LONG_LOG:
+        yield doubtful(
+            Check.STORE,
+            f"the write-ahead log has grown to {vitals.log_size // _MIB} MiB",
+            where=f"{vitals.place}-wal",
+            fix="end whatever else has the store open (fuser), or restart the daemon",
+        )
+    if not vitals.damage:
+        said = f"{vitals.size // _MIB} MiB, schema version {vitals.schema_version}"
+        on = f", on {vitals.filesystem}" if vitals.filesystem else ""
+        yield fine(Check.STORE, f"the store is whole: {said}{on}", vitals.place)
+
+
+def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[Finding]:
+    open_ones = [row for row in rows if row.breaker.state is not BreakerState.CLOSED]
+    for row in open_ones:
+        yield doubtful(
+            Check.BREAKERS,
+            f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
+            f"{row.breaker.failures} failures: the scheduler does not run it",
+            where=f"job {row.breaker.last_job_id}" if row.breaker.last_job_id else None,
+            fix=f"mend the cause (ductile job explain {row.breaker.last_job_id}), "
+            f"then: ductile system reset {row.plugin}",
+        )
+    if not open_ones:
+        yield fine(Check.BREAKERS, "no breaker is open")
+
+
+async def schedule_findings(desk: Desk) -> AsyncIterator[Finding]:
+    entries = await desk.store.schedules()
+    watched = watched_schedules(desk.snapshot())
+    troubled = False
+    for entry in entries:
+        if (entry.plugin, entry.schedule_id) in watched:
+            finding = judge_schedule(entry, desk.now(), daemon_runs=desk.engine is not None)
+            finding = finding or await _gap(desk, entry)
+            if finding is not None:
+                troubled = True
+                yield finding
+    if not troubled:
+        yield fine(Check.SCHEDULES, f"{len(watched)} schedules are looked after, without a gap")
+
+
+def judge_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> Finding | None:
+    name = f"{entry.plugin} {entry.schedule_id}"
+    where = f"plugins.{entry.plugin}.schedules"
+    if entry.paused_at is not None:
+        since = f"{entry.paused_at:%Y-%m-%dT%H:%M:%SZ}"
+        fix = f"ductile schedule resume {name}"
+        return doubtful(Check.SCHEDULES, f"{name} is paused since {since}", where=where, fix=fix)
+    if daemon_runs and entry.next_at is not None and now - entry.next_at > _OVERDUE:
+        since = f"{entry.next_at:%Y-%m-%dT%H:%M:%SZ}"
+        fix = f"ductile schedule explain {name}"
+        return wrong(Check.SCHEDULES, f"{name} is overdue since {since}", where=where, fix=fix)
+    return None
+
+
+async def _gap(desk: Desk, entry: ScheduleEntry) -> Finding | None:
+    page = await desk.store.occurrences(entry.plugin, entry.schedule_id, limit=LARGEST_PAGE)
+    account = await account_of(desk, entry, page.rows, newest=True)
+    if account["complete"] is not False:
+        return None
+    name = f"{entry.plugin} {entry.schedule_id}"
+    return doubtful(
+        Check.SCHEDULES,
+        f"the history of {name} has a gap",
+        where=f"plugins.{entry.plugin}.schedules",
+        fix=f"ductile schedule history {name}",
+    )
+
+
+def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
+    for bad in troubles.endings:
+        jobs = "job" if bad.jobs == 1 else "jobs"
+        yield doubtful(
+            Check.JOBS,
+            f"{bad.jobs} {jobs} of {bad.plugin} {bad.command} failed for good within a day",
+            where=f"job {bad.latest_job_id}",
+            fix=f"ductile job explain {bad.latest_job_id}",
+        )
+    if not troubles.endings:
+        yield fine(Check.JOBS, "no job failed for good within a day")
+    for one in troubles.receivers:
+        yield doubtful(
+            Check.RECEIVERS,
+            f"{one.receiver} does not take state webhooks: {one.waiting} wait, {one.dropped} were given up"
+            + (f" ({one.last_error})" if one.last_error else ""),
+            where=one.receiver,
+            fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
+        )
+    if not troubles.receivers:
+        yield fine(Check.RECEIVERS, "every receiver takes what it is sent")

@@ -1,0 +1,279 @@
+"""`job explain`: why a job failed or does not run, told as somebody would who has looked into it.
+
+One sentence first, then where the job came from, what it saw, what differs from the last good run of the
+same command, and what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ductile.config.secrets import redact
+from ductile.core.jobs import REASONS, TERMINAL, Hold, Job, JobStatus, Reason
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
+from ductile.core.settlement import LogStatus
+from ductile.operations.advice import advice_for
+from ductile.operations.desk import Desk
+from ductile.operations.job_chain import chain_of
+from ductile.operations.job_ids import named_job
+from ductile.operations.run_differences import (
+    Difference,
+    compare_configs,
+    compare_inputs,
+    compare_runs,
+    first_line,
+)
+from ductile.operations.shown import instant, shown_execution
+from ductile.store.values import ConfigRecord, JobFilter, LogFilter, LogRow, RunRecord
+
+#: Configurations that are looked through for the one a job ran with.
+_CONFIGS = 200
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    job: Job
+    executions: tuple[LogRow, ...]
+    good: LogRow | None
+    good_job: Job | None
+    configs: tuple[ConfigRecord, ...]
+    run: RunRecord | None
+
+    @property
+    def last(self) -> LogRow | None:
+        return self.executions[-1] if self.executions else None
+
+    @property
+    def ended_badly(self) -> bool:
+        return self.job.status in (JobStatus.FAILED, JobStatus.DEAD) or (
+            self.job.hold is Hold.RETRY and self.last is not None
+        )
+
+
+async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
+    job = await named_job(desk, given)
+    case = await _gather(desk, job)
+    blocked = await _why_waiting(desk, case) if job.status is JobStatus.QUEUED else None
+    differences = _differences(case)
+    return {
+        "job_id": job.id,
+        "plugin": job.plugin,
+        "command": job.command,
+        "status": job.status.value,
+        "reason": job.reason.value,
+        "verdict": _verdict(case, blocked),
+        "chain": await chain_of(desk, job),
+        "evidence": [*_evidence(case)],
+        "saw": await _saw(desk, case),
+        "executions": [shown_execution(row) for row in case.executions],
+        "compared_with": None if case.good is None or not case.ended_badly else case.good.job_id,
+        "differences": [{"what": each.what, "good": each.good, "now": each.now} for each in differences],
+        "advice": [*_advice(case, waits=blocked is not None)],
+    }
+
+
+async def _gather(desk: Desk, job: Job) -> _Case:
+    good = await _last_good(desk, job)
+    return _Case(
+        job=job,
+        executions=await desk.store.executions(job.id),
+        good=good,
+        good_job=None if good is None else await desk.store.job(good.job_id),
+        configs=await desk.store.config_history(limit=_CONFIGS),
+        run=await desk.store.run(job.id) if job.plugin == RUN_PLUGIN else None,
+    )
+
+
+async def _last_good(desk: Desk, job: Job) -> LogRow | None:
+    """The latest execution of the same command that succeeded before this job ended, with its output."""
+    if job.status is JobStatus.SUCCEEDED:
+        return None
+    where = LogFilter(
+        plugin=job.plugin,
+        command=job.command,
+        status=LogStatus.SUCCEEDED,
+        completed_before=job.completed_at or desk.now(),
+    )
+    rows = (await desk.store.log(where, limit=1)).rows
+    if not rows:
+        return None
+    outputs = await desk.store.executions(rows[0].job_id)
+    return next((row for row in outputs if row.execution == rows[0].execution), rows[0])
+
+
+# ------------------------------------------------------------------------------------------ the sentence
+
+
+def _verdict(case: _Case, blocked: str | None) -> str:
+    job, last = case.job, case.last
+    name = f"{job.plugin} {job.command}"
+    match job.status:
+        case JobStatus.SUCCEEDED:
+            return f"{name} succeeded, {_attempt(job)}."
+        case JobStatus.RUNNING:
+            return f"{name} is running since {_at(job.started_at)}, {_attempt(job)}."
+        case JobStatus.QUEUED:
+            return f"{name} waits: {blocked}"
+        case _ if case.run is not None:
+            return f"pipeline {job.command} {job.status}: {_failed_step(case.run) or _why(job.reason)}"
+        case _:
+            why = _sentence(job.last_error or _why(job.reason))
+            if job.reason is not Reason.ATTEMPTS_EXHAUSTED or last is None:
+                return f"{name} {job.status} ({job.reason}): {why}"
+            tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
+            return f"{name} failed in {tries}, the last time ({last.reason}): {why}"
+
+
+def _attempt(job: Job) -> str:
+    return f"attempt {job.attempt} of {job.max_attempts}"
+
+
+def _why(reason: Reason) -> str:
+    return REASONS[reason]
+
+
+def _sentence(text: str) -> str:
+    line = first_line(text) or text
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _failed_step(run: RunRecord) -> str | None:
+    """The step that failed first is what the others followed from."""
+    bad = [job for job in run.members if job.status in (JobStatus.FAILED, JobStatus.DEAD)]
+    if not bad:
+        return None
+    first = min(bad, key=lambda job: job.completed_at or job.created_at)
+    said = _sentence(first.last_error or _why(first.reason))
+    return f"step {first.step_path} ({first.plugin} {first.command}, job {first.id}) {first.status}: {said}"
+
+
+async def _why_waiting(desk: Desk, case: _Case) -> str:
+    job = case.job
+    match job.hold:
+        case Hold.RETRY:
+            said = _sentence(job.last_error or _why(job.reason))
+            return f"{_attempt(job)} is due at {_at(job.next_retry_at)}. The one before: {said}"
+        case Hold.KEY:
+            holder = await _key_holder(desk, job)
+            return f"{'job ' + holder if holder else 'another job'} with the same dedupe key has not ended."
+        case Hold.PREDECESSOR:
+            return "the job that it replaces or follows has not ended."
+        case Hold.SUSPECT:
+            return "it ran when the daemon died, and such jobs are tried one at a time."
+        case Hold.RUN:
+            return "none of its steps has started yet."
+        case None:
+            return await _why_not_started(desk, job)
+
+
+async def _why_not_started(desk: Desk, job: Job) -> str:
+    """It is ready: whoever could start it is not there, or has its hands full."""
+    plugin = desk.snapshot().plugins.get(job.plugin)
+    if desk.engine is None:
+        return "no daemon is running."
+    running = (await desk.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
+    own = sum(each.plugin == job.plugin for each in running)
+    if plugin is not None and own >= plugin.parallelism:
+        return f"{own} jobs of {job.plugin} run, and no more may (plugins.{job.plugin}.parallelism)."
+    busy = sum(each.plugin != RUN_PLUGIN for each in running)
+    if busy >= desk.snapshot().max_workers:
+        return f"all {busy} workers are busy (service.max_workers)."
+    return "it is about to be started."
+
+
+async def _key_holder(desk: Desk, job: Job) -> str | None:
+    for status in (JobStatus.RUNNING, JobStatus.QUEUED):
+        where = JobFilter(plugin=job.plugin, command=job.command, status=status)
+        for other in (await desk.store.jobs(where, limit=_PAGE)).rows:
+            if other.dedupe_key == job.dedupe_key and other.id != job.id and other.hold is not Hold.KEY:
+                return other.id
+    return None
+
+
+# ------------------------------------------------------------------------------------------ the evidence
+
+
+def _evidence(case: _Case) -> list[str]:
+    told = [_told_of(row) for row in case.executions if case.run is None]
+    if case.job.cancel_requested_at is not None:
+        told.append(f"Somebody asked for it to be cancelled at {_at(case.job.cancel_requested_at)}.")
+    if case.run is not None:
+        told += [
+            f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
+            for job in case.run.members
+        ]
+        told += [
+            f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"
+            for note in case.run.notes
+            if "explanation" in note.data
+        ]
+    return told
+
+
+def _told_of(row: LogRow) -> str:
+    ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
+    ended = f"signal {row.signal}" if row.signal is not None else ended
+    said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else _why(row.reason))
+    parts = [part for part in (ended, said) if part]
+    took = f"{row.duration.total_seconds():.3f}s"
+    stderr = first_line(row.stderr)
+    tail = f" It wrote to stderr: {stderr}" if stderr and row.status is not LogStatus.SUCCEEDED else ""
+    return f"Execution {row.execution} {row.status} after {took}: {_sentence(', '.join(parts) or 'ok')}{tail}"
+
+
+async def _saw(desk: Desk, case: _Case) -> JsonObject:
+    """What it was given. Secret-looking values are masked, as everywhere where nobody asked to see them."""
+    job = case.job
+    event = None if job.source_event_id is None else await desk.store.event(job.source_event_id)
+    context = None if job.event_context_id is None else await desk.store.context(job.event_context_id)
+    config = _config_at(case, job.started_at)
+    payload: JsonValue = job.payload
+    return {
+        "payload": redact(payload),
+        "event": None if event is None else {"type": event.type, "source": event.source},
+        "context": None if context is None else redact(context.baggage),
+        "config": None if config is None else config.hash,
+        "config_loaded_at": None if config is None else instant(config.loaded_at),
+    }
+
+
+def _config_at(case: _Case, at: datetime | None) -> ConfigRecord | None:
+    """The configuration that was in force then."""
+    if at is None:
+        return None
+    return next((record for record in case.configs if record.loaded_at <= at), None)
+
+
+def _differences(case: _Case) -> tuple[Difference, ...]:
+    last, good = case.last, case.good
+    if not case.ended_badly or good is None or last is None or case.run is not None:
+        return ()
+    before = None if case.good_job is None else case.good_job.payload
+    return (
+        *compare_configs(
+            _config_at(case, good.started_at), _config_at(case, last.started_at), case.job.plugin
+        ),
+        *compare_runs(good, last),
+        *compare_inputs(before, case.job.payload),
+    )
+
+
+def _advice(case: _Case, *, waits: bool) -> list[str]:
+    job, last = case.job, case.last
+    told: list[str] = []
+    if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
+        told.append(f"It is a step of a run: ductile job explain {job.run_id}")
+    reason = last.reason if last is not None and case.ended_badly and case.run is None else job.reason
+    if job.reason in (Reason.CANCELLED, Reason.PURGED, Reason.PLUGIN_REMOVED):
+        reason = job.reason
+    if waits and job.hold is None:
+        return ["ductile system status"]
+    told.append(advice_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id))
+    return told
+
+
+def _at(at: datetime | None) -> str:
+    return "-" if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

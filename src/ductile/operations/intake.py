@@ -1,0 +1,211 @@
+"""What every submission has in common, whichever door it comes through: payload, keys, callback, descent.
+
+Owns the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhook_url`, `traceparent` and
+`X-Ductile-Job` (SPEC 4.5, 9.3, 12; ENGINE 7, 10). What is submitted is the business of its own module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from random import Random
+
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.addresses import fault_in_url
+from ductile.core.dedupe import KeyDoor, namespaced_key, normalise_key
+from ductile.core.jobs import Callback, Job, SubmittedBy
+from ductile.core.json_values import JsonObject, nests_too_deep
+from ductile.errors import RefusedError, UsageError
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.protocol.payload_check import UnusableSchemaError, faults_in
+
+#: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII
+)
+_NO_TRACE = "0" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Through which door a submission came, and who stood there: the token, endpoint or schedule."""
+
+    submitted_by: SubmittedBy
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """A submission as far as it does not matter what is submitted."""
+
+    payload: JsonObject | None
+    #: As it is stored: with the namespace of its door.
+    dedupe_key: str | None
+    #: Seconds; given, a job that is queued or running counts as a duplicate too.
+    dedupe_ttl: float | None
+    #: Without a model, which depends on what is run.
+    callback: Callback | None
+    #: Of the new job. A call from inside a job is one hop further than that job.
+    hops: int
+    trace_id: str
+    #: The job that made this call, if one did and it is known.
+    inside_job: str | None
+    #: Whether the key is an `Idempotency-Key`: then the same key means the same body, or a mistake.
+    idempotent: bool = False
+
+    @property
+    def callback_url(self) -> str | None:
+        return None if self.callback is None else self.callback.url
+
+
+async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
+    """Read it, or raise what is wrong with it. Touches the store only for a call from inside a job."""
+    snapshot = desk.snapshot()
+    key, ttl = _key(snapshot, door, given)
+    caller = await _caller(desk, given)
+    return Intake(
+        payload=_payload(given),
+        dedupe_key=key,
+        dedupe_ttl=None if ttl is None else ttl.total_seconds(),
+        callback=_callback(snapshot, given),
+        hops=_hops(snapshot, caller),
+        trace_id=_trace_of(desk.dice, caller, read.optional_text(given, "traceparent")),
+        inside_job=None if caller is None else caller.id,
+        idempotent=normalise_key(read.optional_text(given, "idempotency_key")) is not None,
+    )
+
+
+def refuse_other_body(intake: Intake, existing: Job | None) -> None:
+    """An `Idempotency-Key` that was used for something else is a mistake of its caller (ENGINE 7)."""
+    if not intake.idempotent or existing is None:
+        return
+    url = None if existing.callback is None else existing.callback.url
+    if (existing.payload or {}) != (intake.payload or {}) or url != intake.callback_url:
+        raise RefusedError(
+            "this Idempotency-Key was used with another body",
+            hint="Use a new key for a new request.",
+            details={"job_id": existing.id},
+        )
+
+
+def callback_of(intake: Intake, plugin: PluginInstance | None = None) -> Callback | None:
+    """The callback with its model: the payload's, else the one in the plugin's configuration (SPEC 9.3)."""
+    if intake.callback is None:
+        return None
+    model = (intake.payload or {}).get("model")
+    if not isinstance(model, str) and plugin is not None:
+        model = plugin.config.reveal().get("model")
+    return replace(intake.callback, model=model if isinstance(model, str) else None)
+
+
+def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonObject | None) -> None:
+    """With `validate_input`, a payload has to fit the command's schema (SPEC 3.2)."""
+    declared = plugin.installed.manifest.commands.get(command) if plugin.installed else None
+    if not plugin.validate_input or declared is None or declared.input_schema is None:
+        return
+    try:
+        faults = faults_in(payload or {}, declared.input_schema)
+    except UnusableSchemaError as error:
+        raise RefusedError(
+            f"the input_schema of {plugin.name} {command} cannot be used: {error}",
+            hint=f"Correct the manifest, or set plugins.{plugin.name}.validate_input to false.",
+        ) from error
+    if faults:
+        raise RefusedError(
+            f"{faults[0].field}: {faults[0].message}",
+            hint=f"See the schema of {plugin.name} {command}: GET /plugin/{plugin.name}",
+            details={"faults": [{"field": fault.field, "message": fault.message} for fault in faults]},
+        )
+
+
+def _payload(given: JsonObject) -> JsonObject | None:
+    payload = read.optional_object(given, "payload")
+    if payload is not None and nests_too_deep(payload):
+        raise RefusedError("payload nests too deep")
+    return payload
+
+
+def _key(snapshot: Snapshot, door: Door, given: JsonObject) -> tuple[str | None, timedelta | None]:
+    """The key as it is stored, and its own window if it has one."""
+    owner = door.detail or door.submitted_by
+    if (delivery := normalise_key(read.optional_text(given, "delivery_id"))) is not None:
+        return namespaced_key(KeyDoor.DELIVERY, delivery, owner=owner), snapshot.service.dedupe_ttl
+    ttl = _window(snapshot, given)
+    own = normalise_key(read.optional_text(given, "dedupe_key"))
+    idempotency = normalise_key(read.optional_text(given, "idempotency_key"))
+    if idempotency is None:
+        return namespaced_key(KeyDoor.CALLER, own), ttl
+    if own is not None:
+        raise RefusedError(
+            "there are both an Idempotency-Key and a dedupe_key", hint="Send the one that is meant."
+        )
+    return namespaced_key(KeyDoor.IDEMPOTENCY, idempotency, owner=owner), ttl or snapshot.service.dedupe_ttl
+
+
+def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
+    """A window that outlasts the jobs it compares with would promise what nobody can keep."""
+    ttl = _optional_span(given, "dedupe_ttl")
+    if ttl is not None and ttl > snapshot.service.job_queue_retention:
+        raise RefusedError(
+            "dedupe_ttl is longer than jobs are remembered",
+            hint="Use a shorter one, or raise service.job_queue_retention.",
+        )
+    return ttl
+
+
+def _optional_span(given: JsonObject, name: str) -> timedelta | None:
+    """A duration as in the configuration, or a number of seconds."""
+    value = given.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return read.optional_duration(given, name)
+    try:
+        span = timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        span = timedelta.max
+    if span < timedelta():
+        raise UsageError(f"{name} cannot be negative")
+    return span
+
+
+def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
+    url = read.optional_text(given, "state_webhook_url")
+    if url is None:
+        return None
+    # The URL may hold a secret of its receiver, so it is not repeated in the error.
+    if (fault := fault_in_url(url, snapshot.state_webhooks.allow)) is not None:
+        raise RefusedError(
+            f"state_webhook_url cannot be used: {fault}", details={"field": "state_webhook_url"}
+        )
+    return Callback(url=url)
+
+
+async def _caller(desk: Desk, given: JsonObject) -> Job | None:
+    inside = normalise_key(read.optional_text(given, "inside_job"))
+    return None if inside is None else await desk.store.job(inside)
+
+
+def _hops(snapshot: Snapshot, caller: Job | None) -> int:
+    """A plugin that calls the API from its own job must not be able to go round for ever (ENGINE 10)."""
+    hops = 0 if caller is None else caller.hops + 1
+    if hops > snapshot.service.max_hops:
+        raise RefusedError(
+            f"this call comes from a chain of more than {snapshot.service.max_hops} hops",
+            hint="Look for a loop, or raise service.max_hops.",
+            details={"inside_job": None if caller is None else caller.id},
+        )
+    return hops
+
+
+def _trace_of(dice: Random, caller: Job | None, traceparent: str | None) -> str:
+    """The job's that made the call, else the caller's own, else a new one."""
+    if caller is not None and caller.trace_id is not None:
+        return caller.trace_id
+    return trace_in(traceparent) or f"{dice.getrandbits(128) or 1:032x}"
+
+
+def trace_in(traceparent: str | None) -> str | None:
+    """The trace id of a W3C `traceparent`; a malformed one counts as absent, as the standard asks."""
+    found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent is not None else None
+    return None if found is None or found["trace"] == _NO_TRACE else found["trace"]

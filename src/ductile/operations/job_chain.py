@@ -1,0 +1,49 @@
+"""Where a job came from: from what submitted it, through runs, routes and parents, down to itself."""
+
+from __future__ import annotations
+
+from ductile.core.jobs import Job, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
+from ductile.operations.desk import Desk
+
+#: Hops are limited, so a chain is short; this ends one whose rows are not what they should be.
+_LONGEST = 50
+
+_DOORS: dict[SubmittedBy, str] = {
+    SubmittedBy.SCHEDULER: "the scheduler",
+    SubmittedBy.WEBHOOK: "a webhook",
+    SubmittedBy.ROUTE: "an event",
+    SubmittedBy.CLI: "the command line",
+    SubmittedBy.API: "the HTTP API",
+    SubmittedBy.HOOK: "the end of a job",
+    SubmittedBy.MCP: "an agent",
+    SubmittedBy.CORE: "Ductile itself",
+}
+
+
+async def chain_of(desk: Desk, job: Job) -> list[JsonValue]:
+    """The first cause first, the job itself last."""
+    links: list[JsonObject] = [_link(job)]
+    at, seen = job, {job.id}
+    while at.parent_job_id is not None and at.parent_job_id not in seen and len(links) < _LONGEST:
+        seen.add(at.parent_job_id)
+        parent = await desk.store.job(at.parent_job_id)
+        if parent is None:
+            links.append({"job_id": at.parent_job_id, "what": "a job that is no longer kept", "status": None})
+            break
+        links.append(_link(parent))
+        at = parent
+    links.append({"job_id": None, "what": _door(at), "status": None})
+    return [*reversed(links)]
+
+
+def _link(job: Job) -> JsonObject:
+    name = f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+    step = f", step {job.step_path}" if job.step_path else ""
+    return {"job_id": job.id, "what": f"{name}{step}", "status": job.status.value}
+
+
+def _door(first: Job) -> str:
+    detail = f" ({first.submitted_detail})" if first.submitted_detail else ""
+    return f"{_DOORS[first.submitted_by]}{detail}, at {first.created_at:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,176 @@
+"""Pipelines as people see them: which there are, what they are made of, how they look, how a run gets on."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.durations import format_duration
+from ductile.core.graph_json import graph_to_json
+from ductile.core.jobs import TERMINAL, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.mermaid import to_mermaid
+from ductile.core.outline import Item, outline, shown_condition, walk
+from ductile.core.picture import to_svg
+from ductile.core.pipelines import RUN_PLUGIN, Graph, Pipeline, Use
+from ductile.core.shown_values import MASK
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.operations.intake import Door
+from ductile.operations.job_ids import named_job
+from ductile.operations.log import patience, wait_for_news
+from ductile.operations.run_account import account_of
+from ductile.operations.runs import known_pipeline, publish_event, start_pipeline
+from ductile.operations.shown import instant, shown_job
+from ductile.operations.system import engine_of
+from ductile.store.values import JobFilter
+
+
+class Drawing(StrEnum):
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+_CLI = Door(submitted_by=SubmittedBy.CLI)
+
+
+async def run_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
+    """Start a run. Whoever asks here waits for the job, not for the answer: no slot is taken."""
+    return (await start_pipeline(desk, _CLI, given | {"async": True})).body
+
+
+async def send_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
+    return await publish_event(desk, _CLI, given)
+
+
+async def list_pipelines(desk: Desk, _given: JsonObject) -> JsonObject:
+    """Every pipeline of the configuration, with its latest run."""
+    snapshot = desk.snapshot()
+    listed: list[JsonValue] = []
+    for pipeline in snapshot.rules.pipelines.by_name.values():
+        where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
+        latest = (await desk.store.jobs(where, limit=1)).rows
+        last: JsonValue = None
+        if latest:
+            last = {
+                "job_id": latest[0].id,
+                "status": latest[0].status,
+                "reason": latest[0].reason,
+                "created_at": instant(latest[0].created_at),
+            }
+        listed.append({**_summary(snapshot, pipeline), "last_run": last})
+    return {"pipelines": listed}
+
+
+def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
+    """One pipeline with its compiled graph and, for people, the same steps nested as they are written."""
+    pipeline = known_pipeline(snapshot, name)
+    settings = snapshot.pipelines[name]
+    is_secret = snapshot.rules.is_secret
+    condition = None if pipeline.condition is None else shown_condition(pipeline.condition, is_secret)
+    return {
+        **_summary(snapshot, pipeline),
+        "if": condition,
+        "timeout": format_duration(settings.timeout),
+        "return_on_timeout": settings.return_on_timeout,
+        "on_timeout": settings.on_timeout,
+        "notify_on_complete": pipeline.notify_on_complete,
+        "tree": [_branch(item) for item in outline(pipeline.graph, is_secret)],
+        "graph": {**_shown_graph(pipeline.graph, snapshot), "fingerprint": pipeline.graph.fingerprint},
+    }
+
+
+def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
+    pipeline = known_pipeline(snapshot, name)
+    items = outline(pipeline.graph, snapshot.rules.is_secret)
+    trigger = trigger_of(pipeline) or name
+    match drawing:
+        case Drawing.MERMAID:
+            return to_mermaid(items, trigger)
+        case Drawing.SVG:
+            return to_svg(items, name, trigger)
+
+
+async def follow_run(desk: Desk, given: JsonObject) -> JsonObject:
+    """How a run gets on: answers when more of its steps have ended than the caller knows of.
+
+    Or when the run itself has, the time is up, or the daemon stops; `stopping` tells the last.
+    """
+    engine = engine_of(desk)
+    run = await named_job(desk, given)
+    known = read.number(given, "known", 0, least=0, most=1 << 31)
+    deadline = asyncio.get_running_loop().time() + patience(given)
+    while True:
+        coming = asyncio.Event() if desk.news is None else desk.news.coming()
+        record = await desk.store.run(run.id)
+        members = () if record is None else record.members
+        ended = [job for job in members if job.status in TERMINAL]
+        over = record is None or record.job.status in TERMINAL
+        stopping = bool(engine.status()["stopping"])
+        left = deadline - asyncio.get_running_loop().time()
+        if over or stopping or len(ended) > known or left <= 0:
+            return {"ended": [shown_job(job) for job in ended], "over": over, "stopping": stopping}
+        await wait_for_news(coming, left)
+
+
+async def explain_run(desk: Desk, given: JsonObject) -> JsonObject:
+    """What became of every step of a run, and why; a step's own id means the run that it belongs to."""
+    return await account_of(desk, await named_job(desk, given))
+
+
+def trigger_of(pipeline: Pipeline) -> str | None:
+    """What starts it, in words; None if it is only called by name or by other pipelines."""
+    by = f" of {pipeline.from_plugin}" if pipeline.from_plugin else ""
+    if pipeline.on is not None:
+        return f"on {pipeline.on}{by}"
+    return None if pipeline.on_hook is None else f"on-hook {pipeline.on_hook}{by}"
+
+
+def _summary(snapshot: Snapshot, pipeline: Pipeline) -> JsonObject:
+    items = outline(pipeline.graph, snapshot.rules.is_secret)
+    return {
+        "name": pipeline.name,
+        "on": pipeline.on,
+        "on_hook": pipeline.on_hook,
+        "from_plugin": pipeline.from_plugin,
+        "trigger": trigger_of(pipeline),
+        "execution_mode": snapshot.pipelines[pipeline.name].execution_mode,
+        "steps": sum(isinstance(item.node, Use) for item in walk(items)),
+    }
+
+
+def _branch(item: Item) -> JsonValue:
+    parts: list[JsonValue] = [
+        {"kind": part.kind, "name": part.name, "steps": [_branch(inner) for inner in part.items]}
+        for part in item.parts
+    ]
+    return {
+        "path": item.node.path,
+        "id": item.id,
+        "does": item.title,
+        "if": item.condition,
+        "inside": parts,
+    }
+
+
+def _shown_graph(graph: Graph, snapshot: Snapshot) -> JsonObject:
+    """The compiled graph with nothing secret in it: what `with` builds and conditions compare may be."""
+    masked = _masked(graph_to_json(graph), snapshot)
+    return masked if isinstance(masked, dict) else {}
+
+
+def _masked(value: JsonValue, snapshot: Snapshot) -> JsonValue:
+    is_secret = snapshot.rules.is_secret
+    if isinstance(value, list):
+        return [_masked(inner, snapshot) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    path = value.get("path")
+    compared = "op" in value and isinstance(path, str) and any(is_secret(key) for key in path.split("."))
+    return {
+        key: MASK
+        if (compared and key == "value") or (is_secret(key) and isinstance(inner, str))
+        else _masked(inner, snapshot)
+        for key, inner in value.items()
+    }

@@ -1,0 +1,34 @@
+"""The plugin that a list is narrowed to: one that exists or has existed, or a word about the typing error."""
+
+from __future__ import annotations
+
+from ductile.config.keypath import did_you_mean
+from ductile.core.json_values import JsonObject
+from ductile.errors import NotFoundError
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.store.values import JobFilter, LogFilter
+
+#: What is not a plugin and has jobs all the same: the runs of pipelines.
+_RUNS = "pipeline"
+
+
+async def optional_plugin(desk: Desk, given: JsonObject) -> str | None:
+    """Raises `NotFoundError` for a name that nobody knows: an empty list would say that nothing ran."""
+    plugin = read.optional_text(given, "plugin")
+    if plugin is not None and not await _is_known(desk, plugin):
+        known = desk.snapshot().plugins
+        hint = did_you_mean(plugin, known) or "See `ductile plugin list`."
+        raise NotFoundError(f"there is no plugin {plugin}, and no job of one", hint=hint)
+    return plugin
+
+
+async def _is_known(desk: Desk, plugin: str) -> bool:
+    """Configured, or no longer: what it did is still there to be asked for."""
+    if plugin in desk.snapshot().plugins or plugin == _RUNS:
+        return True
+    store = desk.store
+    return bool(
+        (await store.jobs(JobFilter(plugin=plugin), limit=1)).rows
+        or (await store.log(LogFilter(plugin=plugin), limit=1)).rows
+    )

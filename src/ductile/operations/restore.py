@@ -1,0 +1,153 @@
+"""`system restore` and the check of an archive: all hashes first, then everything at once, or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ductile.core.json_values import JsonObject
+from ductile.errors import ConflictError, DeniedError
+from ductile.operations.archive import Manifest, Member, check_digest, digest_of, opened_archive
+from ductile.operations.backup import Progress, StoreFiles, sync_directory
+
+_INSIDE = "inside"
+
+
+def verify(path: Path, files: StoreFiles, progress: Progress) -> JsonObject:
+    """Read all of an archive and open its store; raises what is wrong with it."""
+    with tempfile.TemporaryDirectory(prefix="ductile-verify-") as scratch:
+        manifest, version = _unpack(path, Path(scratch), files, progress, only_store=True)
+    return {
+        "path": str(path),
+        "sound": True,
+        "created_at": manifest.created_at,
+        "ductile": manifest.version,
+        "directory": manifest.directory,
+        "scopes": list(manifest.scopes),
+        "files": len(manifest.members),
+        "bytes": sum(member.size for member in manifest.members),
+        "schema_version": version,
+        "secrets": manifest.secrets,
+        "left_out": list(manifest.left_out),
+    }
+
+
+def restore(
+    path: Path, to: Path | None, files: StoreFiles, progress: Progress, *, dry_run: bool = False
+) -> JsonObject:
+    """Put everything into a directory that is empty or not there."""
+    with opened_archive(path) as (manifest, _members):
+        target = (to or Path(manifest.directory)).absolute()
+    _refuse_to_overwrite(target)
+    if dry_run:
+        verify(path, files, progress)
+        return _shown(target, manifest, dry_run=True)
+    with _beside(target) as scratch:
+        manifest, _version = _unpack(path, scratch, files, progress)
+        for place, _directories, _files in os.walk(scratch, topdown=False):
+            sync_directory(Path(place))
+        try:
+            # Allowed onto an empty directory, and not onto one that holds something: both as wanted.
+            scratch.rename(target)
+        except OSError as error:
+            raise DeniedError(f"cannot put it at {target}: {error.strerror}") from error
+        sync_directory(target.parent)
+    return _shown(target, manifest, dry_run=False)
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise ConflictError(f"{target} is not a directory", hint="Name another place with --to.")
+    if any(target.iterdir()):
+        raise ConflictError(
+            f"{target} is not empty, and nothing is overwritten",
+            hint="Name another place with --to, or move what is there out of the way.",
+        )
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A private directory that can be renamed to the target; gone if it was not."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise DeniedError(f"cannot write to {target.parent}: {error.strerror}") from error
+    try:
+        yield made
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(made)
+
+
+def _unpack(
+    path: Path, scratch: Path, files: StoreFiles, progress: Progress, *, only_store: bool = False
+) -> tuple[Manifest, int | None]:
+    """Every member with its hash checked; the version of the store that was among them."""
+    version: int | None = None
+    with opened_archive(path) as (manifest, members):
+        total, done = sum(member.size for member in manifest.members), 0
+        for member, stream in members:
+            is_store = member.name == manifest.store
+            place = None if only_store and not is_store else scratch / placed(member)
+            found = digest_of(stream) if place is None else _write(stream, place, member.mode)
+            check_digest(path, member, found)
+            if is_store and place is not None:
+                version = files.inspect(place)
+            done += member.size
+            progress("reading the archive", done, total)
+    return manifest, version
+
+
+def placed(member: Member) -> str:
+    """Where a member belongs, below the directory of the configuration."""
+    first, _, rest = member.name.partition("/")
+    return rest if first == _INSIDE else member.name
+
+
+def _write(stream: IO[bytes], place: Path, mode: int) -> tuple[int, str]:
+    try:
+        _make_private(place.parent)
+        # Nothing for others, whatever the archive says.
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o700)
+        with os.fdopen(descriptor, "wb") as target:
+            found = digest_of(stream, target.write)
+            target.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise DeniedError(f"cannot write {place}: {error.strerror}") from error
+    return found
+
+
+def _make_private(directory: Path) -> None:
+    """Each directory on the way as well: `parents` of mkdir leaves those to the umask."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        directory.mkdir(mode=0o700)
+
+
+def _shown(target: Path, manifest: Manifest, *, dry_run: bool) -> JsonObject:
+    outside: list[JsonObject] = [
+        {"from": member.origin, "to": str(target / placed(member))}
+        for member in manifest.members
+        if member.origin is not None
+    ]
+    return {
+        "directory": str(target),
+        "config": str(target / manifest.config_file) if "config" in manifest.scopes else None,
+        "restored": not dry_run,
+        "dry_run": dry_run,
+        "files": len(manifest.members),
+        "scopes": list(manifest.scopes),
+        "outside": [*outside],
+        "left_out": list(manifest.left_out),
+        "created_at": manifest.created_at,
+        "ductile": manifest.version,
+    }

@@ -1,0 +1,143 @@
+"""What the caller of a synchronous run is told: its result, and the tree of what ran (SPEC 7.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
+from ductile.operations.shown import milliseconds, result_of
+from ductile.protocol.manifest import ExecutionMode
+from ductile.store.port import Store
+from ductile.store.values import LogRow
+
+
+async def finished(store: Store, job: Job) -> JsonObject:
+    """The answer for a job or run that has ended."""
+    members, executions = await _record(store, job)
+    own = executions.get(job.id)
+    shown: JsonObject = {
+        "job_id": job.id,
+        "status": outcome_of(job),
+        "execution_mode": ExecutionMode.SYNCHRONOUS,
+        "duration_ms": _lasted(job),
+        "result": None if own is None else with_output(own),
+        **_branches(job, members, executions),
+        "message": _message(job),
+    }
+    if job.last_error is not None:
+        shown["error"] = job.last_error
+    return shown
+
+
+async def still_running(
+    store: Store, job: Job, *, allowed: timedelta, elapsed: timedelta, partial: bool, cancels: bool
+) -> JsonObject:
+    """The answer when the time was up first, or the daemon is stopping."""
+    exceeded = elapsed >= allowed
+    if not exceeded:
+        message = "The daemon is stopping; the run goes on when it is started again."
+    elif cancels:
+        message = f"The run was not done after {_seconds(allowed)} and is being cancelled."
+    else:
+        message = f"The run goes on after {_seconds(allowed)}. Ask for GET /job/{job.id}."
+    shown: JsonObject = {
+        "job_id": job.id,
+        "status": JobStatus.RUNNING,
+        "execution_mode": ExecutionMode.SYNCHRONOUS,
+        "timeout_exceeded": exceeded,
+        "timeout_ms": round(allowed.total_seconds() * 1000),
+        "elapsed_ms": round(elapsed.total_seconds() * 1000),
+        "message": message,
+    }
+    if partial:
+        members, executions = await _record(store, job)
+        shown |= _branches(job, [member for member in members if member.id in executions], executions)
+    return shown
+
+
+async def _record(store: Store, job: Job) -> tuple[Sequence[Job], Mapping[str, LogRow]]:
+    if job.plugin == RUN_PLUGIN:
+        record = await store.run(job.id)
+        return ((), {}) if record is None else (record.members, record.executions)
+    executions = await store.executions(job.id)
+    return (), {row.job_id: row for row in executions}
+
+
+def outcome_of(job: Job) -> str:
+    if job.status is JobStatus.SUCCEEDED:
+        return "succeeded"
+    return "partial_success" if job.reason is Reason.PARTIAL_SUCCESS else "failed"
+
+
+def with_output(row: LogRow) -> JsonValue:
+    """The answer as the plugin gave it and, beside it, what a shell would show of it."""
+    envelope = result_of(row)
+    given = envelope if isinstance(envelope, dict) else {}
+    return {
+        **given,
+        "stdout": _as_text(given.get("result")),
+        "stderr": row.stderr or "",
+        "exit_code": row.exit_code,
+        "output_files": list(row.artifacts),
+    }
+
+
+def _as_text(result: JsonValue) -> str:
+    if result is None:
+        return ""
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+
+
+def _branches(job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]) -> JsonObject:
+    """The same steps twice: below each other, and in a row."""
+    below: dict[str | None, list[Job]] = {}
+    known = {member.id for member in members}
+    for member in members:
+        parent = member.parent_job_id if member.parent_job_id in known else job.id
+        below.setdefault(parent, []).append(member)
+
+    def node(member: Job) -> JsonObject:
+        children: list[JsonValue] = [node(child) for child in below.get(member.id, ())]
+        return {**_node(member, executions.get(member.id)), "children": children}
+
+    tree: list[JsonValue] = [
+        {**_node(member, executions.get(member.id)), "parent_job_id": member.parent_job_id}
+        for member in members
+    ]
+    return {"children": [node(member) for member in below.get(job.id, ())], "tree": tree}
+
+
+def _node(member: Job, row: LogRow | None) -> JsonObject:
+    return {
+        "job_id": member.id,
+        "plugin": member.plugin,
+        "command": member.command,
+        "step_id": member.step_path,
+        "status": member.status,
+        "error": member.last_error,
+        "exit_code": None if row is None else row.exit_code,
+        "duration_ms": None if row is None else milliseconds(row.duration),
+        "result": None if row is None else result_of(row),
+        "output_files": list(member.artifacts),
+    }
+
+
+def _lasted(job: Job) -> float | None:
+    if job.completed_at is None:
+        return None
+    return milliseconds(job.completed_at - job.created_at)
+
+
+def _message(job: Job) -> str:
+    name = f"pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+    told = f"{name}: {outcome_of(job)}"
+    return told if job.last_error is None else f"{told}: {job.last_error}"
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():g} s"

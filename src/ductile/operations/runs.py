@@ -1,0 +1,338 @@
+"""Starting pipelines: by name, by what triggers them, or by an event; and waiting for them (SPEC 7.7).
+
+The engine stays asynchronous. A caller who waits holds a slot, is registered before anything is enqueued,
+and is woken by the commit that ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ductile.config.keypath import did_you_mean
+from ductile.config.pipeline_settings import OnTimeout, PipelineSettings, ReturnOnTimeout
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.fanout import Sender, Told, fan_out, why_not
+from ductile.core.ids import make_id
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.ledger import LedgerKind
+from ductile.core.lineage import NewEvent
+from ductile.core.pipelines import RUN_PLUGIN, Pipeline
+from ductile.core.run_values import NewRun
+from ductile.errors import ConflictError, NotFoundError, RefusedError
+from ductile.operations import jobs
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk, RunningEngine
+from ductile.operations.intake import Door, Intake, callback_of, read_intake, refuse_other_body
+from ductile.operations.job_ids import find_job
+from ductile.operations.run_answers import finished, still_running
+from ductile.protocol.manifest import ExecutionMode
+from ductile.store.values import Accepted, Deduplicated, Enqueued, Submission
+
+#: Events of ours: nobody else may publish one.
+RESERVED_TYPES = "ductile."
+_DEFAULT_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a caller is told; `done` says that there is nothing left to wait for."""
+
+    done: bool
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How long a caller waits, and what it is told when that was not long enough."""
+
+    timeout: timedelta
+    partial: bool = False
+    cancels: bool = False
+
+
+# ------------------------------------------------------------------------------------ by name, by trigger
+
+
+async def start_pipeline(desk: Desk, door: Door, given: JsonObject) -> Answer:
+    """Start a run of a pipeline; a caller of a synchronous one waits for it."""
+    pipeline = known_pipeline(desk.snapshot(), read.text(given, "pipeline"))
+    return await _start(desk, door, pipeline, given, {"plugin": RUN_PLUGIN, "command": pipeline.name})
+
+
+async def trigger(desk: Desk, door: Door, given: JsonObject) -> Answer:
+    """Run the pipeline that `plugin.command` starts, in its own way; without one, the plugin."""
+    snapshot = desk.snapshot()
+    name, command = read.text(given, "plugin"), read.text(given, "command")
+    found = triggered_by(snapshot, name, command)
+    if found is not None:
+        return await _start(desk, door, found, given, {"plugin": name, "command": command})
+    plugin = jobs.runnable_plugin(snapshot, name)
+    jobs.known_command(plugin, command)
+    return await _run_plugin(desk, door, plugin, command, given)
+
+
+def triggered_by(snapshot: Snapshot, plugin: str, command: str) -> Pipeline | None:
+    """The pipeline whose `on` is `plugin.command`; several are more than a caller can mean."""
+    wanted = f"{plugin}.{command}"
+    found = [one for one in snapshot.rules.pipelines.by_name.values() if one.on == wanted]
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise ConflictError(
+            f"several pipelines start on {wanted}: {names}",
+            hint="Start the one you mean by its name: POST /pipeline/{name}.",
+            details={"pipelines": [one.name for one in found]},
+        )
+    return found[0] if found else None
+
+
+def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
+    pipelines = snapshot.rules.pipelines.by_name
+    if name not in pipelines:
+        raise NotFoundError(f"there is no pipeline {name}", hint=did_you_mean(name, pipelines))
+    return pipelines[name]
+
+
+async def _start(desk: Desk, door: Door, pipeline: Pipeline, given: JsonObject, shown: JsonObject) -> Answer:
+    snapshot = desk.snapshot()
+    intake = await read_intake(desk, door, given)
+    waiting = _waiting_for(desk, snapshot.pipelines[pipeline.name], intake, given)
+    event = _event(desk, door, pipeline, intake, given)
+    _refuse_by_condition(pipeline, event, snapshot)
+    run = _new_run(desk, door, pipeline, intake, event, waiting)
+    shown = {**shown, "pipeline": pipeline.name}
+    if read.flag(given, "dry_run"):
+        return Answer(done=False, body={"job_id": None, **shown, "dry_run": True})
+    submission = Submission(
+        runs=(run,), event=event, rules=snapshot.rules, dedupe_window=snapshot.service.dedupe_ttl
+    )
+    return await _submit(desk, submission, run.job.id, intake, waiting, shown)
+
+
+def _waiting_for(desk: Desk, settings: PipelineSettings, intake: Intake, given: JsonObject) -> Waiting | None:
+    """A call from inside a job never waits: with one worker, it would wait for itself (ENGINE 10)."""
+    synchronous = settings.execution_mode is ExecutionMode.SYNCHRONOUS
+    if not synchronous or read.flag(given, "async") or intake.inside_job is not None or desk.engine is None:
+        return None
+    return Waiting(
+        timeout=min(settings.timeout, desk.snapshot().api.max_sync_timeout),
+        partial=settings.return_on_timeout is ReturnOnTimeout.PARTIAL,
+        cancels=settings.on_timeout is OnTimeout.CANCEL,
+    )
+
+
+def _event(desk: Desk, door: Door, pipeline: Pipeline, intake: Intake, given: JsonObject) -> NewEvent:
+    """What the run begins with: as if somebody had emitted what the pipeline starts on."""
+    headers = read.optional_object(given, "headers")
+    return NewEvent(
+        id=make_id(desk.now(), desk.dice),
+        type=read.optional_text(given, "event_type") or pipeline.on or f"{door.submitted_by}.trigger",
+        source=door.submitted_by,
+        payload=intake.payload or {},
+        headers=None if headers is None else {name: str(value) for name, value in headers.items()},
+        dedupe_key=read.optional_text(given, "dedupe_key"),
+    )
+
+
+def _refuse_by_condition(pipeline: Pipeline, event: NewEvent, snapshot: Snapshot) -> None:
+    """Somebody who asks for a run by name is told that its own `if` is against it."""
+    sender = Sender(submitted_by=SubmittedBy.API)
+    if (why := why_not(pipeline, event, sender, snapshot.rules)) is not None:
+        told = why.get("explanation") or why.get("error")
+        raise RefusedError(f"{pipeline.name} does not start: {told}", details={**why})
+
+
+def _new_run(
+    desk: Desk, door: Door, pipeline: Pipeline, intake: Intake, event: NewEvent, waiting: Waiting | None
+) -> NewRun:
+    job = NewJob(
+        id=make_id(desk.now(), desk.dice),
+        plugin=RUN_PLUGIN,
+        command=pipeline.name,
+        submitted_by=door.submitted_by,
+        submitted_detail=door.detail,
+        max_attempts=1,
+        dedupe_key=intake.dedupe_key,
+        dedupe_ttl=intake.dedupe_ttl,
+        source_event_id=event.id,
+        hops=intake.hops,
+        trace_id=intake.trace_id,
+        callback=callback_of(intake),
+    )
+    ends_at = desk.now() + waiting.timeout if waiting is not None and waiting.cancels else None
+    return NewRun(job=job, graph=pipeline.graph, event=event, deadline_at=ends_at)
+
+
+async def _run_plugin(
+    desk: Desk, door: Door, plugin: PluginInstance, command: str, given: JsonObject
+) -> Answer:
+    """A plugin without a pipeline: the manifest says whether its caller waits."""
+    manifest = plugin.installed.manifest if plugin.installed else None
+    waits = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
+    asked = read.flag(given, "async") or read.optional_text(given, "inside_job") is not None
+    engine = desk.engine
+    if not waits or asked or engine is None or manifest is None:
+        body = await jobs.submit(desk, door, given | {"command": command})
+        return Answer(done=False, body={**body, "execution_mode": ExecutionMode.ASYNC})
+    timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, desk.snapshot().api.max_sync_timeout)
+    with engine.waiting_slot():
+        began = desk.now()
+        body = await jobs.submit(desk, door, given | {"command": command})
+        job = await _wait(desk, engine, str(body["job_id"]), timeout)
+        return await _told(desk, job, Waiting(timeout=timeout), began)
+
+
+# --------------------------------------------------------------------------------------------- waiting
+
+
+async def _submit(
+    desk: Desk,
+    submission: Submission,
+    run_id: str,
+    intake: Intake,
+    waiting: Waiting | None,
+    shown: JsonObject,
+) -> Answer:
+    engine = desk.engine
+    slot = nullcontext() if waiting is None or engine is None else engine.waiting_slot()
+    with slot, _registered(engine, run_id) as ended:
+        began = desk.now()
+        (answer,) = await desk.store.enqueue(submission)
+        desk.told_of((answer,))
+        if isinstance(answer, Deduplicated):
+            refuse_other_body(intake, await desk.store.job(answer.job_id))
+        if waiting is None or engine is None:
+            return await _accepted(desk, answer, shown)
+        if waiting.cancels and submission.runs[0].deadline_at is not None:
+            engine.expect_deadline(submission.runs[0].deadline_at)
+        if isinstance(answer, Accepted) and answer.members and ended is not None:
+            await asyncio.wait({ended}, timeout=waiting.timeout.total_seconds())
+            job = await find_job(desk, answer.job_id)
+        else:
+            job = await _wait(desk, engine, answer.job_id, waiting.timeout)
+        return await _told(desk, job, waiting, began)
+
+
+@contextmanager
+def _registered(engine: RunningEngine | None, job_id: str) -> Iterator[asyncio.Future[None] | None]:
+    if engine is None:
+        yield None
+        return
+    with engine.waiting_for(job_id) as ended:
+        yield ended
+
+
+async def _wait(desk: Desk, engine: RunningEngine, job_id: str, longest: timedelta) -> Job:
+    """The job when it has ended, or as it stands when the time is up or the daemon stops."""
+    with engine.waiting_for(job_id) as ended:
+        # Looked at after registering: an end between the two would never be told.
+        job = await find_job(desk, job_id)
+        if job.status in TERMINAL:
+            return job
+        await asyncio.wait({ended}, timeout=longest.total_seconds())
+    return await find_job(desk, job_id)
+
+
+async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
+    duplicate = isinstance(answer, Deduplicated)
+    status = (await find_job(desk, answer.job_id)).status if duplicate else JobStatus.QUEUED
+    body: JsonObject = {
+        "job_id": answer.job_id,
+        "status": status,
+        "execution_mode": ExecutionMode.ASYNC,
+        **shown,
+        "deduplicated": duplicate,
+    }
+    return Answer(done=False, body=body)
+
+
+async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answer:
+    elapsed = desk.now() - began
+    if job.status in TERMINAL:
+        return Answer(done=True, body=await finished(desk.store, job))
+    body = await still_running(
+        desk.store,
+        job,
+        allowed=waiting.timeout,
+        elapsed=elapsed,
+        partial=waiting.partial,
+        cancels=waiting.cancels,
+    )
+    return Answer(done=False, body=body)
+
+
+# ---------------------------------------------------------------------------------------------- events
+
+
+async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
+    """Publish an event into routing: everything that it starts, in one transaction (ENGINE 10)."""
+    snapshot = desk.snapshot()
+    kind = read.text(given, "type")
+    if kind.startswith(RESERVED_TYPES) or not kind.strip():
+        raise RefusedError(
+            f"an event cannot be of type {kind!r}", hint=f"Types that begin with {RESERVED_TYPES} are ours."
+        )
+    intake = await read_intake(desk, door, given)
+    headers = read.optional_object(given, "headers")
+    event = NewEvent(
+        id=make_id(desk.now(), desk.dice),
+        type=kind,
+        source=door.submitted_by,
+        payload=intake.payload or {},
+        headers=None if headers is None else {name: str(value) for name, value in headers.items()},
+        dedupe_key=read.optional_text(given, "dedupe_key"),
+    )
+    sender = Sender(
+        submitted_by=door.submitted_by, detail=door.detail, hops=intake.hops, trace_id=intake.trace_id
+    )
+    started = fan_out(sender, (Told(event=event),), snapshot.rules, desk.now(), desk.dice)
+    keyed = _keyed(intake)
+    submission = Submission(
+        jobs=tuple(keyed(job) for job in started.jobs),
+        runs=tuple(replace(run, job=keyed(run.job)) for run in started.runs),
+        event=event,
+        rules=snapshot.rules,
+        ledger=started.ledger,
+        dedupe_window=snapshot.service.dedupe_ttl,
+    )
+    shown: JsonObject = {"event_id": event.id, "type": kind}
+    if read.flag(given, "dry_run"):
+        targets: list[JsonValue] = [_target(job) for job in _jobs_of(submission)]
+        return {**shown, "would_start": targets, "dry_run": True}
+    answers = await desk.store.enqueue(submission)
+    desk.told_of(answers)
+    return {**shown, **_listed(submission, answers)}
+
+
+def _keyed(intake: Intake) -> Callable[[NewJob], NewJob]:
+    """The submission's own key, as its door has stored it; an event without one starts jobs without one."""
+    return lambda job: replace(job, dedupe_key=intake.dedupe_key, dedupe_ttl=intake.dedupe_ttl)
+
+
+def _jobs_of(submission: Submission) -> list[NewJob]:
+    return [*submission.jobs, *(run.job for run in submission.runs)]
+
+
+def _listed(submission: Submission, answers: tuple[Enqueued, ...]) -> JsonObject:
+    started: list[JsonValue] = []
+    deduplicated: list[JsonValue] = []
+    for job, answer in zip(_jobs_of(submission), answers, strict=True):
+        listed = deduplicated if isinstance(answer, Deduplicated) else started
+        listed.append({"job_id": answer.job_id, "target": _target(job)})
+    dropped: list[JsonValue] = [
+        {
+            "target": entry.data.get("pipeline") or entry.data.get("targets"),
+            "reason": entry.data.get("explanation") or entry.data.get("error"),
+        }
+        for entry in submission.ledger
+        if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.SWITCH)
+    ]
+    return {"started": started, "deduplicated": deduplicated, "dropped": dropped}
+
+
+def _target(job: NewJob) -> str:
+    return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"

@@ -1,0 +1,92 @@
+"""Whether the history of a schedule is complete: held against its rule, instant by instant (SPEC 5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from ductile.core.accounting import RUN_NOW, Gap, prove_no_gap
+from ductile.core.jobs import TERMINAL
+from ductile.core.json_values import JsonObject
+from ductile.core.schedule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
+from ductile.operations.desk import Desk
+from ductile.operations.shown import instant
+from ductile.store.values import Occurrence, ScheduleEntry
+
+_TICK = timedelta(microseconds=1)
+
+
+async def account_of(
+    desk: Desk, entry: ScheduleEntry, rows: Sequence[Occurrence], *, newest: bool
+) -> JsonObject:
+    """What these rows prove; `newest` says that what comes after them is the schedule's next occurrence.
+
+    `complete` is None where nothing can be proven, and `about` says why.
+    """
+    rule = _rule_of(desk, entry)
+    if rule is None:
+        return _unproven("the schedule is not configured as it was when these were due")
+    held = _held_to(rule, entry, rows)
+    if not held:
+        return _unproven("nothing was due since the schedule is defined as it is")
+    since, last = held[0].nominal_at, max(row.until_at or row.nominal_at for row in held)
+    until = last
+    if newest and entry.nominal_at is not None:
+        until = max(last, entry.nominal_at - _TICK)
+    ended = await _ends(desk, held) if isinstance(rule.trigger, Every) else {}
+    gaps = prove_no_gap(held, rule, since=since, until=until, ended=ended)
+    return {
+        "complete": not gaps,
+        "from": instant(since),
+        "to": instant(last),
+        "gaps": [_shown(gap) for gap in gaps],
+        "about": None,
+    }
+
+
+def _rule_of(desk: Desk, entry: ScheduleEntry) -> ScheduleRule | None:
+    """The rule of the configuration, if the schedule is still what the store knows it as."""
+    plugin = desk.snapshot().plugins.get(entry.plugin)
+    schedules = () if plugin is None else plugin.schedules
+    rule = next((each.rule for each in schedules if each.id == entry.schedule_id), None)
+    if rule is None or isinstance(rule.trigger, After):  # its one instant hangs on the start of the service
+        return rule
+    same = fingerprint_of(rule, desk.now()) == entry.fingerprint
+    return rule if same else None
+
+
+def _held_to(rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
+    """The rows that the rule can be held to, oldest first: those since it is the rule."""
+    begin = None if entry.defined_at is None else entry.defined_at - CLOCK_SLACK
+    found = sorted((row for row in rows if begin is None or row.nominal_at >= begin), key=_due_at)
+    planned = [row for row in found if row.reason != RUN_NOW]
+    if isinstance(rule.trigger, Every):
+        return found
+    return found if not planned else [row for row in found if row.nominal_at >= planned[0].nominal_at]
+
+
+def _due_at(row: Occurrence) -> datetime:
+    return row.nominal_at
+
+
+async def _ends(desk: Desk, rows: Sequence[Occurrence]) -> dict[str, datetime]:
+    """When each run ended first. One that was retried by hand has ended again since, to no effect here."""
+    ends: dict[str, datetime] = {}
+    for job_id in (row.job_id for row in rows if row.job_id is not None):
+        for change in await desk.store.transitions(job_id):
+            if change.transition.to_status in TERMINAL:
+                ends.setdefault(job_id, change.at)
+    return ends
+
+
+def _unproven(about: str) -> JsonObject:
+    return {"complete": None, "from": None, "to": None, "gaps": [], "about": about}
+
+
+def _shown(gap: Gap) -> JsonObject:
+    return {
+        "from": instant(gap.from_at),
+        "to": instant(gap.to_at),
+        "expected": gap.expected,
+        "found": gap.found,
+    }

@@ -1,0 +1,289 @@
+"""API tokens and shared secrets: made, listed and taken away in the configuration's own files (SPEC 8.1).
+
+A token is four things in four places: a line in an env file, a scope file, an entry under `tokens`, and
+the seal over all of them. They are written in an order in which every step leaves a configuration that can
+be started: first what nothing refers to yet, the entry last; taken away, the entry first (ENGINE 11).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.config.edit import with_entry, without_entry
+from ductile.config.environment import load_environment_files, parse_environment
+from ductile.config.integrity import Tier, forget_sealed, hash_bytes, write_new_sealed, write_sealed
+from ductile.config.keypath import did_you_mean
+from ductile.config.load import Seal, load_config
+from ductile.config.locate import CONFIG_FILE, locate_config
+from ductile.config.names import NAME
+from ductile.config.sources import Sources, load_sources
+from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, UsageError
+from ductile.operations.starter import draw_token
+from ductile.operations.token_rows import TokenRow, list_rows
+
+if TYPE_CHECKING:
+    from ductile.core.json_values import JsonObject
+
+TOKENS_FILE = "tokens.yaml"
+ENV_FILE = ".env"
+
+_OTHERS = 0o007
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """What was made, or would be. `value` is given this once."""
+
+    name: str
+    scopes: tuple[str, ...]
+    variable: str
+    files: tuple[str, ...]
+    value: str | None = field(repr=False)
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    name: str
+    files: tuple[str, ...]
+    written: bool
+
+
+def list_tokens(named: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
+    """Every entry that opens the API or signs something, without its value."""
+    config_file = locate_config(named, environ)
+    return list_rows(load_sources(config_file))
+
+
+# --------------------------------------------------------------------------------------------- create
+
+
+def create_token(
+    named: str | None,
+    environ: Mapping[str, str],
+    name: str,
+    scopes: tuple[str, ...],
+    *,
+    value: str | None = None,
+    dry_run: bool = False,
+) -> NewToken:
+    """Make a token, or without scopes a secret. The whole configuration is checked with it beforehand."""
+    config_file = locate_config(named, environ)
+    if not NAME.fullmatch(name):
+        hint = "letters, digits, - and _, and no digit first"
+        raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
+    secret = draw_token() if value is None else _fit_value(value)
+    variable = f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
+    with _alone(config_file.parent):
+        sources = load_sources(config_file)
+        _refuse_taken(sources, name, variable, environ)
+        files = _plan_files(config_file, sources, name, scopes, variable, secret)
+        _check(config_file, environ, files)
+        if not dry_run:
+            _write(sources, files)
+    return NewToken(
+        name=name,
+        scopes=scopes,
+        variable=variable,
+        files=_names(config_file.parent, files),
+        value=None if dry_run else secret,
+        written=not dry_run,
+    )
+
+
+def _fit_value(value: str) -> str:
+    stripped = value.strip()
+    if not stripped or not stripped.isprintable():
+        raise UsageError("the secret has to be one line of printable text")
+    return stripped
+
+
+def _refuse_taken(sources: Sources, name: str, variable: str, environ: Mapping[str, str]) -> None:
+    if any(row.name == name for row in list_rows(sources)):
+        raise ConflictError(f"there is a token {name} already", hint=f"ductile token revoke {name}")
+    # A line of an env file that nothing refers to is what a crash left of an earlier try: it is replaced.
+    if variable in environ or _uses(sources, variable):
+        raise ConflictError(
+            f"the variable {variable} is set already", hint="choose another name, or unset the variable"
+        )
+
+
+def _plan_files(
+    config_file: Path, sources: Sources, name: str, scopes: tuple[str, ...], variable: str, secret: str
+) -> dict[Path, bytes]:
+    """The files as they will be, in the order in which they are written."""
+    directory, config = config_file.parent, config_file.read_bytes()
+    entry: JsonObject = {"name": name, "key": f"${{{variable}}}"}
+    files: dict[Path, bytes] = {}
+    if scopes:
+        content = json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
+        entry |= {"scopes_file": f"scopes/{name}.json", "scopes_hash": hash_bytes(content)}
+        files[directory / "scopes" / f"{name}.json"] = content
+    env_file = _env_file(sources)
+    if env_file is None:
+        env_file = _new_file(directory / ENV_FILE, "add it to `environment_vars.include`")
+        config = with_entry(config, ("environment_vars", "include"), ENV_FILE, config_file)
+    files[env_file] = _with_variable(env_file, variable, secret)
+    tokens_file = _tokens_file(sources)
+    if tokens_file is None:
+        tokens_file = _new_file(directory / TOKENS_FILE, f"add it to `include` in {CONFIG_FILE}")
+        config = with_entry(config, ("include",), TOKENS_FILE, config_file)
+        files[tokens_file] = with_entry(b"", ("tokens",), entry, tokens_file)
+    elif tokens_file == config_file:
+        config = with_entry(config, ("tokens",), entry, config_file)
+    if config != config_file.read_bytes():
+        files[config_file] = config
+    if tokens_file not in files:
+        files[tokens_file] = with_entry(tokens_file.read_bytes(), ("tokens",), entry, tokens_file)
+    return files
+
+
+def _new_file(path: Path, hint: str) -> Path:
+    if os.path.lexists(path):
+        raise ConflictError(f"{path} is there already, and is not part of the configuration", hint=hint)
+    return path
+
+
+def _tokens_file(sources: Sources) -> Path | None:
+    """Where tokens are kept: in `tokens.yaml`, else where there are some."""
+    named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
+    others = [file.path for file in sources.files if file.tree.get("tokens") is not None]
+    return next(iter((*named, *others)), None)
+
+
+def _env_file(sources: Sources) -> Path | None:
+    known = load_environment_files(sources.root, sources.directory).files
+    return known[0].path if known else None
+
+
+def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
+    before = _line_of(variable).sub(b"", env_file.read_bytes() if env_file.exists() else b"")
+    if before and not before.endswith(b"\n"):
+        before += b"\n"
+    escaped = secret.replace("\\", "\\\\").replace('"', '\\"')
+    written = secret if _PLAIN_VALUE.fullmatch(secret) else f'"{escaped}"'
+    after = before + f"{variable}={written}\n".encode()
+    if parse_environment(after, file=str(env_file))[0].get(variable) != secret:
+        raise UsageError("the secret cannot be written to an env file", hint="use another one")
+    return after
+
+
+# --------------------------------------------------------------------------------------------- revoke
+
+
+def revoke_token(
+    named: str | None, environ: Mapping[str, str], name: str, *, dry_run: bool = False
+) -> Revoked:
+    """Take a token away: its entry, its value and its scopes. Refused while something needs it."""
+    config_file = locate_config(named, environ)
+    with _alone(config_file.parent):
+        sources = load_sources(config_file)
+        row = _row(sources, name)
+        others = [other for other in list_rows(sources) if other != row]
+        file = Path(row.file)
+        files = {file: without_entry(file.read_bytes(), row.path, file)}
+        _check(config_file, environ, files)
+        files |= _without_variable(sources, row, others)
+        scopes = _scopes_file(sources.directory, row, others)
+        if not dry_run:
+            _write(sources, files)
+            if scopes is not None:
+                forget_sealed(config_file.parent, scopes)
+    gone = [*files, *([scopes] if scopes is not None else [])]
+    return Revoked(name=name, files=_names(config_file.parent, gone), written=not dry_run)
+
+
+def _row(sources: Sources, name: str) -> TokenRow:
+    rows = list_rows(sources)
+    for row in rows:
+        if row.name == name and not row.inline:
+            return row
+        if row.name == name:
+            raise ConflictError(
+                f"{name} is written under `api.auth.tokens`", hint=f"remove it there: {row.file}:{row.line}"
+            )
+    raise NotFoundError(
+        f"there is no token {name}", hint=did_you_mean(name, [row.name for row in rows if row.name])
+    )
+
+
+def _without_variable(sources: Sources, row: TokenRow, others: list[TokenRow]) -> dict[Path, bytes]:
+    """The env files without the token's value, unless something else refers to it."""
+    if row.variable is None or any(other.variable == row.variable for other in others):
+        return {}
+    if _uses(sources, row.variable) > 1:
+        return {}
+    line = _line_of(row.variable)
+    files = load_environment_files(sources.root, sources.directory).files
+    return {file.path: line.sub(b"", file.data) for file in files if line.search(file.data)}
+
+
+def _uses(sources: Sources, variable: str) -> int:
+    """How often the configuration refers to a variable."""
+    reference = re.compile(rb"\$\{%s[}:]" % variable.encode())
+    return sum(len(reference.findall(file.data)) for file in sources.files)
+
+
+def _line_of(variable: str) -> re.Pattern[bytes]:
+    return re.compile(rb"^[ \t]*(?:export[ \t]+)?%s[ \t]*=.*\n?" % variable.encode(), re.MULTILINE)
+
+
+def _scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:
+    if row.scopes_file is None or any(other.scopes_file == row.scopes_file for other in others):
+        return None
+    path = (directory / row.scopes_file).absolute()
+    return path if path.is_relative_to(directory) else None
+
+
+# --------------------------------------------------------------------------------- checking, writing
+
+
+def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> None:
+    """Load the configuration as it would be; everything that is wrong with it, and nothing is written."""
+    try:
+        load_config(config_file, environ, seal=Seal.IGNORE, overlay=files)
+    except ConfigError as error:
+        error.message = f"nothing was written: {error.message}"
+        raise
+
+
+def _write(sources: Sources, files: Mapping[Path, bytes]) -> None:
+    """One after the other, each with its own entry in the seal, verified before and renewed after."""
+    directory = sources.directory
+    variables = load_environment_files(sources.root, directory).files
+    loaded = {file.path for file in sources.files} | {file.path for file in variables}
+    try:
+        for path, data in files.items():
+            if path in loaded:
+                write_sealed(directory, path, data)
+            else:
+                tier = Tier.OPERATIONAL if path.name == ENV_FILE else Tier.HIGH
+                write_new_sealed(directory, path, data, tier)
+            if path.suffix not in (".yaml", ".yml") and (mode := path.stat().st_mode) & _OTHERS:
+                path.chmod(mode & ~_OTHERS & 0o7777)
+    except OSError as error:
+        raise DeniedError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:
+    return tuple(os.path.relpath(path, directory) for path in files)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two who change tokens at once would each write down a seal without the other's entry."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

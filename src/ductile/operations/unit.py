@@ -1,0 +1,96 @@
+"""The systemd unit of a configuration: what restarts and watches it, and what it may not do (SPEC 14)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from string import Template
+
+from ductile.config.snapshot import Snapshot
+from ductile.operations.configuration import state_file
+
+#: Beyond the grace for running jobs: the time to end what did not finish, and to write it down.
+_MARGIN = timedelta(seconds=15)
+
+_UNIT = Template(
+    """\
+# Before the first start, once, as root:
+#   useradd --system --home-dir $state --shell /usr/sbin/nologin $user
+#   install --directory --owner $user --group $user --mode 0700 $state
+#   chown --recursive $user: $config
+
+[Unit]
+Description=Ductile: $name
+After=network.target
+# Restarts never give up: the store is whole after every crash, and the next start goes on from it.
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart=$command system start --config $config
+ExecReload=/bin/kill -HUP $$MAINPID
+User=$user
+Group=$user
+UMask=0077
+WorkingDirectory=$state
+
+Restart=on-failure
+RestartSec=1
+RestartSteps=8
+RestartMaxDelaySec=5min
+# A configuration that cannot be used does not get better by trying again.
+RestartPreventExitStatus=78
+WatchdogSec=60
+TimeoutStartSec=5min
+TimeoutStopSec=$stop
+# The daemon is told to stop, and ends its plugins itself; what is left after that is killed.
+KillMode=mixed
+
+# Plugins run with these limits too. Take away what yours need.
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=$home
+ReadWritePaths=$state
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+LockPersonality=yes
+SystemCallArchitectures=native
+CapabilityBoundingSet=
+
+[Install]
+WantedBy=multi-user.target
+"""
+)
+
+
+def systemd_unit(snapshot: Snapshot, config: Path, command: Path, user: str) -> str:
+    """The text of the unit; paths with a space in them are quoted as systemd wants it."""
+    state = state_file(snapshot).parent.absolute()
+    stop = snapshot.service.shutdown_grace + _MARGIN
+    places = (state, config.absolute(), command)
+    in_home = any(str(place).startswith(("/home/", "/root/")) for place in places)
+    return _UNIT.substitute(
+        name=snapshot.service.name,
+        command=_quoted(command),
+        config=_quoted(config.absolute()),
+        state=_quoted(state),
+        user=user,
+        stop=f"{round(stop.total_seconds())}",
+        home="read-only" if in_home else "yes",
+    )
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,275 @@
+"""Webhooks: taking in what others send, and what became of the state webhooks that we send (SPEC 9)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ductile.config.keypath import did_you_mean
+from ductile.config.model import WebhookPreset
+from ductile.config.secrets import looks_secret
+from ductile.config.snapshot import Snapshot, ToEvent, ToPipeline, ToPlugin, WebhookEndpoint
+from ductile.core.addresses import shown_url
+from ductile.core.ids import make_id
+from ductile.core.jobs import JobStatus, NewJob, SubmittedBy
+from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
+from ductile.core.signatures import (
+    GITHUB,
+    SLACK,
+    STANDARD,
+    STRIPE,
+    SignatureForm,
+    SignatureScheme,
+    delivery_id,
+    is_genuine,
+)
+from ductile.errors import ConflictError, DeniedError, NotFoundError, RefusedError
+from ductile.operations import parameters as read
+from ductile.operations.desk import Desk
+from ductile.operations.intake import Door, read_intake
+from ductile.operations.jobs import known_command, runnable_plugin
+from ductile.operations.shown import instant
+from ductile.store.values import (
+    DEFAULT_PAGE,
+    LARGEST_PAGE,
+    Deduplicated,
+    Delivery,
+    DeliveryStatus,
+    NewEvent,
+    Submission,
+)
+
+_PRESETS = {
+    WebhookPreset.GITHUB: GITHUB,
+    # GitLab signs as Standard Webhooks has it; its older secret token is no signature.
+    WebhookPreset.GITLAB: STANDARD,
+    WebhookPreset.STRIPE: STRIPE,
+    WebhookPreset.SLACK: SLACK,
+    WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
+}
+_SOURCE = "webhook"
+
+
+def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
+    for endpoint in snapshot.webhooks:
+        if endpoint.path == path:
+            return endpoint
+    raise NotFoundError("there is no webhook at this path")
+
+
+def scheme_of(endpoint: WebhookEndpoint) -> SignatureScheme:
+    """How requests to an endpoint are signed: as its preset says, or as GitHub does, and its own headers."""
+    known = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
+    delivery = endpoint.delivery_header
+    if delivery is None and endpoint.preset is not None:
+        delivery = known.delivery_header
+    return SignatureScheme(
+        form=known.form,
+        header=(endpoint.signature_header or known.header).lower(),
+        delivery_header=None if delivery is None else delivery.lower(),
+        delivery_field=known.delivery_field,
+    )
+
+
+async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes) -> JsonObject:
+    """Verify a request and put what it is about on the queue. `headers` have lower-case names.
+
+    Who is not genuine learns nothing, not even why (SPEC 9.1).
+    """
+    scheme = scheme_of(endpoint)
+    if not is_genuine(scheme, endpoint.secret.reveal(), headers, body, desk.now()):
+        raise DeniedError("denied")
+    payload = payload_of(body)
+    if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
+        return {"challenge": payload.get("challenge"), "message": "verified"}
+    given: JsonObject = {
+        "payload": payload,
+        "event_type": f"webhook.{endpoint.name}",
+        "headers": dict(shown_headers(headers, scheme)),
+        "delivery_id": delivery_id(scheme, headers, payload),
+        "traceparent": headers.get("traceparent"),
+    }
+    door = Door(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name)
+    match endpoint.target:
+        case ToPlugin(plugin=plugin, command=command):
+            return await _run_plugin(desk, door, given | {"plugin": plugin, "command": command})
+        case ToPipeline(pipeline=pipeline):
+            return await _start_pipeline(desk, door, given | {"pipeline": pipeline, "async": True})
+        case ToEvent(event_type=event_type):
+            return await _publish(desk, door, given | {"type": event_type})
+
+
+def payload_of(body: bytes) -> JsonObject:
+    """A JSON object as it is; any other JSON, text or bytes under `body`."""
+    try:
+        value: JsonValue = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _text(body)
+    if nests_too_deep(value):
+        return _text(body)
+    return value if isinstance(value, dict) else {"body": value}
+
+
+def _text(body: bytes) -> JsonObject:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode  # noqa: PLC0415 - hardly anybody sends bytes
+
+        return {"body": b64encode(body).decode(), "encoding": "base64"}
+
+
+def shown_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str, str]:
+    """The headers that a plugin may see: no credentials, no signature."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name != scheme.header and "signature" not in name and not looks_secret(name)
+    }
+
+
+async def _run_plugin(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
+    snapshot = desk.snapshot()
+    plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
+    command = known_command(plugin, read.text(given, "command"))
+    intake = await read_intake(desk, door, given)
+    event = NewEvent(
+        id=make_id(desk.now(), desk.dice),
+        type=read.text(given, "event_type"),
+        source=_SOURCE,
+        payload=intake.payload or {},
+        headers={name: str(value) for name, value in (read.optional_object(given, "headers") or {}).items()},
+        dedupe_key=read.optional_text(given, "delivery_id"),
+    )
+    job = NewJob(
+        id=make_id(desk.now(), desk.dice),
+        plugin=plugin.name,
+        command=command,
+        submitted_by=door.submitted_by,
+        submitted_detail=door.detail,
+        max_attempts=plugin.retry.max_attempts,
+        dedupe_key=intake.dedupe_key,
+        dedupe_ttl=intake.dedupe_ttl,
+        source_event_id=event.id,
+        trace_id=intake.trace_id,
+    )
+    submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
+    answers = await desk.store.enqueue(submission)
+    desk.told_of(answers)
+    (answer,) = answers
+    return {
+        "job_id": answer.job_id,
+        "status": JobStatus.QUEUED,
+        "deduplicated": isinstance(answer, Deduplicated),
+        "message": "accepted",
+    }
+
+
+async def _start_pipeline(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
+    from ductile.operations.runs import start_pipeline  # noqa: PLC0415 - only where an endpoint starts one
+
+    try:
+        answer = await start_pipeline(desk, door, given)
+    except RefusedError as refused:
+        if "explanation" not in refused.details:
+            raise
+        # The pipeline's own `if` is not for this one. Its sender did nothing wrong, and should not try again.
+        return {"job_id": None, "message": refused.message}
+    return {"message": "accepted", **answer.body}
+
+
+async def _publish(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
+    from ductile.operations.runs import publish_event  # noqa: PLC0415 - only where an endpoint publishes
+
+    answer = await publish_event(desk, door, given)
+    return {"message": "accepted", "job_id": _first_job(answer), **answer}
+
+
+def _first_job(answer: JsonObject) -> JsonValue:
+    """An event may start several jobs or none; a sender that wants one id gets the first."""
+    for listed in answer.values():
+        for entry in listed if isinstance(listed, list) else ():
+            if isinstance(entry, dict) and "job_id" in entry:
+                return entry["job_id"]
+    return None
+
+
+# ----------------------------------------------------------------------------------- for operators
+
+
+async def list_webhooks(desk: Desk, _given: JsonObject) -> JsonObject:
+    snapshot = desk.snapshot()
+    return {
+        "listen": snapshot.webhooks_listen,
+        "endpoints": [_shown_endpoint(endpoint) for endpoint in snapshot.webhooks],
+    }
+
+
+def _shown_endpoint(endpoint: WebhookEndpoint) -> JsonObject:
+    scheme = scheme_of(endpoint)
+    target: JsonObject = {"plugin": None, "command": None, "pipeline": None, "event": None}
+    match endpoint.target:
+        case ToPlugin(plugin=plugin, command=command):
+            target |= {"plugin": plugin, "command": command}
+        case ToPipeline(pipeline=pipeline):
+            target |= {"pipeline": pipeline}
+        case ToEvent(event_type=event_type):
+            target |= {"event": event_type}
+    return {
+        "name": endpoint.name,
+        "path": endpoint.path,
+        **target,
+        "preset": endpoint.preset,
+        "signature_header": scheme.header,
+        "delivery_header": scheme.delivery_header,
+        "max_body_size": endpoint.max_body_size,
+    }
+
+
+def named_endpoint(snapshot: Snapshot, name: str) -> WebhookEndpoint:
+    for endpoint in snapshot.webhooks:
+        if name in (endpoint.name, endpoint.path):
+            return endpoint
+    known = [endpoint.name for endpoint in snapshot.webhooks]
+    raise NotFoundError(f"there is no webhook {name}", hint=did_you_mean(name, known))
+
+
+async def list_deliveries(desk: Desk, given: JsonObject) -> JsonObject:
+    page = await desk.store.deliveries(
+        job_id=read.optional_text(given, "job_id"),
+        status=read.optional_word(given, "status", DeliveryStatus),
+        limit=read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE),
+        cursor=read.optional_text(given, "cursor"),
+    )
+    return {"deliveries": [shown_delivery(row) for row in page.rows], "next_cursor": page.next_cursor}
+
+
+def shown_delivery(delivery: Delivery) -> JsonObject:
+    """Without its body, which is as large as a result, and with no more of its URL than the host."""
+    return {
+        "id": delivery.id,
+        "job_id": delivery.job_id,
+        "sequence": delivery.sequence,
+        "state": delivery.state,
+        "url": shown_url(delivery.url),
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "next_attempt_at": instant(delivery.next_attempt_at),
+        "last_status": delivery.last_status,
+        "last_error": delivery.last_error,
+        "created_at": instant(delivery.created_at),
+        "completed_at": instant(delivery.completed_at),
+    }
+
+
+async def resend_delivery(desk: Desk, given: JsonObject) -> JsonObject:
+    """Make a delivery that is over due again, as it was. One that is pending is sent anyway."""
+    wanted = read.text(given, "delivery_id")
+    found = await desk.store.delivery(wanted)
+    if found is None:
+        raise NotFoundError(f"there is no delivery {wanted}", hint="ductile webhook deliveries lists them.")
+    if found.status is DeliveryStatus.PENDING:
+        raise ConflictError("the delivery is pending: it is sent without your help")
+    if read.flag(given, "dry_run"):
+        return {"id": found.id, "job_id": found.job_id, "state": found.state, "dry_run": True}
+    await desk.store.resend(found.id)
+    return {"id": found.id, "job_id": found.job_id, "state": found.state}

@@ -1,0 +1,177 @@
+"""One call from another service, from its first byte to its answer (SPEC 9.1, 9.2).
+
+Raw ASGI: there is nothing to route but the paths of the configuration in force, so a reload switches them
+by itself. Whoever calls is a stranger until the signature over the whole body says otherwise; until then
+little is spent on them, and nothing is told.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ductile.errors import (
+    DeniedError,
+    DuctileError,
+    MethodNotAllowedError,
+    NotFoundError,
+    TooBusyError,
+    TooLargeError,
+    TooSlowError,
+)
+from ductile.listening.bodies import HungUpError, content_length, read_body, refuse_body
+from ductile.listening.rendering import encode, error_body, error_headers, send_bytes, send_json
+from ductile.operations.health import health
+from ductile.operations.webhooks import find_endpoint, receive
+from ductile.telemetry.signals import Level, Signal, Signals
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+    from ductile.core.json_values import JsonObject
+    from ductile.operations.desk import Desk
+
+HEALTH = "/healthz"
+#: Bodies that are read and stored at once. More are told to come back: memory and disk are for those inside.
+AT_ONCE = 64
+#: How long a body may take to arrive.
+BODY_SECONDS = 10.0
+
+_ACCEPTED, _OK = 202, 200
+_JSON = (b"content-type", b"application/json")
+#: A refused body up to this size is not worth reading to its end.
+_SMALL_BODY = 64 * 1024
+#: Refusals that anybody on the network can cause by the thousand.
+_QUIET = (NotFoundError, MethodNotAllowedError)
+_LONGEST_PATH = 300
+
+
+@dataclass(slots=True)
+class _Exchange:
+    scope: HTTPScope
+    receive: ASGIReceiveCallable
+    send: ASGISendCallable
+    endpoint: str | None = None
+    body_read: bool = False
+
+    @property
+    def peer(self) -> str | None:
+        client = self.scope["client"]
+        return None if client is None else client[0]
+
+
+class WebhookApplication:
+    def __init__(self, desk: Desk, signals: Signals, *, body_seconds: float = BODY_SECONDS) -> None:
+        self._desk = desk
+        self._signals = signals
+        self._body_seconds = body_seconds
+        self._inside = 0
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        exchange = _Exchange(cast("HTTPScope", scope), receive, send)
+        try:
+            status, body = await self._answer(exchange)
+        except HungUpError:
+            return
+        except DuctileError as error:
+            self._tell_refusal(exchange, error)
+            await _refuse(exchange, error)
+        except Exception as fault:  # noqa: BLE001 - the sender is told that it failed; what it held is for nobody
+            self._tell_fault(exchange, fault)
+            await _refuse(exchange, DuctileError("an unexpected fault in the daemon"))
+        else:
+            await send_json(send, status, body)
+
+    async def _answer(self, exchange: _Exchange) -> tuple[int, JsonObject]:
+        scope = exchange.scope
+        if scope["path"] == HEALTH:
+            _allow(scope, "GET", "HEAD")
+            return _OK, await health(self._desk, exchange.peer)
+        endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
+        exchange.endpoint = endpoint.name
+        _allow(scope, "POST")
+        self._refuse_when_full()
+        self._inside += 1
+        try:
+            body = await read_body(
+                scope, exchange.receive, limit=endpoint.max_body_size, seconds=self._body_seconds
+            )
+            exchange.body_read = True
+            answer = await receive(self._desk, endpoint, _headers(scope), body)
+        finally:
+            self._inside -= 1
+        self._tell_accepted(exchange, answer)
+        return _OK if "challenge" in answer else _ACCEPTED, answer
+
+    def _refuse_when_full(self) -> None:
+        engine = self._desk.engine
+        if engine is not None and engine.status()["stopping"]:
+            raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+        if self._inside >= AT_ONCE:
+            raise TooBusyError("too many requests at once", hint="Try again in a moment.")
+
+    def _tell_accepted(self, exchange: _Exchange, answer: JsonObject) -> None:
+        job_id = answer.get("job_id")
+        data: JsonObject = {
+            "endpoint": exchange.endpoint,
+            "peer": exchange.peer,
+            "deduplicated": bool(answer.get("deduplicated")),
+        }
+        known = job_id if isinstance(job_id, str) else None
+        self._signals.emit(Signal.WEBHOOK_ACCEPTED, job_id=known, data=data)
+
+    def _tell_refusal(self, exchange: _Exchange, error: DuctileError) -> None:
+        data: JsonObject = {
+            "endpoint": exchange.endpoint,
+            "path": exchange.scope["path"][:_LONGEST_PATH],
+            "status": error.http_status,
+            "reason": "the signature does not fit" if isinstance(error, DeniedError) else error.message,
+            "peer": exchange.peer,
+        }
+        level = Level.DEBUG if isinstance(error, _QUIET) else None
+        self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
+
+    def _tell_fault(self, exchange: _Exchange, fault: Exception) -> None:
+        """Where it happened, and not what was in its hands: that may be anybody's secret."""
+        frames = traceback.extract_tb(fault.__traceback__)[-5:]
+        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+        data: JsonObject = {
+            "endpoint": exchange.endpoint,
+            "fault": type(fault).__name__,
+            "at": " < ".join(places[::-1]),
+        }
+        self._signals.emit(Signal.WEBHOOK_FAULT, data=data)
+
+
+def _allow(scope: HTTPScope, *methods: str) -> None:
+    if scope["method"] not in methods:
+        raise MethodNotAllowedError(
+            f"{scope['method'][:20]} is not for this path", details={"allow": ", ".join(methods)}
+        )
+
+
+def _headers(scope: HTTPScope) -> dict[str, str]:
+    """By lower-case name, which is how ASGI gives them; one that comes several times is joined."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+async def _refuse(exchange: _Exchange, error: DuctileError) -> None:
+    if isinstance(error, TooLargeError | TooSlowError) or _is_sending_much(exchange):
+        await refuse_body(exchange.receive, exchange.send, error)
+        return
+    headers = [_JSON, *error_headers(error)]
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", str(error.details["allow"]).encode()))
+    await send_bytes(exchange.send, error.http_status, encode(error_body(error)), headers)
+
+
+def _is_sending_much(exchange: _Exchange) -> bool:
+    if exchange.body_read or exchange.scope["method"] in ("GET", "HEAD"):
+        return False
+    chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
+    return chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY

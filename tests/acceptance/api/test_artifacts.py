@@ -1,0 +1,119 @@
+"""Files that jobs left behind: served from the roots, and from nowhere else (SPEC 9.4)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import answering
+from builders.http import Api, an_api, an_api_place
+
+SECRET = "canary-outside-the-roots"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root, with a file in it, links that lead out of it, and one that does not."""
+    base = tmp_path_factory.mktemp("files")
+    root = base / "out"
+    (root / "deep").mkdir(parents=True)
+    (base / "secret.txt").write_text(SECRET)
+    (root / "deep" / "page.html").write_text("<script>alert(1)</script>")
+    (root / "data.bin").write_bytes(bytes(range(256)) * 4096)
+    (root / "away.txt").symlink_to(base / "secret.txt")
+    (root / "away").symlink_to(base)
+    (root / "latest").symlink_to(root / "data.bin")
+    os.mkfifo(root / "pipe")
+    return root
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
+    artifacts = [
+        {"name": "data", "path": str(out / "data.bin"), "media_type": "application/x-thing"},
+        {"name": "page", "path": "deep/page.html"},
+        {"name": "latest", "path": str(out / "latest")},
+        {"name": "odd type", "path": str(out / "data.bin"), "media_type": "text/html\r\nSet-Cookie: a=b"},
+        {"name": "secret", "path": str(out.parent / "secret.txt")},
+        {"name": "dots", "path": str(out / ".." / "secret.txt")},
+        {"name": "relative dots", "path": "../secret.txt"},
+        {"name": "link", "path": str(out / "away.txt")},
+        {"name": "through a link", "path": str(out / "away" / "secret.txt")},
+        {"name": "root", "path": str(out)},
+        {"name": "folder", "path": str(out / "deep")},
+        {"name": "pipe", "path": str(out / "pipe")},
+        {"name": "gone", "path": str(out / "gone")},
+        {"name": "web", "url": "https://example.org/x.png"},
+    ]
+    more = f"artifacts:\n  roots: [{json.dumps(str(out))}]\n"
+    place = an_api_place(tmp_path_factory.mktemp("api"), "  painter: {}\n", more=more)
+    place.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
+    with an_api(place) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job(api: Api) -> str:
+    job_id: str = api.ended(api.post("/plugin/painter/poll")["job_id"])["job_id"]
+    return job_id
+
+
+def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
+    """SPEC 9.4: its bytes, its type, as a download that no browser takes for a page of ours."""
+    said = api.ask("GET", f"/job/{job}/artifact/data")
+    assert (said.status, said.content) == (200, (out / "data.bin").read_bytes())
+    assert said.headers["content-type"] == "application/x-thing"
+    page = api.ask("GET", f"/job/{job}/artifact/page")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["content-disposition"] == "attachment; filename*=UTF-8''page.html"
+    assert page.headers["content-security-policy"].startswith("sandbox")
+
+
+def test_a_link_that_stays_inside(api: Api, job: str, out: Path) -> None:
+    """SPEC 9.4: what counts is where the file lies."""
+    assert api.ask("GET", f"/job/{job}/artifact/latest").content == (out / "data.bin").read_bytes()
+
+
+def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
+    """SPEC 9.4: a plugin cannot write headers of ours."""
+    said = api.ask("GET", f"/job/{job}/artifact/odd%20type")
+    assert (said.status, said.headers["content-type"]) == (200, "application/octet-stream")
+    assert "set-cookie" not in said.headers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "secret",
+        "dots",
+        "relative%20dots",
+        "link",
+        "through%20a%20link",
+        "root",
+        "folder",
+        "pipe",
+        "gone",
+        "web",
+        "x",
+    ],
+)
+def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
+    """SPEC 9.4: nothing outside the roots, links included, and nothing that is not a file."""
+    said = api.ask("GET", f"/job/{job}/artifact/{name}")
+    assert (said.status, said.code) == (404, "not_found")
+    assert SECRET.encode() not in said.content
+
+
+def test_without_roots_nothing_is_served(tmp_path: Path, out: Path) -> None:
+    """SPEC 9.4: serving files is something an operator decides."""
+    place = an_api_place(tmp_path, "  painter: {}\n")
+    artifacts = [{"name": "data", "path": str(out / "data.bin")}]
+    place.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
+    with an_api(place) as api:
+        job_id = api.ended(api.post("/plugin/painter/poll")["job_id"])["job_id"]
+        assert api.ask("GET", f"/job/{job_id}/artifact/data").status == 404

@@ -1,0 +1,102 @@
+"""Who may ask: tokens of both kinds, switched by a reload, and patience with guesses (SPEC 8.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.http import an_api, an_api_place, token_for
+
+
+def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
+    """SPEC 8.1, 10: the new one opens, the old one does not, and no connection is dropped."""
+    place = an_api_place(tmp_path)
+    with an_api(place) as api:
+        assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).status == 200
+        text = place.config.read_text()
+        place.config.write_text(text.replace(token_for("jobs:ro"), "another-value"))
+        assert place.ductile("config", "lock").status == 0
+        assert api.post("/system/reload", status=200)["message"] == "The new configuration is in force."
+        assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).code == "unauthorized"
+        assert api.ask("GET", "/jobs", token="another-value").status == 200
+
+
+def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    """SPEC 10: the problems are in the answer; an address cannot be changed by a reload."""
+    place = an_api_place(tmp_path)
+    with an_api(place) as api:
+        text = place.config.read_text()
+        place.config.write_text(text + "  nobody: {nonsense: 1}\n")
+        said = api.ask("POST", "/system/reload")
+        assert said.status == 422
+        assert said.code in ("config_invalid", "integrity_violation")
+        assert said.body["error"]["details"]["problems"]
+        place.config.write_text(text.replace("listen: localhost:0", "listen: localhost:1"))
+        assert place.ductile("config", "lock").status == 0
+        assert api.ask("POST", "/system/reload").code == "conflict"
+        assert api.ask("GET", "/jobs").status == 200
+
+
+def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
+    """SPEC 8.1: `tokens` with a scopes file authenticate; an entry without scopes is a secret only."""
+    tokens = (
+        "tokens:\n  - {name: bot, key: bots-key, scopes_file: bot.json}\n  - {name: hook, key: hooks-key}\n"
+    )
+    place = an_api_place(tmp_path, more=tokens)
+    (place.config.parent / "bot.json").write_text('{"scopes": ["read:jobs", "echo:rw"]}')
+    with an_api(place) as api:
+        assert api.ask("GET", "/jobs", token="bots-key").status == 200
+        assert api.post("/plugin/echo/poll", token="bots-key")["status"] == "queued"
+        assert api.ask("POST", "/system/reload", token="bots-key").status == 403
+        assert api.ask("GET", "/jobs", token="hooks-key").status == 401
+
+
+def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> None:
+    """SPEC 8: 429 with Retry-After after too many wrong tokens; a right one still passes from there."""
+    with an_api(an_api_place(tmp_path)) as api:
+        statuses = [api.ask("GET", "/jobs", token=f"guess-{number}").status for number in range(15)]
+        assert statuses == [401] * 10 + [429] * 5
+        said = api.ask("GET", "/jobs", token="guess")
+        assert said.code == "too_many"
+        assert 1 <= int(said.headers["retry-after"]) <= 60
+        assert api.ask("GET", "/jobs").status == 200
+        assert api.ask("GET", "/jobs", token=None).status == 401
+        told = [line for line in api.daemon.lines if line["signal"] == "api.unauthorized"]
+        assert len(told) == 10  # and a flood of guesses does not flood the log
+
+
+def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
+    """SPEC 8: open on loopback; elsewhere only with api.open_discovery, or a token."""
+    place = an_api_place(tmp_path)
+    place.config.write_text(place.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0"))
+    with an_api(place) as api:
+        for path in ("/plugins", "/skills", "/openapi.json", "/plugin/echo/openapi.json"):
+            assert api.ask("GET", path, token=None).status == 401
+            assert api.ask("GET", path, token=token_for("plugin:ro")).status == 200
+            assert api.ask("GET", path, token=token_for("jobs:ro")).status == 403
+        assert api.ask("GET", "/healthz", token=None).status == 200
+        text = place.config.read_text()
+        place.config.write_text(text.replace("api:\n", "api:\n  open_discovery: true\n"))
+        assert place.ductile("config", "lock").status == 0
+        api.post("/system/reload", status=200)
+        assert api.ask("GET", "/skills", token=None).status == 200
+
+
+def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    """SPEC 14: the daemon says who wanted what and does not start half."""
+    place = an_api_place(tmp_path / "one")
+    with an_api(place) as api:
+        other = an_api_place(tmp_path / "two")
+        other.config.write_text(other.config.read_text().replace("localhost:0", f"127.0.0.1:{api.port}"))
+        assert other.ductile("config", "lock").status == 0
+        started = other.ductile("system", "start")
+        assert started.status == 1
+        assert f"the api cannot listen at 127.0.0.1:{api.port}" in started.err
+        assert "Traceback" not in started.err
+
+
+def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
+    """SPEC 2.2: off by default."""
+    from builders.daemons import a_daemon, a_place  # noqa: PLC0415 - the only daemon here without it
+
+    with a_daemon(a_place(tmp_path)) as daemon:
+        assert not [line for line in daemon.lines if line["component"] == "api"]

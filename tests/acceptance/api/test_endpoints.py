@@ -1,0 +1,378 @@
+"""Every endpoint with the right token, with each wrong one and with none (SPEC 8, 8.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import answering
+from builders.http import SCOPES, Api, an_api, an_api_place, token_for
+from ductile.api.endpoints import ENDPOINTS
+
+READER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "read"}\'\n'
+PIPELINES = "pipelines:\n  - {name: chain, on: echo.handle, steps: [{uses: echo}]}\n"
+#: Runs are the business of a module that may not be there yet.
+HAS_RUNS = find_spec("ductile.operations.runs") is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A request, and which scopes let it pass. `*` always does."""
+
+    method: str
+    path: str
+    scopes: tuple[str, ...]
+    template: str
+    status: int = 200
+    body: object = None
+
+
+READS_JOBS = ("jobs:ro", "jobs:rw", "read:jobs")
+READS_PLUGINS = ("plugin:ro", "plugin:rw")
+MISSING = "01a1e212-0000-7000-8000-000000000000"
+CASES = (
+    Case(
+        method="POST",
+        path="/plugin/echo/poll",
+        scopes=("plugin:rw", "echo:rw"),
+        template="/plugin/{plugin}/{command}",
+        status=202,
+    ),
+    Case(
+        method="POST",
+        path="/plugin/reader/look",
+        scopes=READS_PLUGINS,
+        template="/plugin/{plugin}/{command}",
+        status=202,
+    ),
+    Case(
+        method="POST",
+        path="/plugin/nobody/poll",
+        scopes=READS_PLUGINS,
+        template="/plugin/{plugin}/{command}",
+        status=404,
+    ),
+    Case(
+        method="POST",
+        path="/pipeline/chain",
+        scopes=("plugin:rw",),
+        template="/pipeline/{pipeline}",
+        status=202,
+    ),
+    Case(
+        method="POST",
+        path="/trigger/echo/handle",
+        scopes=("plugin:rw",),
+        template="/trigger/{plugin}/{command}",
+        status=202,
+    ),
+    Case(
+        method="POST",
+        path="/trigger/reader/look",
+        scopes=READS_PLUGINS,
+        template="/trigger/{plugin}/{command}",
+        status=202,
+    ),
+    Case(
+        method="POST",
+        path="/event",
+        scopes=("events:rw",),
+        template="/event",
+        status=202,
+        body={"type": "a.b", "payload": {}},
+    ),
+    Case(method="GET", path=f"/job/{MISSING}", scopes=READS_JOBS, template="/job/{job_id}", status=404),
+    Case(method="GET", path=f"/jobs/{MISSING}", scopes=READS_JOBS, template="/jobs/{job_id}", status=404),
+    Case(
+        method="GET",
+        path=f"/job/{MISSING}/tree",
+        scopes=READS_JOBS,
+        template="/job/{job_id}/tree",
+        status=404,
+    ),
+    Case(
+        method="GET", path=f"/job/{MISSING}/log", scopes=READS_JOBS, template="/job/{job_id}/log", status=404
+    ),
+    Case(
+        method="GET",
+        path=f"/job/{MISSING}/artifact/x",
+        scopes=READS_JOBS,
+        template="/job/{job_id}/artifact/{name}",
+        status=404,
+    ),
+    Case(
+        method="POST",
+        path=f"/job/{MISSING}/cancel",
+        scopes=("jobs:rw",),
+        template="/job/{job_id}/cancel",
+        status=404,
+    ),
+    Case(
+        method="POST",
+        path=f"/job/{MISSING}/retry",
+        scopes=("jobs:rw",),
+        template="/job/{job_id}/retry",
+        status=404,
+    ),
+    Case(method="GET", path="/jobs", scopes=READS_JOBS, template="/jobs"),
+    Case(method="GET", path="/job-logs", scopes=READS_JOBS, template="/job-logs"),
+    Case(
+        method="GET",
+        path="/events?after=x",
+        scopes=("events:ro", "events:rw", "read:events"),
+        template="/events",
+        status=400,
+    ),
+    Case(
+        method="GET",
+        path="/plugin/echo",
+        scopes=(*READS_PLUGINS, "echo:ro", "echo:rw"),
+        template="/plugin/{plugin}",
+    ),
+    Case(method="GET", path="/plugin/nobody", scopes=READS_PLUGINS, template="/plugin/{plugin}", status=404),
+    Case(method="GET", path="/topology", scopes=READS_PLUGINS, template="/topology"),
+    Case(method="GET", path="/schedules", scopes=READS_JOBS, template="/schedules"),
+    Case(
+        method="POST",
+        path="/schedule/echo/hourly/pause",
+        scopes=("jobs:rw",),
+        template="/schedule/{plugin}/{schedule}/pause",
+    ),
+    Case(
+        method="POST",
+        path="/schedule/echo/hourly/resume",
+        scopes=("jobs:rw",),
+        template="/schedule/{plugin}/{schedule}/resume",
+    ),
+    Case(
+        method="POST",
+        path="/schedule/echo/daily/run",
+        scopes=("jobs:rw",),
+        template="/schedule/{plugin}/{schedule}/run",
+        status=404,
+    ),
+    Case(method="GET", path="/analytics/queue", scopes=READS_JOBS, template="/analytics/queue"),
+    Case(method="GET", path="/analytics/summary?span=1h", scopes=READS_JOBS, template="/analytics/summary"),
+    Case(method="GET", path="/metrics", scopes=READS_JOBS, template="/metrics"),
+    Case(method="GET", path="/system/doctor", scopes=("system:ro", "system:rw"), template="/system/doctor"),
+    Case(
+        method="GET",
+        path="/system/selfcheck",
+        scopes=("system:ro", "system:rw"),
+        template="/system/selfcheck",
+    ),
+    Case(method="GET", path="/config/view", scopes=("system:ro", "system:rw"), template="/config/view"),
+    Case(method="POST", path="/system/reload", scopes=("system:rw",), template="/system/reload"),
+    Case(
+        method="POST",
+        path="/system/breaker/echo/reset",
+        scopes=("system:rw",),
+        template="/system/breaker/{plugin}/reset",
+    ),
+)
+OPEN = (
+    "/",
+    "/healthz",
+    "/readyz",
+    "/plugins",
+    "/skills",
+    "/openapi.json",
+    "/plugin/echo/openapi.json",
+    "/.well-known/ai-plugin.json",
+)
+NAMES = [f"{case.method} {case.path}" for case in CASES]
+MANIFEST = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: reader
+version: 1.0.0
+protocol: 2
+entrypoint: run.sh
+commands:
+  look: {type: read}
+"""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    place = an_api_place(tmp_path_factory.mktemp("api"), "  reader: {}\n", more=PIPELINES)
+    text = place.config.read_text()
+    place.config.write_text(
+        text.replace("  echo: {}\n", "  echo: {schedules: [{id: hourly, every: 1h, catch_up: skip}]}\n")
+    )
+    plugin = place.plugin("reader", READER)
+    (plugin / "manifest.yaml").write_text(MANIFEST)
+    with an_api(place) as running:
+        yield running
+
+
+def needs_runs(case: Case) -> bool:
+    return case.template in ("/pipeline/{pipeline}", "/trigger/{plugin}/{command}", "/event")
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
+    """SPEC 8: exactly these, and `*`; rw includes ro; the older words count."""
+    passing = {"*", *case.scopes}
+    for scope in SCOPES:
+        if needs_runs(case) and scope in passing and not HAS_RUNS:
+            continue
+        said = api.ask(case.method, case.path, case.body, token=token_for(scope))
+        if scope in passing:
+            assert said.status == case.status, (scope, said)
+        else:
+            assert (said.status, said.code) == (403, "denied"), (scope, said)
+            assert said.body["error"]["details"]["needed"], said
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_without_a_token_and_with_one_nobody_knows(api: Api, case: Case) -> None:
+    """SPEC 8: 401, and nothing about what is behind it."""
+    said = api.ask(case.method, case.path, case.body, token=None)
+    assert (said.status, said.code) == (401, "unauthorized")
+    assert said.headers["www-authenticate"] == 'Bearer realm="ductile"'
+    basic = api.ask(case.method, case.path, case.body, headers={"Authorization": "Basic YTpi"})
+    assert basic.status in (401, 429)
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_what_is_open_on_loopback(api: Api, path: str) -> None:
+    """SPEC 8: health and the catalogue need no token while the API listens on this machine only."""
+    said = api.ask("GET", path, token=None)
+    assert said.status == 200, said
+    if not path.endswith(".json"):
+        assert isinstance(said.body["message"], str)
+
+
+def test_every_endpoint_is_among_the_cases() -> None:
+    """SPEC 8: an endpoint that is added is tested here, or this fails."""
+    tested = {(case.method, case.template) for case in CASES} | {
+        ("GET", path.replace("echo", "{plugin}")) for path in OPEN
+    }
+    assert tested == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+
+
+def test_every_answer_has_a_message(api: Api) -> None:
+    """SPEC 8: a JSON object with a readable message, whatever was asked."""
+    for case in CASES:
+        if (needs_runs(case) and not HAS_RUNS) or case.path == "/metrics":
+            continue
+        said = api.ask(case.method, case.path, case.body)
+        assert isinstance(said.body["message"], str), case
+        assert said.body["message"], case
+
+
+def test_a_job_from_submission_to_its_result(api: Api) -> None:
+    """SPEC 8: 202 with the id; then every field of the job, its result and how it got there."""
+    submitted = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, token=token_for("echo:rw"))
+    assert submitted["status"] == "queued"
+    assert submitted["deduplicated"] is False
+    job = api.ended(submitted["job_id"])
+    assert (job["job_id"], job["status"]) == (submitted["job_id"], "succeeded")
+    assert (job["submitted_by"], job["submitted_detail"]) == ("api", "echo:rw")
+    assert job["payload"] == {"n": 1}
+    assert job["result"]["result"] == "done"
+    assert [step["to"] for step in job["transitions"]] == ["queued", "running", "succeeded"]
+    assert api.get(f"/jobs/{job['job_id']}") == api.get(f"/job/{job['job_id']}")
+    assert api.get(f"/job/{job['job_id']}/tree")["tree"]["job_id"] == job["job_id"]
+    (execution,) = api.get(f"/job/{job['job_id']}/log")["executions"]
+    assert execution["result"]["result"] == "done"
+
+
+def test_pages_follow_one_another(api: Api) -> None:
+    """SPEC 8: newest first, cursors, filters, aliases of states; a limit beyond 200 is refused."""
+    made = [api.post("/plugin/reader/look")["job_id"] for _ in range(5)]
+    for job_id in made:
+        api.ended(job_id)
+    first = api.get("/jobs?plugin=reader&limit=3&status=ok")
+    second = api.get(f"/jobs?plugin=reader&limit=3&status=ok&cursor={first['next_cursor']}")
+    listed = [job["job_id"] for job in (*first["jobs"], *second["jobs"])]
+    assert listed[:5] == made[::-1]
+    assert "payload" not in first["jobs"][0]
+    assert api.ask("GET", "/jobs?limit=201").code == "usage"
+    assert api.ask("GET", "/jobs?limit=x").code == "usage"
+    assert api.ask("GET", "/jobs?status=lost").code == "usage"
+    assert api.ask("GET", "/jobs?cursor=abc").code == "refused"
+    assert api.ask("GET", "/jobs?plugni=reader").body["error"]["hint"] == "did you mean plugin?"
+    assert api.get(f"/jobs?job_id={made[0]}&submitted_by=api")["jobs"][0]["job_id"] == made[0]
+    assert len(api.get("/job-logs?plugin=reader&limit=2")["logs"]) == 2
+
+
+def test_cancel_and_retry(tmp_path: Path) -> None:
+    """SPEC 8: cancel kills a running job, retry queues a dead one; 409 in the wrong state."""
+    place = an_api_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
+    with an_api(place) as api:
+        job_id = api.post("/plugin/slow/poll")["job_id"]
+        api.daemon.wait_until_started(job_id)
+        assert api.ask("POST", f"/job/{job_id}/retry").code == "conflict"
+        assert api.post(f"/job/{job_id}/cancel", status=200)["cancel"] == "requested"
+        ended = api.ended(job_id)
+        assert (ended["status"], ended["reason"]) == ("dead", "cancelled")
+        assert api.ask("POST", f"/job/{job_id}/cancel").status == 409
+        assert api.post(f"/job/{job_id}/retry", status=200)["status"] == "queued"
+
+
+def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
+    """SPEC 8, 16: every runnable command and pipeline, with the call that starts it."""
+    skills = {skill["name"]: skill for skill in api.get("/skills")["skills"]}
+    assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain"}
+    assert skills["reader.look"]["call"] == {"method": "POST", "path": "/plugin/reader/look"}
+    assert (skills["reader.look"]["scope"], skills["reader.look"]["read_only"]) == ("reader:ro", True)
+    assert [plugin["name"] for plugin in api.get("/plugins")["plugins"]] == ["echo", "reader"]
+    assert api.get("/plugin/reader")["commands"]["look"]["call"] == "POST /plugin/reader/look"
+    assert api.get("/.well-known/ai-plugin.json")["api"]["url"].endswith("/openapi.json")
+    (event,) = api.get("/topology")["events"]
+    assert event == {
+        "type": "echo.handle",
+        "emitted_by": [],
+        "heard_by": [{"pipeline": "chain", "from": None}],
+    }
+
+
+def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
+    """SPEC 2.1, 8: what is in force, defaults filled in, tokens masked."""
+    said = api.ask("GET", "/config/view")
+    assert said.body["config"]["service"]["max_workers"] == 4
+    assert said.body["config"]["service"]["max_hops"] == 20
+    assert b"canary" not in said.content
+
+
+def test_figures(api: Api) -> None:
+    """SPEC 8, 12: the queue, what ran, and the same for Prometheus."""
+    job_id = api.post("/plugin/echo/poll")["job_id"]
+    api.ended(job_id)
+    assert api.get("/analytics/queue")["workers"] == 4
+    echo = next(row for row in api.get("/analytics/summary")["plugins"] if row["plugin"] == "echo")
+    assert echo["executions"] >= 1
+    assert echo["success_ratio"] == 1.0
+    text = api.ask("GET", "/metrics").content.decode()
+    assert 'ductile_job_outcomes_total{outcome="succeeded",plugin="echo"}' in text
+    assert 'ductile_job_wait_seconds_count{plugin="echo"}' in text
+    assert 'ductile_http_requests_total{endpoint="/metrics"' in api.ask("GET", "/metrics").content.decode()
+
+
+def test_schedules_are_run_over_http(api: Api) -> None:
+    """SPEC 5.7, 8: run now starts a job, which the answer names."""
+    (entry,) = api.get("/schedules?plugin=echo")["schedules"]
+    assert entry["id"] == "hourly"
+    started = api.ask("POST", "/schedule/echo/hourly/run")
+    assert started.status in (202, 409), started  # the first run of the schedule may still be on its way
+    if started.status == 202:
+        assert api.ended(started.body["job_id"])["submitted_by"] == "scheduler"
+
+
+def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
+    """SPEC 8: words that occur in what an execution said, at once and not some seconds later."""
+    place = an_api_place(tmp_path, "  poet: {}\n")
+    place.plugin("poet", answering({"status": "ok", "result": "a nightingale sang"}))
+    with an_api(place) as api:
+        job_id = api.post("/plugin/poet/poll")["job_id"]
+        api.ended(job_id)
+        found = api.get("/job-logs?query=nightingale")["logs"]
+        assert [row["job_id"] for row in found] == [job_id]
+        assert api.get("/job-logs?query=lark")["logs"] == []

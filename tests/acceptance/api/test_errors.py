@@ -1,0 +1,138 @@
+"""Whatever is wrong with a request, the answer has one shape and says what (SPEC 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from builders.http import CANARY, Api, an_api, an_api_place, token_for
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with an_api(an_api_place(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as running:
+        yield running
+
+
+def test_a_path_that_is_not_there(api: Api) -> None:
+    """SPEC 8: 404, with or without a token: there is nothing to protect."""
+    for path in ("/nope", "/plugin", "/job/x/y/z", "/plugin//poll", "/%2e%2e/etc/passwd"):
+        said = api.ask("GET", path, token=None)
+        assert (said.status, said.code) == (404, "not_found"), path
+
+
+def test_a_method_that_is_not_for_the_path(api: Api) -> None:
+    """SPEC 8: 405, naming those that are."""
+    said = api.ask("DELETE", "/jobs")
+    assert (said.status, said.code, said.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
+    assert api.ask("PUT", "/plugin/echo/poll").headers["allow"] == "POST"
+    assert api.ask("HEAD", "/events").status == 405
+
+
+def test_head_is_get_without_its_body(api: Api) -> None:
+    """SPEC 8."""
+    said = api.ask("HEAD", "/jobs")
+    assert (said.status, said.content) == (200, b"")
+    assert int(said.headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b'{"payload": {"a": 1,}}', "line 1, column 21"),
+        (b'{"payload":\n {"a": tru}}', "line 2, column 1"),
+        (b'{"payload": {"a": 1}', "it ends too early"),
+        (b'{"payload": {"a": NaN}}', "column 19"),
+        (b'{"payload": {"a": 1e400}}', "Number out of range"),
+        (b'{"payload": {"a": "\xff"}}', "not UTF-8"),
+        (b'"text"', "has to be a JSON object"),
+        (b"[1, 2]", "has to be a JSON object"),
+        (b"null", "has to be a JSON object"),
+        (b"\x00\x01\x02", "not JSON"),
+        (b'{"payload": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nests too deep"),
+    ],
+)
+def test_a_body_that_is_no_json_object(api: Api, body: bytes, complaint: str) -> None:
+    """SPEC 8: 400, saying where."""
+    said = api.ask("POST", "/plugin/echo/poll", body)
+    assert (said.status, said.code) == (400, "usage")
+    assert complaint in said.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "complaint"),
+    [
+        ({"payload": [1]}, 400, "payload has to be a JSON object"),
+        ({"payload": "text"}, 400, "payload has to be a JSON object"),
+        ({"dedupe_key": 7}, 400, "dedupe_key has to be text"),
+        ({"dedupe_ttl": "soon"}, 400, "dedupe_ttl"),
+        ({"dedupe_ttl": -1}, 400, "dedupe_ttl cannot be negative"),
+        ({"dedupe_ttl": "30d"}, 422, "longer than jobs are remembered"),
+        ({"dedupe_ttl": 1e300}, 422, "longer than jobs are remembered"),
+        ({"paylod": {}}, 422, "there is no field paylod"),
+        ({"text": "hello"}, 422, "there is no field text"),
+        ({"state_webhook_url": "ftp://example.org/"}, 422, "state_webhook_url"),
+        ({"state_webhook_url": "http://127.0.0.1:1/"}, 422, "state_webhook_url"),
+        ({"state_webhook_url": "http://[::ffff:10.0.0.1]/"}, 422, "state_webhook_url"),
+    ],
+)
+def test_a_body_that_says_something_else(api: Api, body: object, status: int, complaint: str) -> None:
+    """SPEC 8: 400 for what cannot be read, 422 for what is read and refused; a job is not made of either."""
+    before = len(api.get("/jobs")["jobs"])
+    said = api.ask("POST", "/plugin/echo/poll", body)
+    assert said.status == status, said
+    assert said.code in ("usage", "refused")
+    assert complaint in said.body["message"]
+    assert len(api.get("/jobs")["jobs"]) == before
+
+
+def test_a_hint_at_what_was_meant(api: Api) -> None:
+    """SPEC 8: errors say what to do."""
+    assert (
+        api.ask("POST", "/plugin/echo/poll", {"paylod": {}}).body["error"]["hint"] == "did you mean payload?"
+    )
+    assert "goes into payload" in api.ask("POST", "/plugin/echo/poll", {"q": 1}).body["error"]["hint"]
+    assert api.ask("POST", "/plugin/ecko/poll").body["error"]["hint"] == "did you mean echo?"
+    assert api.ask("POST", "/plugin/echo/pull").body["error"]["hint"] == "It has poll, handle, health."
+
+
+def test_content_type_does_not_matter(api: Api) -> None:
+    """SPEC 8: JSON is JSON, whatever the caller calls it."""
+    for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"):
+        api.post("/plugin/echo/poll", {"payload": {}}, headers={"Content-Type": kind})
+    assert api.post("/plugin/echo/poll", b"")["status"] == "queued"
+
+
+def test_numbers_survive(api: Api) -> None:
+    """SPEC 3.3: integers beyond 2^53 are exact, on the way in and out."""
+    big = 2**60 + 1
+    job_id = api.post("/plugin/echo/poll", {"payload": {"n": big}})["job_id"]
+    assert api.get(f"/job/{job_id}")["payload"] == {"n": big}
+
+
+def test_bodies_are_limited(api: Api) -> None:
+    """SPEC 8: 413, by what is declared and by what is sent; the largest that is allowed passes."""
+    padding = "x" * (64_000 - len('{"payload": {"a": ""}}'))
+    assert api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding}}).status == 202
+    said = api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding + "x"}})
+    assert (said.status, said.code) == (413, "too_large")
+    chunked = b"".join(b"8000\r\n" + b" " * 0x8000 + b"\r\n" for _ in range(4)) + b"0\r\n\r\n"
+    head = (
+        f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    )
+    assert api.send_raw(head.encode() + chunked).startswith(b"HTTP/1.1 413 ")
+
+
+def test_no_secret_in_any_answer_or_line(api: Api) -> None:
+    """SPEC 2.1: tokens are in no answer and in no line of the log, right or wrong."""
+    wrong = f"{CANARY}-wrong"
+    assert wrong.encode() not in api.ask("GET", "/jobs", token=wrong).content
+    assert CANARY.encode() not in api.ask("GET", f"/jobs?token={wrong}").content
+    api.ask("GET", "/config/view")
+    assert CANARY not in str(api.daemon.lines)
+    stranger = api.daemon.wait_for("api.unauthorized")
+    assert stranger["peer"] == "127.0.0.1"
+    named = api.daemon.wait_for("api.request", lambda line: line["path"] == "/config/view")
+    assert (named["token"], named["status"], named["method"]) == ("*", 200, "GET")

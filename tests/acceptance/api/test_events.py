@@ -1,0 +1,97 @@
+"""The ledger as a stream of events: resumed without a gap, ended with the daemon (SPEC 8, ENGINE 6)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from builders.http import EventReader, an_api, an_api_place, token_for
+
+
+def succeeded(events: list[dict[str, Any]]) -> set[str]:
+    return {
+        event["data"]["job_id"] for event in events if event["data"].get("data", {}).get("to") == "succeeded"
+    }
+
+
+def test_what_happens_is_streamed_after_it_is_on_disk(tmp_path: Path) -> None:
+    """SPEC 8: by the time an event is read, the job it tells of can be read too."""
+    with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
+        job_id = api.post("/plugin/echo/poll")["job_id"]
+        events = reader.wait_until(lambda seen: job_id in succeeded(seen))
+        own = [event for event in events if event["data"]["job_id"] == job_id]
+        assert [event["data"]["data"]["to"] for event in own] == ["queued", "running", "succeeded"]
+        assert all(event["event"] == "job.transition" for event in own)
+        assert [int(event["id"]) for event in events] == [event["data"]["seq"] for event in events]
+        assert api.get(f"/job/{job_id}")["status"] == "succeeded"
+
+
+def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
+    """SPEC 8: readers that come and go while jobs run see every number once, in order, all of them."""
+    with an_api(an_api_place(tmp_path)) as api, ThreadPoolExecutor(2) as workers:
+        last = 0
+        seen: list[int] = []
+        kinds: list[dict[str, Any]] = []
+        submitting = workers.submit(lambda: [api.post("/plugin/echo/poll")["job_id"] for _ in range(60)])
+        while not submitting.done():
+            with EventReader(api, last_id=last) as reader:
+                target = last + 10
+                events = reader.wait_until(lambda seen, target=target: seen and int(seen[-1]["id"]) >= target)
+            seen += [int(event["id"]) for event in events]
+            kinds += events
+            last = seen[-1]
+        jobs = set(submitting.result())
+        with EventReader(api, last_id=last) as reader:
+            events = reader.wait_until(lambda more: jobs <= succeeded(kinds + more))
+        seen += [int(event["id"]) for event in events]
+        assert seen == list(range(1, seen[-1] + 1))
+
+
+def test_filters(tmp_path: Path) -> None:
+    """SPEC 8: by kind and by job."""
+    with an_api(an_api_place(tmp_path)) as api:
+        one = api.post("/plugin/echo/poll")["job_id"]
+        api.ended(one)
+        two = api.post("/plugin/echo/poll")["job_id"]
+        api.ended(two)
+        with EventReader(api, query=f"?after=0&job_id={two}") as reader:
+            events = reader.wait_until(lambda seen: len(seen) == 3)
+        assert {event["data"]["job_id"] for event in events} == {two}
+        with EventReader(api, query="?after=0&kind=config.loaded,breaker.changed") as reader:
+            events = reader.wait_until(lambda seen: len(seen) == 1)
+        assert events[0]["event"] == "config.loaded"
+
+
+def test_an_id_that_is_not_held_is_a_gap(tmp_path: Path) -> None:
+    """ENGINE 6: the reader is told where the ledger begins, and gets all of it."""
+    with an_api(an_api_place(tmp_path)) as api:
+        api.ended(api.post("/plugin/echo/poll")["job_id"])
+        with EventReader(api, last_id=10**9) as reader:
+            events = reader.wait_until(lambda seen: len(seen) >= 5)
+        assert events[0]["event"] == "gap"
+        assert events[0]["data"]["oldest"] == 1
+        assert [int(event["id"]) for event in events[1:5]] == [1, 2, 3, 4]
+
+
+def test_streams_end_with_the_daemon(tmp_path: Path) -> None:
+    """SPEC 4.8: a stop does not wait for readers, and readers see an end rather than a silence."""
+    with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
+        assert api.daemon.end() == 0
+        reader.wait_for_end()
+
+
+def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
+    """SPEC 8: 503 with Retry-After instead of one more; a reader who leaves makes room."""
+    with an_api(an_api_place(tmp_path)) as api:
+        readers = [EventReader(api) for _ in range(64)]
+        for reader in readers:
+            reader.__enter__()
+        said = api.ask("GET", "/events", token=token_for("events:ro"))
+        assert (said.status, said.code, said.headers["retry-after"]) == (503, "too_busy", "1")
+        assert b"ductile_event_streams 64.0" in api.ask("GET", "/metrics").content
+        for reader in readers:
+            reader.__exit__()
+        api.daemon.wait_for("api.request", lambda line: line["path"] == "/events" and line["status"] == 200)
+        with EventReader(api):
+            pass

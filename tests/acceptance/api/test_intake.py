@@ -1,0 +1,144 @@
+"""What every submission may carry: keys, schemas, traces, descent (SPEC 4.5, 3.2, 12; ENGINE 7, 10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from builders.http import Api, an_api, an_api_place, token_for
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+STRICT = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: strict
+version: 1.0.0
+protocol: 2
+entrypoint: run.sh
+commands:
+  greet:
+    type: write
+    input_schema:
+      type: object
+      required: [name]
+      additionalProperties: false
+      properties:
+        name: {type: string, minLength: 1}
+        tags: {type: array, items: {type: string}}
+  handle: {}
+"""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n"
+    place = an_api_place(tmp_path_factory.mktemp("api"), plugins)
+    plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
+    (plugin / "manifest.yaml").write_text(STRICT)
+    with an_api(place) as running:
+        yield running
+
+
+def test_an_idempotency_key_starts_one_job(api: Api) -> None:
+    """SPEC 4.5: sent again, while the job is queued, runs, or has succeeded, it names the same job."""
+    sent = {"Idempotency-Key": "order-1"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
+    again = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
+    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    api.ended(first["job_id"])
+    late = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
+    assert (late["job_id"], late["status"]) == (first["job_id"], "succeeded")
+    assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "idem:*:order-1"
+
+
+def test_an_idempotency_key_means_one_body(api: Api) -> None:
+    """ENGINE 7: with another body it is a mistake, and the first job is named."""
+    sent = {"Idempotency-Key": "order-2"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
+    said = api.ask("POST", "/plugin/echo/poll", {"payload": {"n": 2}}, headers=sent)
+    assert (said.status, said.code) == (422, "refused")
+    assert said.body["error"]["details"]["job_id"] == first["job_id"]
+    both = api.ask("POST", "/plugin/echo/poll", {"dedupe_key": "x"}, headers=sent)
+    assert both.status == 422
+
+
+def test_idempotency_keys_of_two_callers_never_meet(api: Api) -> None:
+    """ENGINE 7: they are kept apart by token, and apart from dedupe keys."""
+    sent = {"Idempotency-Key": "shared"}
+    ids = {
+        api.post("/plugin/echo/poll", headers=sent)["job_id"],
+        api.post("/plugin/echo/poll", headers=sent, token=token_for("echo:rw"))["job_id"],
+        api.post("/plugin/echo/poll", {"dedupe_key": "shared"})["job_id"],
+    }
+    assert len(ids) == 3
+
+
+def test_a_dedupe_key_with_and_without_a_window(api: Api) -> None:
+    """SPEC 4.5: a success makes a duplicate; a job under way only where the caller gave a window."""
+    first = api.post("/plugin/echo/poll", {"dedupe_key": " k1 ", "dedupe_ttl": "1h"})
+    again = api.post("/plugin/echo/poll", {"dedupe_key": "k1", "dedupe_ttl": 3600})
+    assert again["job_id"] == first["job_id"]
+    api.ended(first["job_id"])
+    assert api.post("/plugin/echo/poll", {"dedupe_key": "k1"})["deduplicated"] is True
+    api.daemon.wait_for("job.deduplicated", lambda line: line["job_id"] == first["job_id"])
+
+
+def test_a_payload_is_held_against_its_schema(api: Api) -> None:
+    """SPEC 3.2: with validate_input, 422 naming the field and not its value; without, it is let through."""
+    for payload, field in (
+        ({}, "payload"),
+        ({"name": 7}, "payload.name"),
+        ({"name": "Ada", "tags": ["a", 1]}, "payload.tags[1]"),
+        ({"name": "Ada", "age": "canary"}, "payload"),
+    ):
+        said = api.ask("POST", "/plugin/strict/greet", {"payload": payload})
+        assert (said.status, said.code) == (422, "refused"), payload
+        assert said.body["error"]["details"]["faults"][0]["field"] == field
+    assert api.ask("POST", "/plugin/strict/greet").status == 422
+    assert api.post("/plugin/strict/greet", {"payload": {"name": "Ada"}})["status"] == "queued"
+    assert api.post("/plugin/loose/greet", {"payload": {"name": 7}})["status"] == "queued"
+
+
+def test_the_command_line_is_held_against_it_too(api: Api) -> None:
+    """SPEC 3.2: the same door rule for every door."""
+    refused = api.place.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
+    assert refused.status == 1
+    assert "payload.name" in refused.err
+
+
+def test_a_trace_goes_with_the_job(api: Api) -> None:
+    """SPEC 12: the caller's trace id, else a new one; a malformed one counts as none."""
+    sent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    job_id = api.post("/plugin/echo/poll", headers=sent)["job_id"]
+    assert api.get(f"/job/{job_id}")["trace_id"] == TRACE
+    for wrong in ("", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"ff-{TRACE}-00f067aa0ba902b7-01", "x" * 300):
+        job_id = api.post("/plugin/echo/poll", headers={"traceparent": wrong})["job_id"]
+        made = api.get(f"/job/{job_id}")["trace_id"]
+        assert made != TRACE
+        assert len(made) == 32
+
+
+def test_a_call_from_inside_a_job(api: Api) -> None:
+    """ENGINE 10: it inherits the trace and is one hop further; an id nobody knows is passed over."""
+    outer = api.post("/plugin/echo/poll", headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})[
+        "job_id"
+    ]
+    inner = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": outer})["job_id"]
+    job = api.get(f"/job/{inner}")
+    assert (job["hops"], job["trace_id"]) == (1, TRACE)
+    for _ in range(19):
+        inner = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": inner})["job_id"]
+    assert api.get(f"/job/{inner}")["hops"] == 20
+    said = api.ask("POST", "/plugin/echo/poll", headers={"X-Ductile-Job": inner})
+    assert (said.status, said.code) == (422, "refused")
+    lost = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": "nobody"})["job_id"]
+    assert api.get(f"/job/{lost}")["hops"] == 0
+
+
+def test_a_callback_is_kept_with_the_job_and_not_shown(api: Api) -> None:
+    """SPEC 9.3: an address of the internet is taken; it may hold a secret, so no answer repeats it."""
+    url = "https://hooks.example.org/canary-5d1f"
+    job_id = api.post("/plugin/echo/poll", {"state_webhook_url": url})["job_id"]
+    assert b"hooks.example.org" not in api.ask("GET", f"/job/{job_id}").content

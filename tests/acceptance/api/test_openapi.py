@@ -1,0 +1,129 @@
+"""The OpenAPI document, and the running daemon held against it by fuzzing (SPEC 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from builders.http import Api, an_api, an_api_place, token_for
+from ductile.api.endpoints import ENDPOINTS
+
+MANIFEST = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: strict
+version: 1.0.0
+protocol: 2
+entrypoint: run.sh
+description: Greets people.
+commands:
+  greet:
+    description: Greets one of them.
+    input_schema:
+      type: object
+      required: [name]
+      $defs: {name: {type: string, minLength: 1}}
+      properties: {name: {$ref: "#/$defs/name"}}
+  count: {type: read, input_schema: {from: integer}}
+"""
+PIPELINES = "pipelines:\n  - {name: chain, on: some.thing, steps: [{uses: echo}]}\n"
+#: What every operation is checked for: no fault of ours, and nothing that the document does not say.
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+#: A stream has no end to wait for; a reload takes long and knows no input; neither has a body to vary.
+LEFT_OUT = ("/events", "/system/reload")
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    plugins = "  strict: {validate_input: true}\n"
+    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
+    plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
+    (plugin / "manifest.yaml").write_text(MANIFEST)
+    with an_api(place) as running:
+        yield running
+
+
+def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
+    """SPEC 8: generated from the table and the manifests, with their schemas."""
+    document = api.get("/openapi.json")
+    described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS} <= described
+    assert ("POST", "/plugin/strict/greet") in described
+    assert ("POST", "/pipeline/chain") in described
+    greet = document["paths"]["/plugin/strict/greet"]["post"]
+    body = greet["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["payload"]["required"] == ["name"]
+    assert greet["summary"] == "Greets one of them."
+
+
+def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
+    """SPEC 8: its commands and nothing else."""
+    document = api.get("/plugin/strict/openapi.json")
+    assert document["paths"].keys() == {"/plugin/strict/greet", "/plugin/strict/count"}
+    assert api.ask("GET", "/plugin/nobody/openapi.json").status == 404
+
+
+def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
+    """SPEC 8: tools make functions of them."""
+    document = api.get("/openapi.json")
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    ids = [operation["operationId"] for operation in operations]
+    assert len(ids) == len(set(ids))
+    for operation in operations:
+        for answer in operation["responses"].values():
+            for content in answer.get("content", {}).values():
+                jsonschema_rs.meta.validate(content["schema"])
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_the_daemon_keeps_to_its_document(api: Api, mode: GenerationMode) -> None:
+    """SPEC 8: whatever is sent by it, there is no 5xx but those it names, and every answer is as it says."""
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{api.port}/openapi.json")
+    headers = {"Authorization": f"Bearer {token_for('*')}"}
+    session = requests.Session()
+    tested = 0
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        if operation.path in LEFT_OUT:
+            continue
+        tested += 1
+
+        @settings(
+            max_examples=8,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def hold_against(case: schemathesis.Case[Any]) -> None:
+            case.call_and_validate(headers=headers, session=session, checks=[*CHECKS])
+
+        with suppress(Unsatisfiable):  # without parameters nothing can be wrong about it
+            hold_against()
+    session.close()
+    assert tested > len(ENDPOINTS)
+    assert api.ask("GET", "/healthz").status == 200

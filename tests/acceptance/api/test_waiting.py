@@ -1,0 +1,49 @@
+"""Callers who wait for a run, and those who do not wait for its end (SPEC 7.7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.daemons import Place
+from builders.http import an_api, an_api_place, token_for
+
+SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
+PIPELINES = """\
+pipelines:
+  - {name: quick, on: echo.handle, execution_mode: synchronous, steps: [{uses: echo}]}
+  - {name: long, execution_mode: synchronous, timeout: 1m, on: never, steps: [{uses: slow}]}
+"""
+
+
+def a_place_with_runs(directory: Path) -> Place:
+    place = an_api_place(directory, "  slow: {}\n", more=PIPELINES, api="  max_concurrent_sync: 1\n")
+    place.plugin("slow", SLOW)
+    return place
+
+
+def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> None:
+    """SPEC 7.7: 200 when it is done; 202 at once with ?async=true, and from inside a job."""
+    with an_api(a_place_with_runs(tmp_path)) as api:
+        done = api.post("/pipeline/quick", {"payload": {"n": 1}}, status=200)
+        assert (done["status"], done["execution_mode"]) == ("succeeded", "synchronous")
+        assert done["result"]["result"] == "done"
+        assert api.post("/trigger/echo/handle", status=200)["status"] == "succeeded"
+        assert api.post("/pipeline/quick?async=true")["status"] == "queued"
+        inside = {"X-Ductile-Job": done["job_id"]}
+        assert api.post("/pipeline/quick", headers=inside)["execution_mode"] == "async"
+        assert api.ask("POST", "/pipeline/nobody").status == 404
+
+
+def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
+    """SPEC 7.7: without a slot 503 and no job; a caller who goes away frees it, and the run goes on."""
+    with an_api(a_place_with_runs(tmp_path)) as api:
+        head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+        with api.connect() as waiting:
+            waiting.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+            started = api.daemon.wait_for("job.started", lambda line: line["plugin"] == "slow")
+            said = api.ask("POST", "/pipeline/quick")
+            assert (said.status, said.code) == (503, "too_busy")
+            assert int(said.headers["retry-after"]) >= 1
+        api.daemon.wait_for("api.request", lambda line: line["status"] == 499)
+        assert api.post("/pipeline/quick", status=200)["status"] == "succeeded"
+        assert api.get(f"/job/{started['job_id']}")["status"] == "running"

@@ -1,0 +1,168 @@
+"""The limits of a listener, made small: slow heads, slow bodies, readers who do not read (SPEC 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ductile.errors import DuctileError
+from ductile.listening.bodies import HungUpError, read_body, refuse_body
+from ductile.listening.listener import Listener
+from ductile.listening.protocol import Limits
+from ductile.listening.rendering import send_error, send_json
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+PATIENCE = 20.0
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+
+
+async def count_bytes(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Tells how long the body was, within small limits."""
+    asked: HTTPScope = scope  # type: ignore[assignment]  # the listener makes no other
+    try:
+        body = await read_body(asked, receive, limit=100, seconds=0.1)
+    except HungUpError:
+        return
+    except DuctileError as error:
+        await refuse_body(receive, send, error)
+    else:
+        await send_json(send, 200, {"bytes": len(body)})
+
+
+@asynccontextmanager
+async def a_listener(application: object = count_bytes, **limits: float) -> AsyncIterator[int]:
+    listener = Listener("test", "127.0.0.1:0", application, Limits(**limits))  # type: ignore[arg-type]  # small ones
+    (address,) = await listener.start()
+    try:
+        yield int(address.rpartition(":")[2])
+    finally:
+        await listener.stop(1.0)
+
+
+async def exchange(port: int, content: bytes) -> bytes:
+    """What comes back until the other side closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(content)
+        async with asyncio.timeout(PATIENCE):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
+    """SPEC 8: nobody holds a connection by saying nothing, or a letter at a time."""
+    async with a_listener(head_seconds=0.1) as port:
+        assert await exchange(port, b"") == b""
+        assert await exchange(port, b"GET / HTT") == b""
+        assert await exchange(port, b"GET / HTTP/1.1\r\nX: y\r\n") == b""
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    """SPEC 8: 408, and the connection is closed."""
+    async with a_listener() as port:
+        answer = await exchange(port, POST + b"Content-Length: 10\r\n\r\nab")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in answer
+        answer = await exchange(port, POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_up_to_the_limit() -> None:
+    """SPEC 8: not a byte more, however it is declared."""
+    close = b"Connection: close\r\n"
+    async with a_listener() as port:
+        answer = await exchange(port, POST + close + b"Content-Length: 100\r\n\r\n" + b"x" * 100)
+        assert answer.endswith(b'{"bytes":100}')
+        answer = await exchange(port, POST + close + b"Content-Length: 101\r\n\r\n" + b"x" * 101)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        chunks = b"65\r\n" + b"x" * 0x65 + b"\r\n0\r\n\r\n"
+        answer = await exchange(port, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_refusal_reaches_a_caller_who_is_still_sending() -> None:
+    """SPEC 8: what was sent in vain is read, so that the answer is not lost in a reset."""
+    async with a_listener() as port:
+        content = POST + b"Content-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
+        assert (await exchange(port, content)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_reader_who_does_not_read_is_let_go() -> None:
+    """ENGINE 6: what is sent is not kept for ever for somebody who does not take it."""
+    let_go = asyncio.Event()
+
+    async def send_for_ever(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()  # there is no body
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+        let_go.set()
+
+    async with a_listener(send_for_ever, unread_seconds=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.read(1)
+        async with asyncio.timeout(PATIENCE):  # and nothing more is read
+            await let_go.wait()
+        writer.transport.abort()
+
+
+async def test_heads_are_limited() -> None:
+    """SPEC 8: 431 for one long header and for many short ones."""
+    async with a_listener(head_bytes=1000) as port:
+        for lines in (b"X: " + b"y" * 2000 + b"\r\n", b"X: y\r\n" * 300):
+            answer = await exchange(port, b"GET / HTTP/1.1\r\n" + lines + b"\r\n")
+            assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
+
+
+async def test_idle_connections_are_closed() -> None:
+    """SPEC 8: a connection that is kept open for another request is not kept for ever."""
+    async with a_listener(keep_alive_seconds=0.1) as port:
+        answer = await exchange(port, POST + b"Content-Length: 0\r\n\r\n")
+        assert answer.endswith(b'{"bytes":0}')
+
+
+async def test_stopping_lets_answers_finish() -> None:
+    """ENGINE 3: who is being answered gets the answer; nobody new is taken in."""
+    entered, released = asyncio.Event(), asyncio.Event()
+
+    async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        entered.set()
+        await released.wait()
+        await send_json(send, 200, {"done": True})
+
+    listener = Listener("test", "127.0.0.1:0", slow, Limits())
+    (address,) = await listener.start()
+    port = int(address.rpartition(":")[2])
+    asking = asyncio.create_task(exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+    await entered.wait()
+    stopping = asyncio.create_task(listener.stop(PATIENCE))
+    await asyncio.sleep(0)
+    released.set()
+    assert (await asking).endswith(b'{"done":true}')
+    await stopping
+
+
+async def test_an_error_says_how_long_to_wait() -> None:
+    """SPEC 8: 503 and 429 carry Retry-After."""
+    from ductile.errors import TooBusyError, TooManyError  # noqa: PLC0415 - only these two
+
+    async def busy(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send_error(send, errors.pop(), close=True)
+
+    errors: list[DuctileError] = [
+        TooManyError("no", details={"retry_after_seconds": 7}),
+        TooBusyError("no"),
+    ]
+    async with a_listener(busy) as port:
+        assert b"retry-after: 1\r\n" in await exchange(port, b"GET / HTTP/1.1\r\n\r\n")
+        assert b"retry-after: 7\r\n" in await exchange(port, b"GET / HTTP/1.1\r\n\r\n")

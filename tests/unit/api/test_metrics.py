@@ -1,0 +1,67 @@
+"""Metrics as a subscriber of signals (SPEC 12)."""
+
+from __future__ import annotations
+
+from ductile.telemetry.metrics import METRICS, Metrics, Name, Reading
+from ductile.telemetry.signals import Happening, Signal
+
+
+def happening(signal: Signal, **more: object) -> Happening:
+    return Happening(signal=signal, message="", **more)  # type: ignore[arg-type]  # fields of the test's choice
+
+
+def test_the_spans_of_a_job() -> None:
+    """SPEC 12: wait, spawn and run time, by plugin."""
+    now = [0.0]
+    metrics = Metrics(lambda: now[0])
+    for at, signal in (
+        (0.0, Signal.JOB_ACCEPTED),
+        (1.0, Signal.JOB_CLAIMED),
+        (1.5, Signal.JOB_STARTED),
+        (4.0, Signal.JOB_EXITED),
+        (4.1, Signal.JOB_SUCCEEDED),
+    ):
+        now[0] = at
+        metrics(happening(signal, plugin=None if signal is Signal.JOB_ACCEPTED else "echo", job_id="1"))
+    value = metrics.registry.get_sample_value
+    assert value(f"{Name.WAIT}_sum", {"plugin": "echo"}) == 1.0
+    assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
+    assert value(f"{Name.RUN}_sum", {"plugin": "echo"}) == 2.5
+    assert value(Name.OUTCOMES, {"plugin": "echo", "outcome": "succeeded"}) == 1
+    assert value(Name.ACCEPTED) == 1
+
+
+def test_what_is_followed_is_bounded() -> None:
+    """SPEC 12: jobs that never start cost no memory without end."""
+    metrics = Metrics(lambda: 0.0)
+    for number in range(30_000):
+        metrics(happening(Signal.JOB_ACCEPTED, job_id=str(number)))
+    assert len(metrics._marks) == 20_000
+
+
+def test_callers_cannot_make_labels() -> None:
+    """SPEC 12: paths that no endpoint has, and methods nobody knows, count under one name."""
+    metrics = Metrics(lambda: 0.0)
+    for number in range(100):
+        data = {
+            "method": f"M{number}",
+            "path": f"/{number}",
+            "endpoint": None,
+            "status": 404,
+            "duration_ms": 1,
+        }
+        metrics(happening(Signal.API_REQUEST, data=data))
+    labels = {"method": "any", "endpoint": "none", "status": "404"}
+    assert metrics.registry.get_sample_value(Name.REQUESTS, labels) == 100
+
+
+def test_every_metric_is_rendered() -> None:
+    """SPEC 12: none is described and not there."""
+    reading = Reading(
+        ready=1, waiting=2, running=3, breakers=[("echo", "poll", "open")], streams=4, version="x"
+    )
+    text = Metrics(lambda: 0.0).render(reading).decode()
+    for name, described in METRICS.items():
+        assert f"# TYPE {name} {described.kind}" in text
+    assert 'ductile_breaker_state{command="poll",plugin="echo"} 2.0' in text
+    assert 'ductile_queue_depth{state="waiting"} 2.0' in text

@@ -1,0 +1,121 @@
+"""SPEC 5.9: the history of a schedule says whether it is complete, and where it is not."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from builders.clocks import SimulatedClock
+from builders.jobs import ok
+from builders.scheduling import Bench, scheduling
+from ductile.operations.desk import Desk
+from ductile.operations.schedules import schedule_history
+
+HOURLY = 'p: {schedule: {cron: "0 * * * *"}}'
+EVERY = "p: {schedule: {every: 1h, jitter: 10m}}"
+
+
+async def account(bench: Bench, **given: Any) -> Any:
+    desk = Desk(store=bench.store, snapshot=lambda: bench.snapshot, now=bench.clock.now, dice=Random(1))
+    return (await schedule_history(desk, {"plugin": "p", **given}))["account"]
+
+
+def forget_one(bench: Bench, position: int) -> None:
+    """As if an occurrence had been lost."""
+    connection = sqlite3.connect(bench.directory / "state.db")
+    connection.execute(
+        "DELETE FROM occurrences WHERE seq = (SELECT seq FROM occurrences ORDER BY seq LIMIT 1 OFFSET ?)",
+        (position,),
+    )
+    connection.commit()
+    connection.close()
+
+
+async def a_day(bench: Bench) -> None:
+    """Runs, a pause, a run out of turn, a run that takes too long."""
+    for hour in range(24):
+        await bench.clock.advance(minutes=30)
+        if hour == 4:
+            await bench.scheduler.run_now("p", "default")
+        if hour == 8:
+            await bench.scheduler.pause("p", "default")
+        if hour == 11:
+            await bench.scheduler.resume("p", "default")
+        await bench.clock.advance(minutes=30)
+        if hour not in (15, 16, 17):
+            for job in await bench.start_all():
+                await bench.end(job, ok())
+
+
+@pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
+async def test_a_whole_history_is_proven(tmp_path: Path, plugins: str) -> None:
+    """Whatever came between: pauses, overlaps, runs on demand, a downtime."""
+    async with scheduling(tmp_path, plugins) as bench:
+        await a_day(bench)
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (True, [])
+        later = SimulatedClock(bench.clock.now() + timedelta(hours=7))
+    async with scheduling(tmp_path, plugins, clock=later) as bench:
+        await a_day(bench)
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (True, [])
+        newer = await account(bench, limit=5)
+        assert newer["complete"]
+        assert newer["from"] > found["from"]
+
+
+@pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
+async def test_a_gap_is_named(tmp_path: Path, plugins: str) -> None:
+    """One occurrence without a row: from when to when, and how many were due."""
+    async with scheduling(tmp_path, plugins) as bench:
+        for _ in range(6):
+            for job in await bench.start_all():
+                await bench.end(job, ok())
+            await bench.clock.advance(hours=1, minutes=10)
+        forget_one(bench, 2)
+        found = await account(bench)
+        assert not found["complete"]
+        (gap,) = found["gaps"]
+        assert (gap["expected"], gap["found"]) == (1, 0)
+
+
+async def test_a_missing_latest_occurrence_is_a_gap_too(tmp_path: Path) -> None:
+    """The history has to reach up to the next occurrence, not only to hang together."""
+    async with scheduling(tmp_path, HOURLY) as bench:
+        await bench.clock.advance(hours=4)
+        last = len(await bench.history()) - 1
+        forget_one(bench, last)
+        assert not (await account(bench))["complete"]
+
+
+async def test_rows_of_an_earlier_definition_are_no_gaps(tmp_path: Path) -> None:
+    """An edited schedule is held to its rule from the edit on."""
+    async with scheduling(tmp_path, HOURLY) as bench:
+        for _ in range(3):
+            await bench.clock.advance(hours=1)
+            await bench.run_next(ok())
+        await bench.clock.advance(minutes=30)
+        await bench.reload('p: {schedule: {cron: "*/10 * * * *"}}')
+        assert (await account(bench))["complete"] is None
+        for _ in range(6):
+            await bench.clock.advance(minutes=10)
+            await bench.run_next(ok())
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (True, [])
+
+
+async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp_path: Path) -> None:
+    """The file was edited and not reloaded: the rows are held to no rule, and that is said."""
+    async with scheduling(tmp_path, HOURLY) as bench:
+        await bench.clock.advance(hours=3)
+        edited = scheduling(tmp_path / "other", 'p: {schedule: {cron: "*/10 * * * *"}}')
+        async with edited as other:
+            bench.snapshot = other.snapshot
+        found = await account(bench)
+        assert found["complete"] is None
+        assert "not configured" in found["about"]

@@ -1,0 +1,262 @@
+"""Tokens in the configuration's files: made and taken away whole, crash or not (SPEC 8.1, ENGINE 11)."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ductile.config import integrity
+from ductile.config.files import write_atomically
+from ductile.config.load import LoadedConfig, load_config
+from ductile.config.snapshot import Snapshot
+from ductile.errors import ConfigError, ConflictError, DuctileError, IntegrityError, NotFoundError, UsageError
+from ductile.operations.configuration import lock_configuration, open_configuration
+from ductile.operations.starter import create_starter
+from ductile.operations.tokens import create_token, list_tokens, revoke_token
+
+SCOPES = ("jobs:ro", "plugin:rw")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    create_starter(str(tmp_path / "demo"), {}, token="dtl_of_the_admin")
+    return tmp_path / "demo"
+
+
+def snapshot(directory: Path) -> Snapshot:
+    """As the daemon would load it: with the seal."""
+    return open_configuration(str(directory), {}).snapshot
+
+
+def loaded(directory: Path) -> LoadedConfig:
+    return load_config(directory / "config.yaml", {})
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file() and "plugins" not in path.parts)
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def unsealed(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name != integrity.CHECKSUMS_FILE}
+
+
+def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
+    """SPEC 8.1: `${NAME}` in the configuration, the value in a private env file, the seal renewed."""
+    made = create_token(str(demo), {}, "ci", SCOPES)
+    token = next(token for token in snapshot(demo).tokens if token.name == "ci")
+    assert (token.key.reveal(), token.scopes) == (made.value, SCOPES)
+    assert made.value is not None
+    assert f"{made.variable}={made.value}" in (demo / ".env").read_text()
+    assert made.value not in (demo / "tokens.yaml").read_text()
+    assert f"${{{made.variable}}}" in (demo / "tokens.yaml").read_text()
+    assert stat.S_IMODE((demo / ".env").stat().st_mode) == 0o600
+    assert stat.S_IMODE((demo / "scopes" / "ci.json").stat().st_mode) == 0o600
+    assert loaded(demo).warnings == ()
+
+
+def test_without_scopes_it_is_a_secret_that_opens_nothing(demo: Path) -> None:
+    """SPEC 8.1: an entry without scopes is a secret only."""
+    made = create_token(str(demo), {}, "github", (), value=' with "quotes" and \\ \n')
+    now = snapshot(demo)
+    assert now.secrets["github"].reveal() == 'with "quotes" and \\'
+    assert "github" not in {token.name for token in now.tokens}
+    assert made.files == (".env", "tokens.yaml")
+
+
+def test_revoking_takes_all_of_it_away(demo: Path) -> None:
+    before = contents(demo)
+    create_token(str(demo), {}, "ci", SCOPES)
+    revoke_token(str(demo), {}, "ci")
+    after = contents(demo)
+    assert unsealed(after) == unsealed(before)
+    sealed = integrity.read_checksums(demo)
+    assert sealed is not None
+    assert "scopes/ci.json" not in sealed.files
+    assert loaded(demo).warnings == ()
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(demo: Path) -> None:
+    before = contents(demo)
+    made = create_token(str(demo), {}, "ci", SCOPES, dry_run=True)
+    assert (made.value, made.written) == (None, False)
+    assert made.files == ("scopes/ci.json", ".env", "tokens.yaml")
+    with pytest.raises(ConfigError):
+        create_token(str(demo), {}, "ci", ("no-such:scope",), dry_run=True)
+    create_token(str(demo), {}, "extra", SCOPES)
+    between = contents(demo)
+    revoke_token(str(demo), {}, "extra", dry_run=True)
+    assert contents(demo) == between
+    revoke_token(str(demo), {}, "extra")
+    assert unsealed(contents(demo)) == unsealed(before)
+
+
+def test_files_that_are_not_there_yet_are_made_and_included(tmp_path: Path) -> None:
+    """A configuration without tokens gets `tokens.yaml` and `.env`; its API was waiting for that."""
+    (tmp_path / "config.yaml").write_text("# mine\nservice: {name: small}  # and this\n")
+    lock_configuration(str(tmp_path), {})
+    create_token(str(tmp_path), {}, "first", ("*",))
+    assert [token.name for token in snapshot(tmp_path).tokens] == ["first"]
+    text = (tmp_path / "config.yaml").read_text()
+    assert text.startswith("# mine\nservice: {name: small}  # and this\n")
+    assert loaded(tmp_path).warnings == ()
+
+
+def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
+    """The API cannot be enabled without a token; making one is the way out that the error names."""
+    (tmp_path / "config.yaml").write_text("tokens: []\n")
+    lock_configuration(str(tmp_path), {})
+    integrity.write_sealed(tmp_path, tmp_path / "config.yaml", b"api: {enabled: true}\ntokens: []\n")
+    with pytest.raises(ConfigError):
+        loaded(tmp_path)
+    create_token(str(tmp_path), {}, "first", ("*",))
+    assert [token.name for token in snapshot(tmp_path).tokens] == ["first"]
+
+
+@pytest.mark.parametrize("change", ["tokens.yaml", ".env"])
+def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: str) -> None:
+    """ENGINE 11: the file is verified first; somebody else's change is not authorised along the way."""
+    with (demo / change).open("a") as file:
+        file.write("# slipped in\n")
+    before = unsealed(contents(demo))
+    with pytest.raises(IntegrityError):
+        create_token(str(demo), {}, "ci", ())
+    assert (demo / change).read_bytes() == before[change]
+    assert b"ci" not in (demo / "tokens.yaml").read_bytes()
+
+
+def test_only_what_was_changed_is_sealed_anew(demo: Path) -> None:
+    """ENGINE 11: the seals of other files stay as they are, broken ones too."""
+    (demo / "pipelines.yaml").write_text("# slipped in\npipelines: []\n")
+    create_token(str(demo), {}, "ci", SCOPES)
+    assert [problem.message for problem in loaded(demo).warnings] == [
+        "pipelines.yaml has changed since it was sealed"
+    ]
+
+
+def test_what_is_needed_is_not_revoked(demo: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing was written"):
+        revoke_token(str(demo), {}, "admin")  # the API would be left without any
+    create_token(str(demo), {}, "hooks", ())
+    config = demo / "config.yaml"
+    config.write_text(config.read_text() + "state_webhooks: {secret_ref: hooks}\n")
+    lock_configuration(str(demo), {})
+    with pytest.raises(ConfigError, match="nothing was written"):
+        revoke_token(str(demo), {}, "hooks")
+    assert "hooks" in snapshot(demo).secrets
+
+
+def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
+    create_token(str(demo), {}, "ci", SCOPES)
+    before = contents(demo)
+    mistakes: list[tuple[type[DuctileError], Callable[[], object]]] = [
+        (ConflictError, lambda: create_token(str(demo), {}, "ci", SCOPES)),
+        (ConflictError, lambda: create_token(str(demo), {"DUCTILE_X_TOKEN": "v"}, "x", SCOPES)),
+        (UsageError, lambda: create_token(str(demo), {}, "../evil", SCOPES)),
+        (UsageError, lambda: create_token(str(demo), {}, "x", (), value=" \n ")),
+        (UsageError, lambda: create_token(str(demo), {}, "x", (), value="a\nB=c")),
+        (ConfigError, lambda: create_token(str(demo), {}, "x", ("jobs:maybe",))),
+        (ConfigError, lambda: create_token(str(demo), {}, "x", (), value="dtl_of_the_admin")),
+        (NotFoundError, lambda: revoke_token(str(demo), {}, "cj")),
+    ]
+    for kind, mistake in mistakes:
+        with pytest.raises(kind) as told:
+            mistake()
+        assert "dtl_of_the_admin" not in repr(told.value.__dict__)
+    assert contents(demo) == before
+
+
+def test_a_token_under_api_auth_is_listed_and_not_revoked(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "api: {auth: {tokens: [{name: old, token: canary, scopes: [jobs:ro]}]}}\n"
+    )
+    (row,) = list_tokens(str(tmp_path), {})
+    assert (row.name, row.kind, row.scopes, row.inline) == ("old", "token", ("jobs:ro",), True)
+    assert "canary" not in repr(row)
+    with pytest.raises(ConflictError, match=r"api\.auth\.tokens"):
+        revoke_token(str(tmp_path), {}, "old")
+
+
+def test_a_variable_that_others_use_is_left_to_them(demo: Path) -> None:
+    create_token(str(demo), {}, "shared", ())
+    config = demo / "config.yaml"
+    config.write_text(config.read_text().replace("hello from", "${DUCTILE_SHARED_TOKEN} from"))
+    lock_configuration(str(demo), {})
+    revoke_token(str(demo), {}, "shared")
+    assert "DUCTILE_SHARED_TOKEN" in (demo / ".env").read_text()
+
+
+class PowerCutError(BaseException):
+    """Nothing catches it, as nothing catches a power cut."""
+
+
+def cut_power_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    """Real writes, until the one that does not happen any more."""
+    done: list[Path] = []
+
+    def write_or_die(path: Path, data: bytes) -> None:
+        if len(done) == write:
+            raise PowerCutError
+        done.append(path)
+        write_atomically(path, data)
+
+    monkeypatch.setattr(integrity, "write_atomically", write_or_die)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_whenever_the_power_fails_the_configuration_can_be_started(
+    tmp_path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
+) -> None:
+    """ENGINE 11: crash-safely; and the same command can be given again afterwards."""
+    if bare:
+        demo = tmp_path / "bare"
+        demo.mkdir()
+        (demo / "config.yaml").write_text("tokens: []\n")
+        lock_configuration(str(demo), {})
+    survived = 0
+    for write in range(30):
+        place = tmp_path / f"cut-{write}"
+        shutil.copytree(demo, place)
+        with monkeypatch.context() as patched:
+            cut_power_at(patched, write)
+            try:
+                create_token(str(place), {}, "ci", SCOPES)
+                survived += 1
+            except PowerCutError:
+                pass
+        names = {token.name for token in snapshot(place).tokens}
+        if "ci" not in names and not bare:
+            create_token(str(place), {}, "ci", SCOPES)
+            assert "ci" in {token.name for token in snapshot(place).tokens}
+        if survived:
+            break
+    assert survived
+    assert write > 5
+
+
+def test_whenever_the_power_fails_while_revoking_too(
+    tmp_path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_token(str(demo), {}, "ci", SCOPES)
+    survived = False
+    for write in range(30):
+        place = tmp_path / f"cut-{write}"
+        shutil.copytree(demo, place)
+        with monkeypatch.context() as patched:
+            cut_power_at(patched, write)
+            try:
+                revoke_token(str(place), {}, "ci")
+                survived = True
+            except PowerCutError:
+                pass
+        left = snapshot(place)
+        if any(token.name == "ci" for token in left.tokens):
+            revoke_token(str(place), {}, "ci")
+        assert "ci" not in {token.name for token in snapshot(place).tokens}
+        if survived:
+            break
+    assert survived

@@ -1,0 +1,460 @@
+"""The listener for webhooks, on real sockets and a real store (SPEC 9.1, 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from builders.configs import a_config, a_discovery, a_manifest, loaded
+from builders.jobs import START, Clock, ok
+from builders.stores import claim_one, settle
+from ductile.config.compile import compile_snapshot
+from ductile.config.snapshot import Snapshot
+from ductile.core.json_values import JsonObject
+from ductile.core.signatures import (
+    GITHUB,
+    SLACK,
+    STANDARD,
+    STRIPE,
+    SignatureScheme,
+    sign_body,
+    signed_headers,
+)
+from ductile.listening.listener import Listener
+from ductile.listening.protocol import Limits
+from ductile.operations.desk import Desk
+from ductile.store.port import Store
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.webhooks.application import AT_ONCE, WebhookApplication
+
+ENDPOINTS = """
+  - {path: /hook/plain, plugin: p, secret_ref: shared, max_body_size: 1000, delivery_header: X-Delivery}
+  - {path: /hook/custom, name: named, plugin: p, command: poll, secret_ref: shared, signature_header: X-Sig}
+  - {path: /hook/github, plugin: p, secret_ref: shared, preset: github}
+  - {path: /hook/gitlab, plugin: p, secret_ref: shared, preset: gitlab}
+  - {path: /hook/stripe, plugin: p, secret_ref: shared, preset: stripe}
+  - {path: /hook/slack, plugin: p, secret_ref: shared, preset: slack}
+  - {path: /hook/standard, plugin: p, secret_ref: shared, preset: standard-webhooks}
+  - {path: /hook/line, pipeline: line, secret_ref: shared, preset: github}
+  - {path: /hook/event, event: thing.happened, secret_ref: shared, preset: github}
+"""
+PIPELINES = """
+pipelines:
+  - name: line
+    on: line.wanted
+    execution_mode: synchronous
+    if: {path: payload.action, op: neq, value: closed}
+    steps: [{uses: p}]
+  - {name: first, on: thing.happened, steps: [{uses: p}]}
+  - {name: second, on: thing.happened, steps: [{uses: p}]}
+"""
+SECRET = "a-shared-canary"
+HEADER = "X-Hub-Signature-256"
+
+
+@dataclass(slots=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = json.loads(self.raw)
+        return decoded
+
+
+@dataclass(slots=True)
+class Bench:
+    store: Store
+    clock: Clock
+    port: int
+    snapshot: Snapshot
+    happened: list[Happening] = field(default_factory=list)
+
+    async def post(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Reply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.ask(method, path, body, {"Content-Length": str(len(body)), **named})
+
+    async def signed(self, path: str, body: bytes, secret: str = SECRET, **headers: str) -> Reply:
+        return await self.post(path, body, **{HEADER: sign_body(secret, body)}, **headers)
+
+    async def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Reply:
+        lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return await self.raw("\r\n".join([*lines, "", ""]).encode() + body)
+
+    async def raw(self, data: bytes) -> Reply:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        try:
+            async with asyncio.timeout(20):
+                head = await reader.readuntil(b"\r\n\r\n")
+                first, *rest = head.decode("latin-1").split("\r\n")
+                named = dict(line.lower().split(": ", 1) for line in rest if line)
+                content = await reader.readexactly(int(named["content-length"]))
+        finally:
+            writer.close()
+        return Reply(int(first.split()[1]), named, content)
+
+    async def event(self, job_id: str) -> Any:
+        job = await self.store.job(job_id)
+        assert job is not None
+        assert job.source_event_id is not None
+        return await self.store.event(job.source_event_id)
+
+    async def count(self) -> int:
+        return (await self.store.counts()).depth
+
+    def refusals(self) -> list[Any]:
+        return [each.data["status"] for each in self.happened if each.signal is Signal.WEBHOOK_REFUSED]
+
+
+def a_snapshot(directory: Path, endpoints: str = ENDPOINTS) -> Snapshot:
+    tokens = f"tokens: [{{name: shared, key: {SECRET}}}]\n"
+    text = f"{tokens}{PIPELINES}plugins: {{p: {{}}}}\nwebhooks:\n  endpoints:\n{endpoints}"
+    return compile_snapshot(loaded(a_config(directory, text)), a_discovery(directory, a_manifest("p")))
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, *, snapshot: Snapshot | None = None, body_seconds: float = 10.0
+) -> AsyncIterator[Bench]:
+    clock = Clock()
+    store = open_sqlite_store(directory / "state.db", clock=clock, dice=Random(1))
+    bench = Bench(store, clock, 0, snapshot or a_snapshot(directory))
+    signals = Signals()
+    signals.subscribe(bench.happened.append)
+    desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2))
+    application = WebhookApplication(desk, signals, body_seconds=body_seconds)
+    listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
+    (address,) = await listener.start()
+    bench.port = int(address.rpartition(":")[2])
+    try:
+        yield bench
+    finally:
+        await listener.stop(1)
+        await store.close()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with serving(tmp_path) as made:
+        yield made
+
+
+async def test_a_signed_request_is_a_job_on_disk(bench: Bench) -> None:
+    """SPEC 9.1: 202 with the job's id; the event is `webhook.<name>` and carries the object."""
+    reply = await bench.signed("/hook/plain", b'{"n": 36893488147419103233}')
+    assert reply.status == 202
+    job = await bench.store.job(reply.body["job_id"])
+    assert job is not None
+    assert (job.plugin, job.command, job.submitted_by, job.submitted_detail) == (
+        "p", "handle", "webhook", "plain",
+    )  # fmt: skip
+    event = await bench.event(job.id)
+    assert (event.type, event.source, event.payload) == ("webhook.plain", "webhook", {"n": 2**65 + 1})
+
+
+@pytest.mark.parametrize("form", ["sha256={}", "{}", "SHA"])
+async def test_both_forms_of_the_signature_are_accepted(bench: Bench, form: str) -> None:
+    """SPEC 9.1: `sha256=<hex>` or bare hex."""
+    digits = sign_body(SECRET, b"{}").removeprefix("sha256=")
+    written = digits.upper() if form == "SHA" else form.format(digits)
+    assert (await bench.post("/hook/plain", b"{}", **{HEADER: written})).status == 202
+
+
+async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
+    """SPEC 9.1: 403 without details, whatever was wrong; no job."""
+    good = sign_body(SECRET, b"{}")
+    replies = [
+        await bench.post("/hook/plain", b"{}"),
+        await bench.post("/hook/plain", b"{}", **{HEADER: ""}),
+        await bench.post("/hook/plain", b"{}", **{HEADER: "sha256=" + "0" * 64}),
+        await bench.post("/hook/plain", b"{} ", **{HEADER: good}),
+        await bench.post("/hook/plain", b"{}", **{HEADER: f"{good}, {good}"}),
+        await bench.post("/hook/plain", b"{}", **{"X-Hub-Signature": good}),
+        await bench.signed("/hook/plain", b"{}", secret="wrong"),
+        await bench.post("/hook/plain", b"{}", **{HEADER: good[:-1]}),
+    ]
+    assert {reply.status for reply in replies} == {403}
+    assert len({reply.raw for reply in replies}) == 1
+    assert replies[0].body["message"] == "denied"
+    assert await bench.count() == 0
+
+
+async def test_paths_and_methods(bench: Bench) -> None:
+    """SPEC 9.1: 404 path, 405 method."""
+    assert (await bench.signed("/hook/plain/", b"{}")).status == 404
+    assert (await bench.signed("/", b"{}")).status == 404
+    assert (await bench.signed("/hook/plain?x=1", b"{}")).status == 202
+    for method in ("GET", "PUT", "DELETE", "OPTIONS"):
+        reply = await bench.post("/hook/plain", b"", method=method)
+        assert (reply.status, reply.headers["allow"]) == (405, "post")
+    assert (await bench.post("/healthz", b"{}")).status == 405
+
+
+async def test_a_body_above_the_limit_is_refused(bench: Bench) -> None:
+    """SPEC 9.1: 413, also for a lying or missing Content-Length."""
+    large = b'"' + b"x" * 1000 + b'"'
+    assert (await bench.signed("/hook/plain", large)).status == 413
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (large[:600], large[600:]))
+    head = {"Transfer-Encoding": "chunked", HEADER: sign_body(SECRET, large)}
+    assert (await bench.ask("POST", "/hook/plain", chunks + b"0\r\n\r\n", head)).status == 413
+    lying = {"Content-Length": "99999999", HEADER: sign_body(SECRET, b"{}")}
+    assert (await bench.ask("POST", "/hook/plain", b"{}", lying)).status == 413
+    assert await bench.count() == 0
+
+
+async def test_a_body_at_the_limit_is_accepted_chunked_or_not(bench: Bench) -> None:
+    full = b'"' + b"x" * 998 + b'"'
+    assert (await bench.signed("/hook/plain", full)).status == 202
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(full), full)
+    head = {"Transfer-Encoding": "chunked", HEADER: sign_body(SECRET, full)}
+    assert (await bench.ask("POST", "/hook/plain", chunked, head)).status == 202
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    async with serving(tmp_path, body_seconds=0.2) as bench:
+        reply = await bench.ask("POST", "/hook/plain", b"{", {"Content-Length": "2"})
+        assert reply.status == 408
+
+
+async def test_a_body_shorter_than_it_says_is_no_job(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        _, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+        writer.write(b"POST /hook/plain HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert (await bench.post("/healthz", b"", method="GET")).status == 200
+        assert await bench.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        (b"[1, 2]", {"body": [1, 2]}),
+        (b"null", {"body": None}),
+        (b"payload=%7B%7D", {"body": "payload=%7B%7D"}),
+        ("grüß".encode(), {"body": "grüß"}),
+        (b"", {"body": ""}),
+        (b"\xff\xfe", {"body": "//4=", "encoding": "base64"}),
+        (b'{"a": NaN}', {"body": '{"a": NaN}'}),
+        (b"[" * 900, {"body": "[" * 900}),
+        (b"[" * 400 + b"]" * 400, {"body": "[" * 400 + "]" * 400}),
+        (b'{"a":' * 150 + b"1" + b"}" * 150, None),
+    ],
+)
+async def test_any_other_body_is_under_body(bench: Bench, body: bytes, payload: JsonObject | None) -> None:
+    """SPEC 9.1: the JSON object, other bodies `{"body": …}`."""
+    reply = await bench.signed("/hook/plain", body)
+    assert reply.status == 202
+    event = await bench.event(reply.body["job_id"])
+    assert event.payload == (json.loads(body) if payload is None else payload)
+
+
+async def test_lone_surrogates_do_no_harm(bench: Bench) -> None:
+    reply = await bench.signed("/hook/plain", b'{"a": "\\ud800"}')
+    assert reply.status == 202
+    assert await bench.event(reply.body["job_id"])
+
+
+async def test_headers_come_along_without_what_opens_doors(bench: Bench) -> None:
+    """SPEC 9.1: lower-case, without credentials and signature."""
+    reply = await bench.signed(
+        "/hook/plain",
+        b"{}",
+        X_GitHub_Event="push",
+        Authorization="Bearer canary",
+        Cookie="canary",
+        X_Gitlab_Token="canary",
+        X_Api_Key="canary",
+        Proxy_Authorization="canary",
+        X_Hub_Signature="sha1=canary",
+    )
+    headers = (await bench.event(reply.body["job_id"])).headers
+    assert headers["x-github-event"] == "push"
+    assert headers["host"] == "here"
+    assert "canary" not in json.dumps(headers)
+    assert HEADER.lower() not in headers
+
+
+async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
+    """SPEC 9.1, ENGINE 7: by `delivery_header`, while it waits and runs and after it succeeded."""
+    first = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
+    again = await bench.signed("/hook/plain", b'{"other": 1}', X_Delivery=" d1 ")
+    assert (again.status, again.body["job_id"], again.body["deduplicated"]) == (
+        202,
+        first.body["job_id"],
+        True,
+    )
+    assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d2")).body["job_id"] != first.body["job_id"]
+    job = await claim_one(bench.store)
+    assert job.dedupe_key == "delivery:plain:d1"
+    await settle(bench.store, job, ok())
+    bench.clock.advance(hours=23)
+    assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
+    bench.clock.advance(hours=2)
+    assert not (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
+
+
+async def test_deliveries_of_two_endpoints_never_meet(bench: Bench) -> None:
+    """ENGINE 7: keys are namespaced by endpoint."""
+    one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
+    other = await bench.signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
+    assert one.body["job_id"] != other.body["job_id"]
+
+
+async def test_without_an_id_every_delivery_is_its_own(bench: Bench) -> None:
+    one, other = [(await bench.signed("/hook/plain", b"{}")).body["job_id"] for _ in range(2)]
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        ("/hook/github", GITHUB),
+        ("/hook/gitlab", STANDARD),
+        ("/hook/stripe", STRIPE),
+        ("/hook/slack", SLACK),
+        ("/hook/standard", STANDARD),
+    ],
+)
+async def test_presets_know_their_sender(bench: Bench, path: str, scheme: SignatureScheme) -> None:
+    """SPEC 9.1: header, format, delivery id and replay window of the preset."""
+    body = b'{"id": "evt_1", "event_id": "evt_1"}'
+
+    async def send(*, late: float = 0, secret: str = SECRET) -> Reply:
+        headers = signed_headers(scheme, secret, message_id="evt_1", body=body, now=bench.clock.now)
+        bench.clock.advance(seconds=late)
+        reply = await bench.post(path, body, **headers)
+        bench.clock.advance(seconds=-late)
+        return reply
+
+    first = await send()
+    assert first.status == 202
+    again = await send(late=299)
+    assert (again.body["job_id"], again.body["deduplicated"]) == (first.body["job_id"], True)
+    assert (await send(secret="wrong")).status == 403
+    assert (await send(late=301)).status == (202 if scheme is GITHUB else 403)
+    assert (await bench.signed(path, b"{}")).status == (202 if scheme is GITHUB else 403)
+
+
+async def test_slack_is_told_that_the_address_is_ours(bench: Bench) -> None:
+    """What Slack asks before it sends anything else; it is no job."""
+    body = b'{"type": "url_verification", "challenge": "3eZbrw1aB"}'
+    headers = signed_headers(SLACK, SECRET, message_id="-", body=body, now=START)
+    reply = await bench.post("/hook/slack", body, **headers)
+    assert (reply.status, reply.body["challenge"]) == (200, "3eZbrw1aB")
+    assert (await bench.post("/hook/slack", body)).status == 403
+    assert await bench.count() == 0
+
+
+async def test_names_commands_and_headers_of_the_operators_choice(bench: Bench) -> None:
+    assert (await bench.signed("/hook/custom", b"{}")).status == 403
+    reply = await bench.post("/hook/custom", b"{}", **{"X-Sig": sign_body(SECRET, b"{}")})
+    job = await bench.store.job(reply.body["job_id"])
+    assert job is not None
+    assert (job.command, job.submitted_detail) == ("poll", "named")
+    assert (await bench.event(job.id)).type == "webhook.named"
+
+
+async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
+    """SPEC 9.1: without waiting for it, whatever its mode; a redelivery is the same run."""
+    reply = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
+    assert reply.status == 202
+    run = await bench.store.job(reply.body["job_id"])
+    assert run is not None
+    assert (run.plugin, run.command, run.submitted_by, run.dedupe_key) == (
+        "pipeline", "line", "webhook", "delivery:line:d1",
+    )  # fmt: skip
+    event = await bench.event(run.id)
+    assert (event.type, event.payload) == ("webhook.line", {"action": "opened"})
+    again = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
+    assert (again.body["job_id"], again.body["deduplicated"]) == (run.id, True)
+
+
+async def test_a_pipeline_that_is_not_for_this_one_is_no_fault_of_the_sender(bench: Bench) -> None:
+    """SPEC 7.1: a pipeline's `if`; a refusal would make senders try again, or switch the webhook off."""
+    reply = await bench.signed("/hook/line", b'{"action": "closed"}')
+    assert (reply.status, reply.body["job_id"]) == (202, None)
+    assert "does not start" in reply.body["message"]
+    assert await bench.count() == 0
+
+
+async def test_an_endpoint_publishes_an_event(bench: Bench) -> None:
+    """SPEC 9.1: everything that listens to the type is started; a redelivery starts none of it again."""
+    reply = await bench.signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
+    assert reply.status == 202
+    assert [entry["target"] for entry in reply.body["started"]] == ["pipeline:first", "pipeline:second"]
+    assert reply.body["job_id"] == reply.body["started"][0]["job_id"]
+    event = await bench.event(reply.body["job_id"])
+    assert (event.type, event.source, event.payload) == ("thing.happened", "webhook", {"n": 1})
+    again = await bench.signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
+    assert again.body["started"] == []
+    assert again.body["deduplicated"] == reply.body["started"]
+
+
+async def test_a_disabled_plugin_is_closed_here_too(bench: Bench) -> None:
+    """SPEC 3.1: `enabled: false` is enforced at every door; strangers do not learn of it."""
+    plugin = replace(bench.snapshot.plugins["p"], enabled=False)
+    bench.snapshot = replace(bench.snapshot, plugins={"p": plugin})
+    assert (await bench.signed("/hook/plain", b"{}")).status == 422
+    assert (await bench.post("/hook/plain", b"{}")).status == 403
+    assert await bench.count() == 0
+
+
+async def test_endpoints_switch_with_the_configuration(bench: Bench, tmp_path: Path) -> None:
+    """SPEC 10: a reload switches endpoints and secrets without dropping the listener."""
+    other = "  - {path: /hook/new, plugin: p, secret: another}\n"
+    bench.snapshot = a_snapshot(tmp_path / "other", other)
+    assert (await bench.signed("/hook/plain", b"{}")).status == 404
+    assert (await bench.signed("/hook/new", b"{}", secret="another")).status == 202
+
+
+async def test_health_is_there_without_a_signature(bench: Bench) -> None:
+    """SPEC 9.2: the same body as the API's."""
+    reply = await bench.post("/healthz", b"", method="GET")
+    assert reply.status == 200
+    assert {"status", "uptime_seconds", "queue_depth", "plugins_loaded", "version"} <= reply.body.keys()
+
+
+async def test_a_flood_is_told_to_come_back(tmp_path: Path) -> None:
+    """A bounded number is inside at once; others get 503 with Retry-After, and nothing is lost of either."""
+    async with serving(tmp_path) as bench:
+        held = []
+        for _ in range(AT_ONCE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+            signature = sign_body(SECRET, b"{}")
+            writer.write(
+                f"POST /hook/plain HTTP/1.1\r\nHost: h\r\n{HEADER}: {signature}\r\n"
+                "Content-Length: 2\r\nConnection: close\r\n\r\n{".encode()
+            )
+            await writer.drain()
+            held.append((reader, writer))
+        refused = await bench.signed("/hook/plain", b"{}")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        for reader, writer in held:
+            writer.write(b"}")
+            assert b" 202 " in await reader.readuntil(b"\r\n")
+            writer.close()
+        assert await bench.count() == AT_ONCE
+        assert (await bench.signed("/hook/plain", b"{}")).status == 202
+
+
+async def test_refusals_are_told_without_what_was_sent(bench: Bench) -> None:
+    await bench.post("/hook/plain", b"canary", Authorization="canary", **{HEADER: "canary"})
+    await bench.signed("/hook/plain?token=canary", b"{}")
+    assert bench.refusals() == [403]
+    assert "canary" not in repr(bench.happened).replace(SECRET, "")
+    assert SECRET not in repr(bench.happened)
