@@ -13,13 +13,17 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ductile.api.endpoints import ENDPOINTS
 from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
 from ductile.cli.help import option_line, usage_words
 from ductile.config.defaults import written_default
 from ductile.config.model import Config
 from ductile.config.shape import Choice, Key, Leaf, ListOf, MapOf, OneOf, SectionOf, Shape, settings_under
+from ductile.core.schedule_causes import SCHEDULE_CAUSES
+from ductile.operations.findings import CHECKS
+from ductile.store.invariants import INVARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,7 +117,7 @@ def _action(before: str, action: Action) -> str:
             f"| `{argument.name}` | {argument.help}{'' if argument.required else ' (optional)'} |"
             for argument in action.arguments
         ]
-        parts.append("\n".join(["| argument | |", "|---|---|", *rows]).replace("NAME|DIR", "NAME\\|DIR"))
+        parts.append("\n".join(["| argument | |", "|---|---|", *rows]).replace("|DIR", "\\|DIR"))
     if action.options:
         parts.append(_options(action.options))
     return "\n\n".join(parts)
@@ -124,10 +128,31 @@ def _options(options: tuple[Option, ...]) -> str:
     return "\n".join(["| option | |", "|---|---|", *rows])
 
 
+def endpoints() -> str:
+    """Every endpoint with its scope and what it is for, from the table that routes requests."""
+    rows = [
+        f"| `{each.method} {each.path}` | {each.access.shown.replace('|', ' or ')} | {each.summary} |"
+        for each in ENDPOINTS
+    ]
+    return "\n".join(["| endpoint | scope | |", "|---|---|---|", *rows])
+
+
+def words_explained(title: str, words: Mapping[Any, str]) -> Callable[[], str]:
+    """A table of an enumeration's words and what they mean."""
+    rows = [f"| `{word}` | {meaning} |" for word, meaning in words.items()]
+    return lambda: "\n".join([f"| {title} | |", "|---|---|", *rows])
+
+
 #: Page -> its generated parts by name.
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/cli.md": {"commands": commands},
+    "reference/http.md": {"endpoints": endpoints},
     "reference/configuration.md": {"configuration keys": configuration_keys},
+    "reference/diagnosis.md": {
+        "checks": words_explained("check", CHECKS),
+        "rules": words_explained("rule", INVARIANTS),
+        "causes": words_explained("cause", SCHEDULE_CAUSES),
+    },
 }
 
 

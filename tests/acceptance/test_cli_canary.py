@@ -57,7 +57,7 @@ webhooks:
 """
 ARGUMENTS = {
     "KEY": ["plugins.echo.config", "tokens", "tokens[0].key", "state.url", "api.auth.tokens[0].token"],
-    "NAME": ["echo"],
+    "NAME": ["echo", "hook"],
     "NAME|DIR": ["echo"],
     "SECTION": ["plugins", "plugins.echo.config", "tokens", "state", "webhooks"],
     "VALUE": ["1"],
@@ -66,6 +66,7 @@ ARGUMENTS = {
     "COMMAND": ["poll"],
     "SCHEDULE": ["default"],
     "JOB": ["01a1e1b0"],
+    "DELIVERY": ["01a1e1b0"],
 }
 
 

@@ -159,6 +159,20 @@ SCENARIOS = {
             "ductile run --help",
         ),
     ),
+    "a_new_plugin": Scenario(
+        nothing,
+        (
+            "ductile plugin new greet --dry-run",
+            "ductile plugin new greet --lang sh --dir plugins",
+            "ductile plugin test plugins/greet",
+            "ductile plugin test plugins/greet --json",
+            "ductile plugin test plugins/greet --command dance",
+            "ductile plugin new greet --dir plugins",
+            "ductile plugin new crab --lang rust --json --dry-run",
+            "ductile plugin new 9lives",
+            "ductile plugin test --help",
+        ),
+    ),
     "unknown_command": Scenario(
         nothing,
         (
@@ -207,6 +221,17 @@ SCENARIOS = {
         a_config(
             "plugins:\n  echo: {}\nroutes:\n  - from: echo\n    event_type: echo.said\n    to: ecko\n"
             "pipelines:\n  - name: p\n    on: x\n    steps:\n      - uses: other\n"
+        ),
+        (CHECK,),
+    ),
+    "bad_steps": Scenario(
+        a_config(
+            "plugins:\n  echo: {}\npipelines:\n  - name: p\n    on: x\n    steps:\n      - uses: echo\n"
+            "        if:\n          all:\n            - {path: paylod.size, op: gt, value: 5}\n"
+            "            - {path: payload.size, op: gt, value: [5]}\n"
+            "            - {path: payload.name, op: regex, value: 'order-('}\n"
+            "        with:\n          text: 'Dear {payload.name'\n          meta: {kind: '{event.type}'}\n"
+            "        baggage:\n          customer.id: '{payload.id}'\n          ductile_plugin: payload.id\n"
         ),
         (CHECK,),
     ),

@@ -134,6 +134,9 @@ def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
         assert place.said("job", "wait", second)["submitted_detail"] == "hourly"
         history = place.said("schedule", "history", "echo")["occurrences"]
         assert [row["job_id"] for row in history] == [second, first["job_id"]]
+        account = place.said("schedule", "history", "echo")["account"]
+        assert (account["complete"], account["gaps"]) == (True, [])
+        assert "Accounted without a gap from 20" in place.ductile("schedule", "history", "echo").out
         assert place.said("schedule", "pause", "echo", "--dry-run")["paused"] is False
         assert place.said("schedule", "pause", "echo")["paused"] is True
         assert place.said("schedule", "next")["occurrences"] == []
@@ -309,7 +312,7 @@ def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
         beginning = next(each for each in (root[:8], again[:8]) if len(_like(each, root, child, again)) > 1)
         refused = place.said("job", "show", beginning, status=1)
         assert set(refused["error"]["details"]["job_ids"]) >= _like(beginning, root, child, again)
-        assert place.said("job", "show", root[:7], status=1)["error"]["code"] == "not_found"
+        assert place.said("job", "show", root[:3], status=1)["error"]["code"] == "not_found"
 
 
 def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -378,6 +381,9 @@ def test_who_waits_hears_of_an_end_whoever_brings_it(tmp_path: Path, ending: tup
             stdout=subprocess.PIPE,
             text=True,
         )
+        # The daemon has it on its list: from here on only the end of the job can answer it in time.
+        while not place.said("status")["daemon"]["waiting_callers"]:
+            assert waiting.poll() is None
         assert place.ductile(*ending, *([queued] if ending[0] == "job" else [])).status == 0
         out, _ = waiting.communicate(timeout=PATIENCE)
         assert json.loads(out)["status"] == "dead"

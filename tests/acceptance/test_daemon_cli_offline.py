@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,83 @@ def test_run_leads_to_what_routes_say(tmp_path: Path) -> None:
     assert place.ductile("run", "source").status == 0
     jobs = place.said("job", "list", "--status", "succeeded")["jobs"]
     assert [(job["plugin"], job["submitted_by"]) for job in jobs] == [("echo", "route"), ("source", "cli")]
+
+
+def test_a_plugin_is_initialised_before_its_first_job(tmp_path: Path) -> None:
+    """ENGINE 13: without a daemon too, for the job itself and for what it leads to, and once."""
+    routes = "routes:\n  - {from: source, event_type: made, to: after}\n"
+    place = a_place(tmp_path, f"  source: {{}}\n  after: {{}}\n{routes}")
+    made = {"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]}
+    for name, answer in (("source", made), ("after", {"status": "ok", "result": "seen"})):
+        manifest = place.plugin(name, answering(answer)) / "manifest.yaml"
+        manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
+    for _ in range(2):
+        assert place.ductile("run", "source").status == 0
+    ran = [(row["plugin"], row["command"]) for row in place.said("logs")["logs"][::-1]]
+    first = [("source", "init"), ("source", "poll"), ("after", "init"), ("after", "handle")]
+    assert ran == [*first, ("source", "poll"), ("after", "handle")]
+
+
+def test_a_failed_init_holds_nothing_up(tmp_path: Path) -> None:
+    """ENGINE 13: failure marks, it does not block."""
+    place = a_place(tmp_path, "  sulky: {}\n")
+    script = (
+        "#!/bin/sh\ncat >/dev/null\n"
+        'test "$DUCTILE_COMMAND" = init && { echo \'{"status": "error", "error": "no"}\'; exit; }\n'
+        'echo \'{"status": "ok", "result": "all the same"}\'\n'
+    )
+    manifest = place.plugin("sulky", script) / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
+    assert place.ductile("run", "sulky").out == "all the same\n"
+    assert [row["status"] for row in place.said("logs", "sulky")["logs"]] == ["succeeded", "failed"]
+
+
+def test_a_run_records_its_configuration(tmp_path: Path) -> None:
+    """SPEC 10: every load that a job ran by is recorded, with where it came from."""
+    place = a_place(tmp_path)
+    assert place.ductile("run", "echo").status == 0
+    store = sqlite3.connect(place.config.parent / "data" / "state.db")
+    assert store.execute("SELECT origin FROM config_snapshots").fetchall() == [("run",)]
+    store.close()
+
+
+def test_a_list_of_a_plugin_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+    """SPEC 11: an empty list would say that nothing ran; the nearest name is told."""
+    place = a_place(tmp_path)
+    for words in (
+        ("job", "list", "--plugin", "ecko"),
+        ("logs", "ecko"),
+        ("queue", "list", "--plugin", "ecko"),
+        ("queue", "purge", "ecko"),
+        ("schedule", "list", "ecko"),
+        ("schedule", "next", "ecko"),
+        ("schedule", "history", "ecko"),
+    ):
+        error = place.said(*words, status=1)["error"]
+        assert (error["code"], error["hint"]) == ("not_found", "did you mean echo?"), words
+
+
+def test_a_plugin_that_is_gone_is_known_by_what_it_did(tmp_path: Path) -> None:
+    """SPEC 11: its jobs and its log can be asked for as before."""
+    place = a_place(tmp_path, "  broken: {}\n")
+    place.plugin("broken", BROKEN)
+    job_id = a_failed_job(place)
+    place.config.write_text(place.config.read_text().replace("  broken: {}\n", ""))
+    assert [job["job_id"] for job in place.said("job", "list", "--plugin", "broken")["jobs"]] == [job_id]
+    assert [row["job_id"] for row in place.said("logs", "broken")["logs"]] == [job_id]
+
+
+def test_a_job_is_found_by_its_beginning_when_only_the_log_has_it(tmp_path: Path) -> None:
+    """SPEC 4.9, 11: as if its row were still in the queue; with dashes or without."""
+    place = a_place(tmp_path)
+    job_id = place.said("run", "echo")["job_id"]
+    store = sqlite3.connect(place.config.parent / "data" / "state.db")
+    store.execute("DELETE FROM job_queue")  # what retention does after a day
+    store.commit()
+    store.close()
+    for typed in (job_id[:7], job_id[:13], job_id.replace("-", "")[:20]):
+        assert place.said("job", "show", typed)["job_id"] == job_id
+    assert place.said("job", "show", job_id[:3], status=1)["error"]["code"] == "not_found"
 
 
 def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> None:

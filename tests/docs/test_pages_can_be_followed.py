@@ -36,6 +36,14 @@ def test_the_tutorial_ends_with_an_active_and_sealed_plugin(tmp_path: Path) -> N
     assert "warning" not in checked
 
 
+def test_the_webhook_of_the_tutorial_runs_a_delivery_once(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "tutorials" / "first-webhook.md"
+    *_, repeated, listed, _stopped = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
+    (job,) = json.loads(listed)["jobs"]
+    assert (job["plugin"], job["submitted_by"]) == ("chime", "webhook")
+    assert job["job_id"] in repeated
+
+
 def test_the_readme_s_plugin_is_a_plugin_and_answers(tmp_path: Path) -> None:
     """The ten lines on the first screen pass `plugin check` and speak the protocol."""
     reader = a_reader(tmp_path)

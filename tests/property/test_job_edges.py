@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from builders.jobs import START, a_job, failed, ok, some_dice, some_rules, timed_out
 from ductile.core.jobs import EDGES, TERMINAL, Job, JobStatus, Reason, Transition
 from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
-from ductile.core.settlement import SettleView, settle
+from ductile.core.settle import settle
+from ductile.core.settlement import SettleView
 
 HAPPENINGS: dict[str, Outcome] = {
     "ok": ok(),

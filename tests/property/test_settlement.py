@@ -23,7 +23,8 @@ from ductile.core.outcomes import (
     TimedOut,
 )
 from ductile.core.rules import FactRule
-from ductile.core.settlement import Settlement, SettleView, settle
+from ductile.core.settle import settle
+from ductile.core.settlement import Settlement, SettleView
 
 RULES = some_rules(
     a_route(), a_route(to="other"), facts={"source": (FactRule(command="poll", fact_type="seen"),)}

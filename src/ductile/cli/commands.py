@@ -5,6 +5,7 @@ Nothing is imported that a command needs to run; a row names the function as tex
 
 from __future__ import annotations
 
+from ductile.cli.access_commands import TOKEN, WEBHOOK
 from ductile.cli.engine_commands import JOB, PLUGIN_RUN, QUEUE, SCHEDULE, SYSTEM
 from ductile.cli.grammar import (
     CONFIG,
@@ -20,6 +21,8 @@ from ductile.cli.grammar import (
     Option,
     ShortForm,
 )
+from ductile.cli.pipeline_commands import EVENT, PIPELINE
+from ductile.cli.plugin_commands import PLUGIN_AUTHORING
 
 __all__ = [
     "CONFIG",
@@ -102,7 +105,7 @@ NOUNS = (
     ),
     Noun(
         "plugin",
-        "run a plugin; see which there are, and whether they can run",
+        "run, inspect, write and test plugins",
         (
             PLUGIN_RUN,
             Action("list", "list the plugins: active, disabled, refused, available", "plugin:list_all"),
@@ -122,11 +125,16 @@ NOUNS = (
                     ),
                 ),
             ),
+            *PLUGIN_AUTHORING,
         ),
     ),
+    PIPELINE,
     JOB,
     QUEUE,
     SCHEDULE,
+    EVENT,
+    WEBHOOK,
+    TOKEN,
 )
 
 VERSION_ACTION = Action("version", "show the version", "version:show")

@@ -88,7 +88,10 @@ def _refused_as_json(plugin: PluginInstance) -> JsonObject:
 
 
 def lock(call: Call) -> Answer:
-    done = lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run"))
+    return lock_answer(lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run")))
+
+
+def lock_answer(done: Lock) -> Answer:
     return Answer(
         data={
             "path": str(done.path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+from ductile.cli.operating_commands import SYSTEM_CARE, job_explain, schedule_explain
 
 _LIMIT = Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER")
 _CURSOR = Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT")
@@ -73,6 +74,30 @@ SYSTEM = Noun(
             about="One line for each execution, the latest at the end; with -v also what it wrote to stderr. "
             "With --follow and --json together, each line is a JSON object.",
         ),
+        *SYSTEM_CARE,
+        Action(
+            "watch",
+            "watch what runs, waits and happens, and lend a hand, in the terminal",
+            "watching:watch",
+            about="Keys: Tab moves between the tables, Enter shows a job, c cancels it, t retries what ended "
+            "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
+            "extra `tui`.",
+        ),
+        Action(
+            "unit",
+            "print a systemd unit for this configuration",
+            "unit:print_unit",
+            options=(Option(("--user",), "the user it runs as (default ductile)", "NAME"),),
+            about="Put it under /etc/systemd/system. It says what to do before the first start, restarts "
+            "after every crash but not for a configuration that cannot be used, and takes away what a daemon "
+            "does not need.",
+        ),
+        Action(
+            "completion",
+            "print a script that completes commands in your shell",
+            "completion:print_script",
+            arguments=(Argument("SHELL", "bash, zsh or fish"),),
+        ),
     ),
 )
 
@@ -96,6 +121,7 @@ JOB = Noun(
             ),
         ),
         Action("show", "show everything about one job", "job:show", arguments=(_JOB_ID,)),
+        job_explain(_JOB_ID),
         Action("tree", "show a job and all that it led to", "job:tree", arguments=(_JOB_ID,)),
         Action("logs", "show what each execution of a job printed", "job:logs", arguments=(_JOB_ID,)),
         Action(
@@ -118,7 +144,17 @@ JOB = Noun(
             "put a failed or dead job back on the queue, with fresh attempts",
             "job:retry",
             arguments=(_JOB_ID,),
-            options=(DRY_RUN,),
+            options=(
+                Option(
+                    ("--from-step",),
+                    "of a pipeline run: begin a new run at this step instead, by the pipeline as it is now",
+                    "PATH",
+                ),
+                DRY_RUN,
+            ),
+            about="A pipeline run is taken up where it failed, by the graph that it began with; its steps "
+            "that succeeded are not run again. With --from-step the step gets what it was given then, and "
+            "what branches beside it made is kept.",
         ),
     ),
 )
@@ -163,6 +199,7 @@ SCHEDULE = Noun(
             arguments=(_PLUGIN, _SCHEDULE_ID),
             options=(_LIMIT, _CURSOR),
         ),
+        schedule_explain(_PLUGIN, _SCHEDULE_ID),
         Action(
             "pause",
             "let a schedule rest until it is resumed",
@@ -199,9 +236,11 @@ PLUGIN_RUN = Action(
         Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON"),
         Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION"),
         Option(("--dedupe-key",), "do not run again what succeeded under this key", "KEY"),
+        Option(("--state-webhook-url",), "tell this URL whenever the job changes its state", "URL"),
         Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
+        Option(("--request",), "for authors: run it with exactly this request, outside any queue", "FILE"),
         DRY_RUN,
     ),
     about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
-    "Exit status 0 if the job succeeded, 1 if it did not.",
+    "Exit status 0 if the job succeeded, 1 if it did not. With --request, PLUGIN may be a directory.",
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon, present
+from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable
 from ductile.cli.wording import (
     JOB_HEADERS,
@@ -77,9 +78,24 @@ def cancel(call: Call) -> Answer:
 
 
 def retry(call: Call) -> Answer:
+    if call.optional("from_step") is not None:
+        return _retry_from_step(call)
     done = ask(call, "job.retry", {"job_id": call.text("JOB"), "dry_run": call.switch("dry_run")})
     what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
     return Answer(data=done, text=lambda _: f"{done['job_id']} {what}.")
+
+
+def _retry_from_step(call: Call) -> Answer:
+    given = {
+        "job_id": call.text("JOB"),
+        "step": call.optional("from_step"),
+        "dry_run": call.switch("dry_run"),
+    }
+    done = ask(call, "job.rerun", given)
+    where = f"{done['pipeline']} from {done['from_step']}"
+    if done.get("dry_run"):
+        return Answer(data=done, text=lambda _: f"Would run {where} again, as {done['retries']} had it.")
+    return Answer(data=done, text=lambda _: f"{done['job_id']} runs {where}.")
 
 
 def _wait_status(job: Said) -> Exit:
@@ -117,6 +133,8 @@ def _show_text(job: Said, screen: Screen) -> str:
     if job["result"] is not None:
         shown = job["result"].get("result", job["result"])
         lines += section("Result", indented(value_text(shown)), screen)
+    if job.get("steps"):
+        lines += section("Steps", steps_table(job["steps"], screen), screen)
     if job["executions"]:
         lines += section("Executions", _executions_text(job["executions"], screen), screen)
     rows = [
@@ -170,7 +188,8 @@ def _exit_text(row: Said) -> str:
 
 def _tree_lines(node: Said, screen: Screen, before: str = "", child_before: str = "") -> list[str]:
     word, error = status_word(node["status"], screen), telling_error(node)
-    line = f"{before}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
+    step = f"[{printable(node['step'])}] " if node["step"] else ""
+    line = f"{before}{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
     lines = [f"{line}  {printable(error).replace(chr(10), ' ')}" if error else line]
     *others, last = node["children"] or [None]
     for child in others:

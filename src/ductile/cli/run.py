@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
+from ductile.cli.json_argument import json_object
 from ductile.cli.screen import printable
 from ductile.cli.wording import indented, moment, telling_error, value_text
 from ductile.control.client import converse
-from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError, UsageError
+from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
 
@@ -24,11 +24,16 @@ _ENDED = ("succeeded", "failed", "dead")
 
 
 def run(call: Call) -> Answer:
+    if call.optional("request") is not None:
+        from ductile.cli.authoring import try_request  # noqa: PLC0415 - authors only
+
+        return try_request(call)
     given: JsonObject = {
         "plugin": call.text("PLUGIN"),
         "command": call.optional("COMMAND"),
-        "payload": _payload(call.optional("payload")),
+        "payload": json_object(call.optional("payload"), "payload"),
         "dedupe_key": call.optional("dedupe_key"),
+        "state_webhook_url": call.optional("state_webhook_url"),
     }
     if call.switch("dry_run"):
         tried = ask(call, "plugin.run", given | {"dry_run": True})
@@ -38,12 +43,13 @@ def run(call: Call) -> Answer:
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
     connection = find_daemon(call)
     if connection is None:
-        return _answer(_run_here(call, given), daemon_runs=False)
+        return outcome(run_here(call, "plugin.run", given), daemon_runs=False)
     submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
-    return _answer(_wait(call, str(submitted["job_id"])), daemon_runs=True)
+    return outcome(wait_for(call, str(submitted["job_id"])), daemon_runs=True)
 
 
-def _wait(call: Call, job_id: str) -> Said:
+def wait_for(call: Call, job_id: str) -> Said:
+    """The job when it has ended, or as it stands when the time is up."""
     waiting = {"job_id": job_id, "timeout": call.optional("timeout")}
     try:
         return ask_daemon(call, "job.wait", waiting, timeout=None)
@@ -54,17 +60,25 @@ def _wait(call: Call, job_id: str) -> Said:
         raise
 
 
-def _run_here(call: Call, given: JsonObject) -> Said:
+def run_here(
+    call: Call, operation: str, given: JsonObject, ended: Callable[[JsonObject], None] = lambda _job: None
+) -> Said:
+    """Submit a job by this operation and run it in this process, with what it leads to."""
     import asyncio  # noqa: PLC0415 - 60 ms that a running daemon spares
 
     from ductile.app import run_without_daemon  # noqa: PLC0415
     from ductile.operations.parameters import optional_duration  # noqa: PLC0415
 
     patience = optional_duration({"timeout": call.optional("timeout")}, "timeout")
-    return asyncio.run(run_without_daemon(call.config, call.environ, present(given), patience=patience))
+    return asyncio.run(
+        run_without_daemon(
+            call.config, call.environ, operation, present(given), patience=patience, ended=ended
+        )
+    )
 
 
-def _answer(job: Said, *, daemon_runs: bool) -> Answer:
+def outcome(job: Said, *, daemon_runs: bool) -> Answer:
+    """The result of a job that succeeded; for one that did not, why, and status 1."""
     if job["status"] == "succeeded":
         return Answer(data=job, text=lambda screen: _result_text(job, screen))
     return Answer(
@@ -103,40 +117,8 @@ def _failure_text(job: Said, screen: Screen, *, daemon_runs: bool) -> str:
 def _hint(job: Said, *, ended: bool, daemon_runs: bool) -> str:
     job_id = job["job_id"]
     if ended:
-        return f"ductile job show {job_id}"
+        return f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
     if daemon_runs:
         return f"ductile job wait {job_id}"
     when = f" at {moment(job['next_retry_at'])}" if job["next_retry_at"] else ""
     return f"it is tried again{when} by the daemon, once one runs: ductile system start"
-
-
-def _payload(text: str | None) -> JsonObject | None:
-    """A JSON object: written out, from a file, or from standard input."""
-    if text is None:
-        return None
-    source, content = _content(text)
-    try:
-        payload = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
-            hint="""write an object, for example --payload '{"name": "Ada"}'""",
-        ) from None
-    except RecursionError:
-        raise UsageError(f"{source} nests too deep") from None
-    if not isinstance(payload, dict):
-        raise UsageError(f"{source} has to be a JSON object", hint='wrap it: {"value": ...}')
-    return payload
-
-
-def _content(text: str) -> tuple[str, str]:
-    try:
-        if text == "-":
-            return "standard input", sys.stdin.read()
-        if text.startswith("@"):
-            return text[1:], Path(text[1:]).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{text[1:]} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{text[1:] or 'standard input'} is not UTF-8 text") from None
-    return "the payload", text

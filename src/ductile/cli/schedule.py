@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, ask_daemon
-from ductile.cli.wording import moment, span
+from ductile.cli.wording import count, moment, span
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
@@ -100,8 +100,28 @@ def _history_text(found: Said, screen: Screen) -> str:
             for row in found["occurrences"]
         ],
     )
-    more = found["next_cursor"]
-    return f"{table}\n\nThere are more: --cursor {more}" if more else table
+    parts = [table, _account_text(found["account"], screen)]
+    if more := found["next_cursor"]:
+        parts.append(f"There are more: --cursor {more}")
+    return "\n\n".join(parts)
+
+
+def _account_text(account: Said, screen: Screen) -> str:
+    """Whether every due instant among these is accounted for."""
+    if account["complete"] is None:
+        return f"Not checked for gaps: {account['about']}."
+    span_of_it = f"from {moment(account['from'])} to {moment(account['to'])}"
+    if account["complete"]:
+        return f"Accounted without a gap {span_of_it}."
+    lines = [screen.style("red", f"There are gaps {span_of_it}:")]
+    return "\n".join([*lines, *(f"  {_gap_text(gap)}" for gap in account["gaps"])])
+
+
+def _gap_text(gap: Said) -> str:
+    where = moment(gap["from"])
+    if gap["to"] != gap["from"]:
+        where = f"{where} to {moment(gap['to'])}"
+    return f"{where}: {count(gap['expected'], 'occurrence')} due, {gap['found']} accounted for"
 
 
 def _about(row: Said) -> str:

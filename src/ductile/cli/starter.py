@@ -59,6 +59,7 @@ def _text(starter: Starter, named: str, screen: Screen) -> str:
             "Next:",
             "",
             f"  ductile run echo --config {place}",
+            f"""  ductile pipeline run hello --payload '{{"name": "Ada"}}' --config {place}""",
             f"  ductile system start --config {place}",
         ]
     )

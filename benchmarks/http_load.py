@@ -1,0 +1,89 @@
+"""A small load generator, run as a process: `python -m benchmarks.http_load PORT TOKEN SECONDS`.
+
+Each of 64 connections sends a request as soon as the one before is answered. Prints the rate and latencies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+CONNECTIONS = 64
+_BODY = b'{"payload": {"name": "Ada", "number": 7}}'
+
+
+class _Caller(asyncio.Protocol):
+    """One connection. An answer is complete when as much has come as its length says."""
+
+    def __init__(self, request: bytes, latencies: list[float], deadline: float) -> None:
+        self._request = request
+        self._latencies = latencies
+        self._deadline = deadline
+        self._received = b""
+        self._sent_at = 0.0
+        self._transport: asyncio.Transport | None = None
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        assert self._transport is not None
+        self._received = b""
+        self._sent_at = time.perf_counter()
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        if not found or len(body) < _length(head):
+            return
+        assert head.startswith(b"HTTP/1.1 202"), head
+        now = time.perf_counter()
+        self._latencies.append(now - self._sent_at)
+        if now < self._deadline:
+            self._send()
+        else:
+            assert self._transport is not None
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(exc)
+
+
+def _length(head: bytes) -> int:
+    _, _, rest = head.partition(b"content-length: ")
+    return int(rest.split(b"\r\n", 1)[0])
+
+
+async def load(port: int, token: str, seconds: float) -> dict[str, float]:
+    request = (
+        f"POST /plugin/sleeper/poll HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(_BODY)}\r\n\r\n"
+    ).encode() + _BODY
+    latencies: list[float] = []
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+    callers = []
+    for _ in range(CONNECTIONS):
+        _, caller = await loop.create_connection(
+            lambda: _Caller(request, latencies, began + seconds), "127.0.0.1", port
+        )
+        callers.append(caller)
+    await asyncio.gather(*(caller.ended for caller in callers))
+    took = time.perf_counter() - began
+    latencies.sort()
+    return {
+        "rate": len(latencies) / took,
+        "p50_ms": latencies[len(latencies) // 2] * 1000,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(load(int(sys.argv[1]), sys.argv[2], float(sys.argv[3])))))

@@ -1,0 +1,86 @@
+"""The rows of the table that are about who comes in and who is told: webhook, token."""
+
+from __future__ import annotations
+
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+
+WEBHOOK = Noun(
+    "webhook",
+    "see and try the webhooks that come in, follow those that go out",
+    (
+        Action(
+            "list",
+            "list the endpoints: their paths, what they start, how they are signed",
+            "webhook:list_all",
+        ),
+        Action(
+            "send",
+            "send a signed request to an endpoint of this daemon, to try it",
+            "webhook:send",
+            arguments=(Argument("NAME", "name or path of the endpoint"),),
+            options=(
+                Option(("--payload",), "the body: JSON, @FILE, or - for standard input (default {})", "JSON"),
+                Option(("--delivery",), "the delivery's id; the same one again is a redelivery", "ID"),
+                DRY_RUN,
+            ),
+            about="Signs the body with the endpoint's secret as its sender would, and posts it to "
+            "webhooks.listen. Exit status 0 if it was accepted.",
+        ),
+        Action(
+            "deliveries",
+            "list the state webhooks that were sent or wait to be, newest first",
+            "webhook:deliveries",
+            options=(
+                Option(("--job",), "only those of this job", "JOB"),
+                Option(("--status",), "pending, delivered or dropped", "STATUS"),
+                Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER"),
+                Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT"),
+            ),
+            about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
+        ),
+        Action(
+            "resend",
+            "send a state webhook again that was delivered or dropped",
+            "webhook:resend",
+            arguments=(Argument("DELIVERY", "id of the delivery"),),
+            options=(DRY_RUN,),
+            about="With the same id and body, and with fresh attempts.",
+        ),
+    ),
+)
+
+TOKEN = Noun(
+    "token",
+    "make, list and revoke API tokens and shared secrets",
+    (
+        Action(
+            "create",
+            "make a token, and show its value this once",
+            "token:create",
+            arguments=(Argument("NAME", "what it is called in logs and in `secret_ref`"),),
+            options=(
+                Option(
+                    ("--scopes",),
+                    "what its holder may do, such as jobs:ro,plugin:rw; without scopes it is a secret for "
+                    "signatures and opens nothing",
+                    "LIST",
+                ),
+                Option(("--stdin",), "take the value from standard input instead of drawing one"),
+                DRY_RUN,
+            ),
+            about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "
+            "scopes/NAME.json, and the seal of these files is renewed; they have to be as they were sealed. "
+            "`ductile reload` puts it into force.",
+        ),
+        Action("list", "list tokens and secrets, without their values", "token:list_all"),
+        Action(
+            "revoke",
+            "take a token away: its entry, its value and its scopes",
+            "token:revoke",
+            arguments=(Argument("NAME", "name of the token"),),
+            options=(DRY_RUN,),
+            about="Refused while a webhook needs it, or if nobody could use the API any more. "
+            "`ductile reload` puts it into force.",
+        ),
+    ),
+)

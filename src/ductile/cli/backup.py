@@ -1,0 +1,113 @@
+"""`ductile system backup` and `ductile system restore`: on the files, beside a daemon or without one."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.app import store_files
+from ductile.cli.answers import Answer, Call
+from ductile.cli.wording import count, moment
+from ductile.config.load import Seal
+from ductile.operations import restore as restoring
+from ductile.operations.backup import Progress, Wanted, parse_scopes
+from ductile.operations.backup import back_up as write_backup
+from ductile.operations.configuration import open_configuration
+
+if TYPE_CHECKING:
+    from ductile.cli.daemon import Said
+    from ductile.cli.screen import Screen
+
+_MIB = 1024 * 1024
+
+
+def back_up(call: Call) -> Answer:
+    path = Path(call.text("FILE|DIR")).expanduser().absolute()
+    if call.switch("verify"):
+        found: Said = restoring.verify(path, store_files(), _progress(call))
+        return Answer(data=found, text=lambda screen: _verified_text(found, screen))
+    wanted = Wanted(
+        target=path,
+        scopes=parse_scopes(call.optional("scope")),
+        secrets=call.switch("secrets"),
+        now=datetime.now(UTC),
+        dry_run=call.switch("dry_run"),
+    )
+    # What is backed up need not be what was sealed: a broken seal is worth keeping as it is.
+    opened = open_configuration(call.config, call.environ, seal=Seal.IGNORE)
+    done: Said = write_backup(opened, wanted, store_files(), _progress(call))
+    return Answer(data=done, text=lambda screen: _backup_text(done, screen))
+
+
+def restore(call: Call) -> Answer:
+    to = call.optional("to")
+    done: Said = restoring.restore(
+        Path(call.text("FILE")).expanduser().absolute(),
+        None if to is None else Path(to).expanduser().absolute(),
+        store_files(),
+        _progress(call),
+        dry_run=call.switch("dry_run"),
+    )
+    return Answer(data=done, text=lambda screen: _restore_text(done, screen))
+
+
+def _progress(call: Call) -> Progress:
+    """On a terminal a line that changes, elsewhere nothing: it is not what was asked for."""
+    if call.json or not sys.stderr.isatty():
+        return _keep_quiet
+    return _show_progress
+
+
+def _keep_quiet(what: str, done: int, of: int) -> None:
+    """A program that reads our output has no use for it."""
+
+
+def _show_progress(what: str, done: int, of: int) -> None:
+    share = 100 if of == 0 else 100 * done // of
+    end = "\r\x1b[K" if done >= of else ""
+    sys.stderr.write(f"\r\x1b[K{what}: {share}%{end}")
+    sys.stderr.flush()
+
+
+def _backup_text(done: Said, screen: Screen) -> str:
+    parts = ", ".join(f"{count(files, 'file')} of {scope}" for scope, files in done["files"].items())
+    size = f"{done['bytes'] / _MIB:.1f} MiB"
+    begin = "Would write" if done["dry_run"] else "Wrote"
+    lines = [f"{begin} {screen.place(done['path'])}: {parts}; {size} before compression."]
+    return "\n".join([*lines, *_left_out_lines(done, screen), *_secret_lines(done, screen)])
+
+
+def _left_out_lines(done: Said, screen: Screen) -> list[str]:
+    return [f"{screen.style('yellow', 'left out:')} {screen.place(path)}" for path in done["left_out"]]
+
+
+def _secret_lines(done: Said, screen: Screen) -> list[str]:
+    if not done["secrets"]:
+        return []
+    return [f"{screen.style('yellow', 'warning:')} it holds secrets in the clear; keep it where they may be."]
+
+
+def _verified_text(found: Said, screen: Screen) -> str:
+    store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
+    return (
+        f"{screen.style('green', 'ok:')} {count(found['files'], 'file')}{store}, "
+        f"made {moment(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
+    )
+
+
+def _restore_text(done: Said, screen: Screen) -> str:
+    begin = "Would restore" if done["dry_run"] else "Restored"
+    lines = [f"{begin} {count(done['files'], 'file')} to {screen.place(done['directory'])}."]
+    lines += [
+        f"{screen.style('yellow', 'lay elsewhere:')} {row['from']} is now {screen.place(row['to'])}"
+        for row in done["outside"]
+    ]
+    lines += [
+        f"{screen.style('yellow', 'not in the backup:')} {path}; put it back yourself"
+        for path in done["left_out"]
+    ]
+    if done["config"] is not None:
+        lines.append(f"Next: ductile config check --config {screen.place(done['config'])}")
+    return "\n".join(lines)

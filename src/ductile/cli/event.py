@@ -1,0 +1,86 @@
+"""`ductile event …`"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask, ask_daemon
+from ductile.cli.json_argument import json_object
+from ductile.cli.screen import printable, screen_for
+from ductile.cli.wording import moment
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+
+#: Asked again and again, so that a daemon that died is noticed; what is new is answered at once.
+_FOLLOW_FOR = "60s"
+
+
+def send(call: Call) -> Answer:
+    given: JsonObject = {
+        "type": call.text("TYPE"),
+        "payload": json_object(call.optional("payload"), "payload"),
+        "dedupe_key": call.optional("dedupe_key"),
+        "dry_run": call.switch("dry_run"),
+    }
+    done = ask(call, "event.send", given)
+    return Answer(data=done, text=lambda _: _sent_text(done))
+
+
+def tail(call: Call) -> Answer:
+    found = ask(call, "ledger.tail", {"limit": call.number("limit")})
+    if not call.switch("follow"):
+        return Answer(data=found, text=lambda screen: _tail_text(found, screen))
+    _follow(call, found)
+    return Answer(data=None)
+
+
+def _follow(call: Call, found: Said) -> None:
+    """Until the daemon stops or somebody presses Ctrl-C."""
+    _print(call, found["events"])
+    after = max((row["seq"] for row in found["events"]), default=found["highest"])
+    while True:
+        given = {"after": after, "timeout": _FOLLOW_FOR}
+        news = ask_daemon(call, "ledger.follow", given, timeout=None)
+        _print(call, news["events"])
+        after = max((row["seq"] for row in news["events"]), default=after)
+        if news["stopping"]:
+            return
+
+
+def _print(call: Call, rows: list[Said]) -> None:
+    screen = screen_for(call.out, call.environ)
+    for row in rows:
+        line = json.dumps(row, ensure_ascii=False) if call.json else _line(row, screen)
+        print(line, file=call.out, flush=True)
+
+
+def _sent_text(done: Said) -> str:
+    if done.get("dry_run"):
+        return "\n".join(f"Would start {target}." for target in done["would_start"]) or _NOBODY
+    lines = [f"Started {one['target']}: {one['job_id']}" for one in done["started"]]
+    lines += [f"Not again {one['target']}: it is {one['job_id']}" for one in done["deduplicated"]]
+    lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
+    return printable("\n".join(lines)) or _NOBODY
+
+
+_NOBODY = "Nothing waits for such an event from `cli`."
+
+
+def _tail_text(found: Said, screen: Screen) -> str:
+    return "\n".join(_line(row, screen) for row in found["events"]) or "Nothing has happened yet."
+
+
+def _line(row: Said, screen: Screen) -> str:
+    data = {name: value for name, value in row["data"].items() if name != "verdict"}
+    told = "  ".join(f"{name}={_short(value)}" for name, value in data.items() if value is not None)
+    line = f"{moment(row['at'])}  {screen.style('bold', row['kind'])}  {row['job_id'] or '-'}  {told}"
+    return line.rstrip()
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(text).replace("\n", " ")

@@ -1,0 +1,88 @@
+"""`ductile job explain` and `ductile schedule explain`: one sentence, the evidence, what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask
+from ductile.cli.screen import printable
+from ductile.cli.wording import facts, moment, section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ductile.cli.screen import Screen
+
+_LONGEST = 300
+
+
+def job(call: Call) -> Answer:
+    found = ask(call, "job.explain", {"job_id": call.text("JOB")})
+    return Answer(data=found, text=lambda screen: _job_text(found, screen))
+
+
+def schedule(call: Call) -> Answer:
+    given = {"plugin": call.text("PLUGIN"), "schedule": call.optional("SCHEDULE")}
+    found = ask(call, "schedule.explain", given)
+    return Answer(data=found, text=lambda screen: _schedule_text(found, screen))
+
+
+def _job_text(found: Said, screen: Screen) -> str:
+    lines = [screen.style("bold", printable(found["verdict"]))]
+    lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), screen)
+    lines += _list_of("What happened", found["evidence"], screen)
+    if saw := _saw_lines(found["saw"]):
+        lines += section("What it saw", "\n".join(saw), screen)
+    if found["compared_with"]:
+        title = f"What differs from the last good run, {found['compared_with']}"
+        rows = [_difference(row) for row in found["differences"]]
+        lines += _list_of(title, rows or ["Nothing that is recorded."], screen)
+    lines += _list_of("What to do", found["advice"], screen)
+    return "\n".join(lines)
+
+
+def _schedule_text(found: Said, screen: Screen) -> str:
+    lines = [screen.style("bold", printable(found["verdict"]))]
+    lines += _list_of("Evidence", found["evidence"], screen)
+    lines += _list_of("What to do", found["advice"], screen)
+    return "\n".join(lines)
+
+
+def _list_of(title: str, rows: Sequence[str], screen: Screen) -> list[str]:
+    body = "\n".join(f"  {printable(row).replace(chr(10), ' ')}" for row in rows)
+    return section(title, body, screen) if rows else []
+
+
+def _chain_lines(chain: Sequence[Said]) -> list[str]:
+    lines = []
+    for depth, link in enumerate(chain):
+        known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
+        about = f" ({known})" if known else ""
+        lines.append(f"  {'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{printable(link['what'])}{about}")
+    return lines
+
+
+def _saw_lines(saw: Said) -> list[str]:
+    event = saw["event"]
+    loaded = f" (loaded {moment(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    return facts(
+        (
+            ("payload", _short(saw["payload"])),
+            ("event", f"{event['type']} from {event['source']}" if event else None),
+            ("context", _short(saw["context"])),
+            ("config", f"{saw['config']}{loaded}" if saw["config"] else None),
+        )
+    )
+
+
+def _short(value: object) -> str | None:
+    if value is None:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _difference(row: Said) -> str:
+    return f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}"

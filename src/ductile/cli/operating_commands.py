@@ -1,0 +1,78 @@
+"""The rows of the table that look after an installation: doctor, selfcheck, explain, backup, restore."""
+
+from __future__ import annotations
+
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Option
+
+SYSTEM_CARE = (
+    Action(
+        "doctor",
+        "look at everything there is, and say what is wrong and what mends it",
+        "doctor:doctor",
+        about="Configuration and seal, permissions, plugins and their health, listeners, clock, disk, "
+        "store, breakers, schedules, failed jobs, receivers of state webhooks. Works without a daemon as "
+        "well, and with a configuration that cannot be loaded. With -v what is well is told too. Exit "
+        "status 1 if something is wrong; a warning is 0.",
+    ),
+    Action(
+        "selfcheck",
+        "check that the store keeps its own rules",
+        "doctor:selfcheck",
+        about="Reads every row, beside the running daemon or without one. With -v every rule is told. "
+        "Exit status 1 if one is broken: that is a defect of Ductile, or somebody else has written to the "
+        "store.",
+    ),
+    Action(
+        "backup",
+        "write configuration, store and plugins to one archive, also while the daemon runs",
+        "backup:back_up",
+        arguments=(Argument("FILE|DIR", "the archive to write, or the directory to put it into"),),
+        options=(
+            Option(
+                ("--scope",), "only these parts, with commas: config, state, plugins (default all)", "PARTS"
+            ),
+            Option(("--secrets",), "include the files of environment variables, which hold the secrets"),
+            Option(("--verify",), "check the archive instead: every hash, and that its store opens"),
+            DRY_RUN,
+        ),
+        about="The store is copied as it is at one instant, whatever is written meanwhile. The archive is "
+        "readable by its owner alone and never overwrites anything. Without --secrets the files of "
+        "variables are left out and named, so that you can keep them elsewhere.",
+    ),
+    Action(
+        "restore",
+        "put an archive back into a directory that is empty or not there",
+        "backup:restore",
+        arguments=(Argument("FILE", "the archive that `system backup` wrote"),),
+        options=(
+            Option(("--to",), "where to; the directory that the backup is of, without it", "DIR"),
+            DRY_RUN,
+        ),
+        about="Every hash is checked first, and nothing is overwritten. Either all of it is there "
+        "afterwards, or nothing. What lay outside of the configuration's directory is put below "
+        "`outside`, and you are told where it came from.",
+    ),
+)
+
+
+def job_explain(job: Argument) -> Action:
+    return Action(
+        "explain",
+        "say why a job failed or does not run, and what to do",
+        "explain:job",
+        arguments=(job,),
+        about="One sentence first; then where the job comes from, what happened, what it saw, and what "
+        "differs from the last good run of the same command: configuration, exit status, stderr, "
+        "duration, input.",
+    )
+
+
+def schedule_explain(plugin: Argument, schedule: Argument) -> Action:
+    return Action(
+        "explain",
+        "say why a schedule does not run, and what to do",
+        "explain:schedule",
+        arguments=(plugin, schedule),
+        about="The first obstacle that stands in its way: configuration, plugin, pause, daemon, breaker, "
+        "the previous run, outstanding polls; else what became of its last occurrence.",
+    )

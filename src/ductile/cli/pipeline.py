@@ -1,0 +1,268 @@
+"""`ductile pipeline …`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
+from ductile.cli.json_argument import json_object
+from ductile.cli.run import outcome, run_here, wait_for
+from ductile.cli.run_steps import steps_table
+from ductile.cli.screen import printable, screen_for
+from ductile.cli.wording import count, facts, moment, status_word, telling_error
+from ductile.control.client import converse
+from ductile.errors import DeniedError, Exit, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ductile.cli.screen import Screen
+    from ductile.config.snapshot import Snapshot
+    from ductile.core.json_values import JsonObject
+    from ductile.operations.pipeline_trial import PipelineCheck
+
+#: Asked again and again, so that a daemon that died is noticed; what is new is answered at once.
+_FOLLOW_FOR = "60s"
+_MARKS = {"runs": "runs", "bypassed": "bypassed", "not_made": "cannot be made", "later": "later"}
+
+
+def list_all(call: Call) -> Answer:
+    found = ask(call, "pipeline.list", {})
+    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+
+
+def show(call: Call) -> Answer:
+    from ductile.operations.pipelines import describe_pipeline  # noqa: PLC0415 - not where a daemon answers
+
+    shown = describe_pipeline(_snapshot(call), call.text("NAME"))
+    return Answer(data=shown, text=lambda screen: _show_text(shown, screen))
+
+
+def graph(call: Call) -> Answer:
+    from ductile.operations.pipelines import Drawing, draw_pipeline  # noqa: PLC0415 - as above
+
+    chosen = call.optional("format") or Drawing.MERMAID
+    if chosen not in tuple(Drawing):
+        raise UsageError(f"there is no format {chosen!r}", hint=f"one of {', '.join(Drawing)}")
+    name, output = call.text("NAME"), call.optional("output")
+    drawn = draw_pipeline(_snapshot(call), name, Drawing(chosen))
+    data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
+    if output is None:
+        return Answer(data=data | {"drawing": drawn}, text=lambda _: drawn.rstrip("\n"))
+    try:
+        Path(output).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise DeniedError(f"{output} cannot be written: {error.strerror}") from None
+    return Answer(data=data, text=lambda _: f"Wrote {output}.")
+
+
+def run(call: Call) -> Answer:
+    given: JsonObject = {
+        "pipeline": call.text("NAME"),
+        "payload": json_object(call.optional("payload"), "payload"),
+        "dedupe_key": call.optional("dedupe_key"),
+        "state_webhook_url": call.optional("state_webhook_url"),
+    }
+    if call.switch("dry_run"):
+        tried = ask(call, "pipeline.run", given | {"dry_run": True})
+        return Answer(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")
+    if call.switch("no_wait"):
+        submitted = ask_daemon(call, "pipeline.run", given)
+        return Answer(data=submitted, text=lambda _: submitted["job_id"])
+    connection = find_daemon(call)
+    if connection is None:
+        return outcome(run_here(call, "pipeline.run", given, _teller(call)), daemon_runs=False)
+    submitted = converse(connection, "pipeline.run", present(given), timeout=PATIENCE)
+    run_id = str(submitted["job_id"])
+    # Whoever limits the waiting is not kept by the steps: they are told while there is no limit.
+    if _is_watched(call) and call.optional("timeout") is None:
+        _tell_steps(call, run_id)
+    return outcome(wait_for(call, run_id), daemon_runs=True)
+
+
+def check(call: Call) -> Answer:
+    from ductile.operations.pipeline_trial import check_pipelines  # noqa: PLC0415 - as above
+
+    name, payload = call.optional("NAME"), json_object(call.optional("payload"), "payload")
+    if payload is not None and name is None:
+        raise UsageError("--payload is tried on one pipeline", hint="name it: ductile pipeline check NAME")
+    snapshot = _snapshot(call)
+    checked = check_pipelines(snapshot, name)
+    trial = None if payload is None or name is None else _try(snapshot, name, payload)
+    faulty = any(each.faults for each in checked)
+    data: JsonObject = {"valid": not faulty, "pipelines": [_checked_as_json(each) for each in checked]}
+    if trial is not None:
+        data["trial"] = trial
+    return Answer(
+        data=data,
+        text=lambda screen: _check_text(checked, trial, screen),
+        exit_status=Exit.CONFIG if faulty else Exit.OK,
+    )
+
+
+def explain(call: Call) -> Answer:
+    found = ask(call, "pipeline.explain", {"job_id": call.text("RUN")})
+    return Answer(data=found, text=lambda screen: _explain_text(found, screen))
+
+
+def _snapshot(call: Call) -> Snapshot:
+    from ductile.operations.configuration import open_configuration  # noqa: PLC0415 - as above
+
+    return open_configuration(call.config, call.environ).snapshot
+
+
+def _try(snapshot: Snapshot, name: str, payload: JsonObject) -> Said:
+    from datetime import UTC, datetime  # noqa: PLC0415 - as above
+    from random import SystemRandom  # noqa: PLC0415
+
+    from ductile.operations.pipeline_trial import try_payload  # noqa: PLC0415
+
+    return try_payload(snapshot, name, payload, now=datetime.now(UTC), dice=SystemRandom())
+
+
+# -------------------------------------------------------------------------------- steps as they end
+
+
+def _is_watched(call: Call) -> bool:
+    return not call.json and call.out.isatty()
+
+
+def _teller(call: Call) -> Callable[[JsonObject], None]:
+    """What is told of steps that are run in this process."""
+    watched = _is_watched(call)
+
+    def tell(job: Said) -> None:
+        if watched and job["step"] is not None:
+            _tell_step(call, job)
+
+    return tell
+
+
+def _tell_steps(call: Call, run_id: str) -> None:
+    """Each step of the run on a line of its own, until the run is over or the daemon stops."""
+    known: list[str] = []
+    while True:
+        given: JsonObject = {"job_id": run_id, "known": len(known), "timeout": _FOLLOW_FOR}
+        news = ask_daemon(call, "pipeline.follow", given, timeout=None)
+        for job in news["ended"]:
+            if job["job_id"] not in known:
+                known.append(job["job_id"])
+                _tell_step(call, job)
+        if news["over"] or news["stopping"]:
+            return
+
+
+def _tell_step(call: Call, job: Said) -> None:
+    screen = screen_for(call.out, call.environ)
+    what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
+    line = f"{screen.style('dim', '·')} {printable(what)}  {status_word(job['status'], screen)}"
+    if error := telling_error(job):
+        line += f"  {printable(error)}".replace("\n", " ")
+    print(line, file=call.out, flush=True)
+
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def _list_text(found: Said, screen: Screen) -> str:
+    if not found["pipelines"]:
+        return "There are no pipelines. They are configured under `pipelines`."
+    rows = [
+        (
+            row["name"],
+            row["trigger"] or "-",
+            row["execution_mode"],
+            str(row["steps"]),
+            _last_run(row["last_run"]),
+        )
+        for row in found["pipelines"]
+    ]
+    return screen.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
+
+
+def _last_run(run: Said | None) -> str:
+    return "-" if run is None else f"{moment(run['created_at'])} {run['status']} {run['job_id']}"
+
+
+def _show_text(shown: Said, screen: Screen) -> str:
+    waits = shown["execution_mode"] == "synchronous"
+    about = facts(
+        [
+            ("starts", shown["trigger"] or "by name, or called by another pipeline"),
+            ("if", shown["if"]),
+            ("mode", shown["execution_mode"]),
+            ("timeout", shown["timeout"] if waits else None),
+            ("on timeout", shown["on_timeout"] if waits else None),
+            ("hooks", "told when a run ends" if shown["notify_on_complete"] else None),
+        ]
+    )
+    title = screen.style("bold", printable(shown["name"]))
+    return "\n".join([title, *about, "", *_tree_lines(shown["tree"], screen)])
+
+
+def _tree_lines(steps: list[Said], screen: Screen, before: str = "") -> list[str]:
+    lines: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        last = number == len(steps)
+        lines.append(f"{before}{'└─' if last else '├─'} {_step_line(step, screen)}")
+        below = before + ("   " if last else "│  ")
+        lines += _lines_inside(step["inside"], screen, below)
+    return lines
+
+
+def _lines_inside(parts: list[Said], screen: Screen, before: str) -> list[str]:
+    """Branches are steps themselves; the steps for an event are told with its type."""
+    if any(part["kind"] != "event" for part in parts):
+        return _tree_lines([step for part in parts for step in part["steps"]], screen, before)
+    lines: list[str] = []
+    for part in parts:
+        lines.append(before + screen.style("dim", printable(f"on {part['name']}:")))
+        lines += _tree_lines(part["steps"], screen, before)
+    return lines
+
+
+def _step_line(step: Said, screen: Screen) -> str:
+    numbered = step["id"].isdigit()
+    line = printable(step["does"] if numbered else f"{step['id']}: {step['does']}")
+    condition = step["if"]
+    return line if condition is None else f"{line}  {screen.style('yellow', printable(f'if {condition}'))}"
+
+
+def _checked_as_json(checked: PipelineCheck) -> JsonObject:
+    return {
+        "name": checked.name,
+        "steps": checked.steps,
+        "faults": [{"step": step, "error": error} for step, error in checked.faults],
+    }
+
+
+def _check_text(checked: tuple[PipelineCheck, ...], trial: Said | None, screen: Screen) -> str:
+    if not checked:
+        return "There are no pipelines. They are configured under `pipelines`."
+    lines = []
+    for each in checked:
+        word = screen.style("red", "error:") if each.faults else screen.style("green", "ok:")
+        lines.append(f"{word} {printable(each.name)}, {count(each.steps, 'step')}")
+        lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
+    return "\n".join(lines if trial is None else [*lines, "", *_trial_lines(trial, screen)])
+
+
+def _trial_lines(trial: Said, screen: Screen) -> list[str]:
+    if not trial["starts"]:
+        return [f"{screen.style('yellow', 'does not start:')} {printable(str(trial['because']))}"]
+    rows = [(step["step"], _MARKS[step["outcome"]], step["because"] or "") for step in trial["steps"]]
+    return [screen.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows)]
+
+
+def _explain_text(found: Said, screen: Screen) -> str:
+    run = found["run"]
+    word = status_word(run["status"], screen)
+    title = f"{printable(found['pipeline'])}: {word} ({run['reason']})  {run['job_id']}"
+    lines = [title]
+    if error := telling_error(run):
+        lines.append(printable(error))
+    if not found["graph_kept"]:
+        lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
+    return "\n".join([*lines, "", steps_table(found["steps"], screen)])

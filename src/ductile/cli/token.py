@@ -1,0 +1,94 @@
+"""`ductile token …`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.operations.tokens import NewToken, Revoked, create_token, list_tokens, revoke_token
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.operations.token_rows import TokenRow
+
+
+def create(call: Call) -> Answer:
+    scopes = tuple(part.strip() for part in (call.optional("scopes") or "").split(",") if part.strip())
+    made = create_token(
+        call.config,
+        call.environ,
+        call.text("NAME"),
+        scopes,
+        value=sys.stdin.read() if call.switch("stdin") else None,
+        dry_run=call.switch("dry_run"),
+    )
+    # A value that the caller brought along is no news to them, and need not be shown.
+    shown = None if call.switch("stdin") else made.value
+    return Answer(
+        data={
+            "name": made.name,
+            "kind": "token" if made.scopes else "secret",
+            "scopes": list(made.scopes),
+            "token": shown,
+            "variable": made.variable,
+            "files": list(made.files),
+            "written": made.written,
+        },
+        text=None if shown is None else lambda _: shown,
+        aside=lambda _: _created_text(made, shown=shown is not None),
+    )
+
+
+def list_all(call: Call) -> Answer:
+    rows = list_tokens(call.config, call.environ)
+    return Answer(
+        data={
+            "tokens": [
+                {
+                    "name": row.name,
+                    "kind": row.kind,
+                    "scopes": list(row.scopes),
+                    "variable": row.variable,
+                    "file": row.file,
+                    "line": row.line,
+                }
+                for row in rows
+            ]
+        },
+        text=lambda screen: _list_text(rows, screen),
+    )
+
+
+def revoke(call: Call) -> Answer:
+    done = revoke_token(call.config, call.environ, call.text("NAME"), dry_run=call.switch("dry_run"))
+    return Answer(
+        data={"name": done.name, "files": list(done.files), "written": done.written},
+        text=lambda _: _revoked_text(done),
+    )
+
+
+def _created_text(made: NewToken, *, shown: bool) -> str:
+    what = "token" if made.scopes else "secret"
+    if not made.written:
+        return f"Would make the {what} {made.name} and write {', '.join(made.files)}."
+    about = "; its value is shown this once" if shown else ""
+    line = f"Made the {what} {made.name}{about}. Wrote {', '.join(made.files)}."
+    return f"{line}\n`ductile reload` puts it into force."
+
+
+def _revoked_text(done: Revoked) -> str:
+    files = ", ".join(done.files)
+    if not done.written:
+        return f"Would take {done.name} out of {files}."
+    return f"Took {done.name} out of {files}.\n`ductile reload` puts it into force."
+
+
+def _list_text(rows: tuple[TokenRow, ...], screen: Screen) -> str:
+    if not rows:
+        return "There are no tokens. Make one with `ductile token create`."
+    table = [
+        (row.name or "-", row.kind, " ".join(row.scopes) or "-", screen.place(f"{row.file}:{row.line}"))
+        for row in rows
+    ]
+    return screen.table(("NAME", "KIND", "SCOPES", "WHERE"), table)

@@ -1,0 +1,129 @@
+"""`ductile webhook …`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask
+from ductile.cli.wording import moment
+from ductile.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from ductile.cli.screen import Screen
+    from ductile.core.json_values import JsonObject
+
+
+def list_all(call: Call) -> Answer:
+    found = ask(call, "webhook.list", {})
+    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+
+
+def send(call: Call) -> Answer:
+    """Signed here and sent by HTTP: what is tried is the whole way, not a short cut through the socket."""
+    from ductile.operations.webhook_trial import plan_trial, send_trial  # noqa: PLC0415 - only this one needs it
+
+    trial = plan_trial(call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery"))
+    if call.switch("dry_run"):
+        shown = trial.shown() | {"dry_run": True}
+        return Answer(data=shown, text=lambda _: f"Would post {len(trial.body)} bytes to {trial.url}.")
+    done = send_trial(trial)
+    accepted = bool(done["accepted"])
+    return Answer(
+        data=done,
+        text=lambda _: _sent_text(done),
+        exit_status=Exit.OK if accepted else Exit.FAILURE,
+    )
+
+
+def _sent_text(done: JsonObject) -> str:
+    """What the listener answered; if that is a job, which one, and whether it was there before."""
+    told = f"{done['status']}: {done['message']}"
+    answer = done.get("answer")
+    if not isinstance(answer, dict) or answer.get("job_id") is None:
+        return told
+    return f"{told}, job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
+
+
+def deliveries(call: Call) -> Answer:
+    found = ask(
+        call,
+        "webhook.deliveries",
+        {
+            "job_id": call.optional("job"),
+            "status": call.optional("status"),
+            "limit": call.number("limit"),
+            "cursor": call.optional("cursor"),
+        },
+    )
+    return Answer(data=found, text=lambda screen: _deliveries_text(found, screen))
+
+
+def resend(call: Call) -> Answer:
+    given: JsonObject = {"delivery_id": call.text("DELIVERY"), "dry_run": call.switch("dry_run")}
+    done = ask(call, "webhook.resend", given)
+    what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
+    return Answer(data=done, text=lambda _: f"{done['state']} of job {done['job_id']} {what}.")
+
+
+def _body(call: Call) -> bytes:
+    """As it is: what is signed is bytes, and a test may well want bad ones."""
+    said = call.optional("payload")
+    if said is None:
+        return b"{}"
+    if said == "-":
+        return sys.stdin.buffer.read()
+    if not said.startswith("@"):
+        return said.encode()
+    try:
+        return Path(said[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--payload: {said[1:]} cannot be read: {error.strerror}") from None
+
+
+def _list_text(found: Said, screen: Screen) -> str:
+    if not found["endpoints"]:
+        return "There are no webhooks. They are configured under `webhooks.endpoints`."
+    rows = [
+        (row["name"], row["path"], _target(row), row["preset"] or "-", row["signature_header"])
+        for row in found["endpoints"]
+    ]
+    table = screen.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
+    return f"{table}\n\nThey are listened for at {found['listen']}."
+
+
+def _target(row: Said) -> str:
+    if row["plugin"]:
+        return f"{row['plugin']} {row['command']}"
+    return f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
+
+
+def _deliveries_text(found: Said, screen: Screen) -> str:
+    if not found["deliveries"]:
+        return "No state webhooks."
+    rows = [
+        (
+            row["id"],
+            row["job_id"],
+            row["state"],
+            row["status"],
+            str(row["attempts"]),
+            moment(row["created_at"]),
+            row["url"],
+            _about(row),
+        )
+        for row in found["deliveries"]
+    ]
+    table = screen.table(("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT"), rows)
+    more = found["next_cursor"]
+    return f"{table}\n\nThere are more: --cursor {more}" if more else table
+
+
+def _about(row: Said) -> str:
+    if row["status"] == "delivered":
+        return str(row["last_status"])
+    if row["status"] == "pending" and row["attempts"]:
+        return f"{row['last_error'] or 'being sent'}; next try {moment(row['next_attempt_at'])}"
+    return row["last_error"] or ""

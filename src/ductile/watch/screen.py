@@ -1,0 +1,245 @@
+"""The screen itself. It asks through one function, so that it is the same over the socket and in a test.
+
+Nothing here decides anything: keys call operations, and what has changed is told by the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import ClassVar, TypeAlias
+
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, RichLog, Static
+from textual.worker import get_current_worker
+
+from ductile.errors import DuctileError
+from ductile.watch import rows
+from ductile.watch.rows import Row, Said
+
+Ask: TypeAlias = Callable[[str, Mapping[str, object]], Said]
+#: Tables by the name of what is in them.
+_TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "jobs": ("Running and queued", rows.JOB_COLUMNS),
+    "runs": ("Pipelines", rows.RUN_COLUMNS),
+    "failed": ("Ended badly", rows.FAILED_COLUMNS),
+    "schedules": ("Schedules", rows.SCHEDULE_COLUMNS),
+    "plugins": ("Plugins and breakers", rows.PLUGIN_COLUMNS),
+}
+_MOST_RUNS = 12
+#: How long one question for news stays open: then ages are shown anew, and whoever wants to leave can.
+_PATIENCE = "2s"
+
+
+class Details(ModalScreen[None]):
+    """Everything about one job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "app.pop_screen", "close")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="details"):
+            yield Static(self._text, markup=False)
+
+
+class WatchApp(App[None]):
+    TITLE = "ductile"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: 1; padding: 0 1; background: $primary; color: $text; }
+    #left { width: 1fr; } #right { width: 1fr; }
+    DataTable, RichLog { border: round $primary-lighten-1; border-title-color: $text; }
+    DataTable:focus { border: round $accent; }
+    DataTable { height: 1fr; }
+    RichLog { height: 2fr; scrollbar-size-vertical: 1; }
+    #details { margin: 2 6; padding: 1 2; background: $surface; border: round $primary; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "cancel", "cancel"),
+        Binding("t", "retry", "retry"),
+        Binding("r", "run", "run now"),
+        Binding("p", "pause", "pause/resume"),
+        Binding("enter", "details", "details", priority=True),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, ask: Ask, now: Callable[[], datetime] = rows.utc_now) -> None:
+        super().__init__()
+        self._ask = ask
+        self._now = now
+        self._paused: set[str] = set()
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="head", markup=False)
+        with Horizontal():
+            with Vertical(id="left"):
+                yield from (self._table(name) for name in ("jobs", "runs", "failed"))
+            with Vertical(id="right"):
+                log = RichLog(id="events", max_lines=500, wrap=False, markup=False)
+                log.border_title = "Events"
+                yield log
+                yield from (self._table(name) for name in ("schedules", "plugins"))
+        yield Footer()
+
+    @staticmethod
+    def _table(name: str) -> DataTable[str]:
+        title, columns = _TABLES[name]
+        table: DataTable[str] = DataTable(id=name, cursor_type="row", zebra_stripes=True)
+        table.border_title = title
+        table.add_columns(*columns)
+        return table
+
+    def on_mount(self) -> None:
+        self.follow()
+
+    # -- what there is
+
+    @work(thread=True, exclusive=True, group="follow")
+    def follow(self) -> None:
+        """Look, then wait for the ledger to tell of something new, and look again."""
+        worker = get_current_worker()
+        after: int | None = None
+        while not worker.is_cancelled:
+            try:
+                after = self._look(after)
+            except DuctileError as error:
+                self.call_from_thread(self._tell, error.message)
+                return
+
+    def _look(self, after: int | None) -> int:
+        if after is None:
+            tail = self._ask("ledger.tail", {"limit": 30})
+        else:
+            tail = self._ask("ledger.follow", {"after": after, "timeout": _PATIENCE})
+        queue = self._ask("queue.list", {"limit": 100})
+        runs = [job for status in ("running", "queued") for job in queue[status]]
+        runs = [job for job in runs if job["plugin"] == rows.RUN_PLUGIN][:_MOST_RUNS]
+        steps = [(run, self._ask("job.list", {"run": run["job_id"], "limit": 200})["jobs"]) for run in runs]
+        failed = [
+            job
+            for word in ("failed", "dead")
+            for job in self._ask("job.list", {"status": word, "limit": 20})["jobs"]
+        ]
+        status = self._ask("system.status", {})
+        schedules = self._ask("schedule.list", {})
+        now = self._now()
+        tables = {
+            "jobs": rows.job_rows(queue, now),
+            "runs": rows.run_rows(steps, now),
+            "failed": rows.failed_rows(failed, now),
+            "schedules": rows.schedule_rows(schedules, now),
+            "plugins": rows.plugin_rows(status, now),
+        }
+        self._paused = {
+            f"{entry['plugin']}\t{entry['id']}" for entry in schedules["schedules"] if entry["paused_at"]
+        }
+        lines = [rows.event_line(event) for event in tail["events"]]
+        self.call_from_thread(self._show, rows.headline(status), tables, lines)
+        seen = [int(event["seq"]) for event in tail["events"]]
+        return max(seen, default=after or 0)
+
+    def _show(self, headline: str, tables: Mapping[str, list[Row]], lines: list[str]) -> None:
+        self._tell(headline)
+        for name, found in tables.items():
+            self._fill(self.query_one(f"#{name}", DataTable), found)
+        events = self.query_one("#events", RichLog)
+        for line in lines:
+            events.write(line)
+
+    def _tell(self, text: str) -> None:
+        self.query_one("#head", Static).update(f"ductile · {text}")
+
+    @staticmethod
+    def _fill(table: DataTable[str], found: list[Row]) -> None:
+        """The cursor stays on the row it was on, wherever that has moved to."""
+        selected = _selected(table)
+        table.clear()
+        # Two steps of one run have one key, and the table wants each once: the first stands for them.
+        keys = list(dict.fromkeys(row.key for row in found))
+        for key in keys:
+            table.add_row(*next(row.cells for row in found if row.key == key), key=key)
+        if selected in keys:
+            table.move_cursor(row=keys.index(selected))
+
+    # -- what can be done
+
+    def action_cancel(self) -> None:
+        self._act("job.cancel", ("jobs", "runs"), lambda key: {"job_id": key})
+
+    def action_retry(self) -> None:
+        self._act("job.retry", ("failed",), lambda key: {"job_id": key})
+
+    def action_run(self) -> None:
+        focused = self.focused
+        if isinstance(focused, DataTable) and focused.id == "plugins":
+            self._act("plugin.run", ("plugins",), lambda key: {"plugin": key})
+        else:
+            self._act("schedule.run", ("schedules",), _schedule)
+
+    def action_pause(self) -> None:
+        key = self._key(("schedules",))
+        if key is not None:
+            word = "schedule.resume" if key in self._paused else "schedule.pause"
+            self._do(word, _schedule(key))
+
+    def action_details(self) -> None:
+        if isinstance(self.screen, Details):
+            self.pop_screen()
+            return
+        key = self._key(("jobs", "runs", "failed"))
+        if key is not None:
+            self.inspect_job(key)
+
+    @work(thread=True)
+    def inspect_job(self, job_id: str) -> None:
+        try:
+            text = json.dumps(self._ask("job.show", {"job_id": job_id}), indent=2, ensure_ascii=False)
+        except DuctileError as error:
+            self.call_from_thread(self.notify, error.message, severity="error")
+            return
+        self.call_from_thread(self.push_screen, Details(text))
+
+    def _act(
+        self, operation: str, tables: tuple[str, ...], given: Callable[[str], Mapping[str, object]]
+    ) -> None:
+        key = self._key(tables)
+        if key is None:
+            self.notify(f"select a row of {' or '.join(_TABLES[name][0] for name in tables)} first")
+        else:
+            self._do(operation, given(key))
+
+    @work(thread=True)
+    def _do(self, operation: str, given: Mapping[str, object]) -> None:
+        """In a thread of its own: the screen goes on while the daemon answers."""
+        try:
+            self._ask(operation, given)
+        except DuctileError as error:
+            self.call_from_thread(self.notify, error.message, severity="error")
+        else:
+            self.call_from_thread(self.notify, operation.replace(".", " "))
+
+    def _key(self, tables: tuple[str, ...]) -> str | None:
+        """The selected row of the table that has the focus, if it is one of these."""
+        focused = self.focused
+        if isinstance(focused, DataTable):
+            return _selected(focused) if focused.id in tables else None
+        return None
+
+
+def _schedule(key: str) -> Mapping[str, object]:
+    plugin, _, schedule = key.partition("\t")
+    return {"plugin": plugin, "schedule": schedule}
+
+
+def _selected(table: DataTable[str]) -> str | None:
+    if not table.row_count or table.cursor_row >= table.row_count:
+        return None
+    return table.ordered_rows[table.cursor_row].key.value

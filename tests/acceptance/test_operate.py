@@ -1,0 +1,348 @@
+"""Looking after an installation: doctor, selfcheck, explain, backup, restore, all by command (SPEC 11)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import BROKEN, SLOW, Place, a_daemon, a_place
+from ductile.core.jobs import Reason
+from ductile.operations.advice import ADVICE, advice_for
+
+ONCE = "    retry: {max_attempts: 1}\n"
+HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
+SPLIT = """\
+pipelines:
+  - name: flow
+    on: echo.poll
+    steps:
+      - id: both
+        split:
+          - {id: left, uses: echo}
+          - {id: right, uses: broken}
+"""
+#: Looks for a file beside it: without it, it succeeds.
+FRAGILE = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'if [ -e "$(dirname "$0")/broken" ]; then echo "out of paper" >&2; exit 3; fi\n'
+    'echo \'{"status": "ok", "result": "fine"}\'\n'
+)
+
+
+def findings(said: dict[str, Any], check: str) -> list[dict[str, Any]]:
+    return [row for row in said["findings"] if row["check"] == check]
+
+
+def private(place: Place) -> Place:
+    """As `ductile init` leaves it: the builders' files are for everybody."""
+    place.config.parent.chmod(0o700)
+    place.config.chmod(0o600)
+    return place
+
+
+# -------------------------------------------------------------------------------------------- doctor
+
+
+def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
+    """Nothing has to run, and nothing is made: not even a store."""
+    place = private(a_place(tmp_path))
+    said = place.said("system", "doctor")
+    assert said["verdict"] == "warn"
+    assert findings(said, "daemon")[0]["fix"] == "ductile system start"
+    assert "no store yet" in findings(said, "store")[0]["message"]
+    assert not (place.config.parent / "data").exists()
+    place.ductile("run", "echo")
+    after = place.said("system", "doctor")
+    assert "the store is whole" in findings(after, "store")[0]["message"]
+    shown = place.ductile("system", "doctor", "-v")
+    assert shown.status == 0
+    assert "no daemon is running" in shown.out
+    assert "no job failed for good" in shown.out
+
+
+def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
+    """SPEC 3.5: health on demand; a plugin that is not well is an error, and exit 1."""
+    place = private(a_place(tmp_path, "  sick: {}\n"))
+    place.plugin("sick", BROKEN)
+    with a_daemon(place) as daemon:
+        said = place.said("system", "doctor", status=1)
+        (ill,) = [row for row in findings(said, "health") if row["level"] == "error"]
+        assert "sick is not well: it is broken" in ill["message"]
+        assert findings(said, "daemon")[0]["where"] == f"process {daemon.process.pid}"
+        # What it says to do can be done.
+        explained = place.ductile(*ill["fix"].split()[1:])
+        assert explained.status == 0
+        assert "it is broken" in explained.out
+
+
+def test_a_configuration_that_cannot_be_loaded_is_told_of(tmp_path: Path) -> None:
+    """Every problem with its place, while the daemon goes on with the one in force."""
+    place = private(a_place(tmp_path))
+    with a_daemon(place):
+        good = place.config.read_text()
+        place.config.write_text(good.replace("max_workers: 4", "max_workers: many\n  wrong_key: 1"))
+        beside = place.said("system", "doctor", status=1)
+        assert len([row for row in findings(beside, "config") if row["level"] == "error"]) == 2
+        assert findings(beside, "daemon")[0]["level"] == "ok"
+        place.config.write_text(good.replace("max_workers: 4", "max_workers: 3"))
+        changed = place.said("system", "doctor")
+        assert [row["fix"] for row in findings(changed, "config") if row["level"] == "warn"] == [
+            "ductile reload"
+        ]
+    place.config.write_text("plugins: [")
+    alone = place.said("system", "doctor", status=1)
+    assert alone["verdict"] == "error"
+    assert "demo/config.yaml:2" in findings(alone, "config")[0]["where"]
+    missing = place.terminal.ductile("system", "doctor", "--config", "nowhere")
+    assert missing.status == 1
+    assert "there is no configuration at" in missing.out
+
+
+def test_what_is_wrong_comes_with_its_place_and_its_fix(tmp_path: Path) -> None:
+    """Refused plugins, open files, paused schedules, failed jobs, a store that is none."""
+    place = private(a_place(tmp_path, f"  broken:\n{ONCE}  gone: {{}}\n"))
+    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
+    place.plugin("broken", BROKEN)
+    place.config.chmod(0o666)
+    with a_daemon(place):
+        place.ductile("run", "broken")
+        place.ductile("schedule", "pause", "echo")
+        said = place.said("system", "doctor", status=1)
+    (gone,) = findings(said, "plugins")
+    assert (gone["level"], gone["where"]) == ("error", "plugins.gone")
+    (opened,) = findings(said, "permissions")
+    assert (opened["level"], opened["fix"]) == ("error", f"chmod 600 {place.config}")
+    (paused,) = findings(said, "schedules")
+    assert paused["fix"] == "ductile schedule resume echo hourly"
+    (failed,) = findings(said, "jobs")
+    assert failed["fix"].startswith("ductile job explain ")
+    store = place.config.parent / "data" / "state.db"
+    for file in store.parent.glob("state.db-*"):  # what it was killed with could mend it
+        file.unlink()
+    store.write_bytes(b"not a database" * 1000)
+    broken = place.said("system", "doctor", status=1)
+    assert "damaged" in findings(broken, "store")[0]["message"]
+
+
+# ----------------------------------------------------------------------------------------- selfcheck
+
+
+def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
+    """ENGINE 1, 2: also after a split whose branch failed, was mended and tried again."""
+    place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
+    mended = place.plugin("broken", BROKEN) / "mended"
+    with a_daemon(place):
+        run = place.ductile("pipeline", "run", "flow")
+        assert run.status == 1, run
+        assert place.said("system", "selfcheck")["sound"] is True
+        (job,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
+        mended.touch()
+        place.ductile("job", "retry", job["job_id"])
+        place.ductile("job", "wait", job["job_id"])
+        assert place.said("system", "selfcheck")["sound"] is True
+    assert "rules of the store hold" in place.ductile("system", "selfcheck").out
+    connection = sqlite3.connect(place.config.parent / "data" / "state.db")
+    connection.execute("UPDATE job_queue SET attempt = max_attempts + 1 WHERE id = ?", (job["job_id"],))
+    connection.commit()
+    connection.close()
+    broken = place.said("system", "selfcheck", status=1)
+    assert [(row["name"], row["offenders"]) for row in broken["checks"] if not row["holds"]] == [
+        ("attempts_within_limit", [job["job_id"]])
+    ]
+    assert job["job_id"] in place.ductile("system", "selfcheck").out
+
+
+# ------------------------------------------------------------------------------------------- explain
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_there_is_advice_for_every_reason(reason: Reason) -> None:
+    """SPEC 4.2: whatever a job ends with."""
+    assert reason in ADVICE
+    assert "{" not in advice_for(reason, plugin="p", command="c", job_id="j")
+
+
+def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> None:
+    """One sentence; where it comes from; what differs: exit status, stderr, configuration, input."""
+    place = a_place(tmp_path, f"  fragile:\n    config: {{paper: A4, api_key: sesame}}\n{ONCE}")
+    plugin = place.plugin("fragile", FRAGILE)
+    with a_daemon(place):
+        assert place.ductile("run", "fragile", "--payload", '{"n": 1}').status == 0
+        (good,) = place.said("job", "list", "--plugin", "fragile")["jobs"]
+        place.config.write_text(place.config.read_text().replace("paper: A4", "paper: A5"))
+        place.ductile("reload")
+        (plugin / "broken").touch()
+        assert place.ductile("run", "fragile", "--payload", '{"n": 2, "token": "sesame"}').status == 1
+        (bad,) = place.said("job", "list", "--status", "dead")["jobs"]
+        said = place.said("job", "explain", bad["job_id"])
+        text = place.ductile("job", "explain", bad["job_id"][:18]).out
+    assert said["verdict"].startswith("fragile poll failed in its only attempt, the last time (bad_exit)")
+    assert said["compared_with"] == good["job_id"]
+    told = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
+    assert told["plugins.fragile.config.paper"] == ('"A4"', '"A5"')
+    assert told["exit status"] == ("0", "3")
+    assert told["first line of stderr"] == (None, "out of paper")
+    assert told["payload.n"] == ("given", "given")
+    assert said["chain"][0]["what"].startswith("the command line")
+    assert said["chain"][-1]["job_id"] == bad["job_id"]
+    assert said["saw"]["payload"] == {"n": 2, "token": "********"}
+    assert any("out of paper" in line for line in said["evidence"])
+    assert text.splitlines()[0] == said["verdict"]
+    assert "What to do" in text
+    assert "sesame" not in json.dumps(said) + text
+
+
+def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> None:
+    """ENGINE 2: the run's own reason says nothing that helps."""
+    place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
+    place.plugin("broken", BROKEN)
+    with a_daemon(place):
+        place.ductile("pipeline", "run", "flow")
+        (run,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
+        said = place.said("job", "explain", run["job_id"])
+        (step,) = place.said("job", "list", "--plugin", "broken")["jobs"]
+        of_step = place.said("job", "explain", step["job_id"])
+    assert "it is broken" in said["verdict"]
+    assert step["job_id"] in said["verdict"]
+    assert f"ductile job explain {run['job_id']}" in of_step["advice"][0]
+    assert [link["job_id"] for link in of_step["chain"]][1:] == [run["job_id"], step["job_id"]]
+
+
+def test_why_a_job_waits(tmp_path: Path) -> None:
+    """SPEC 4.4, 4.5, 4.6: a key that is held, a cap that is reached, a retry to come, no daemon."""
+    more = "  slow: {parallelism: 1}\n  broken: {retry: {max_attempts: 2, backoff_base: 1h}}\n"
+    place = a_place(tmp_path, more)
+    place.plugin("slow", SLOW)
+    place.plugin("broken", BROKEN)
+    with a_daemon(place) as daemon:
+        holder = place.said("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
+        daemon.wait_until_started(holder)
+        held = place.said("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
+        capped = place.said("run", "slow", "--no-wait")["job_id"]
+        retried = place.said("run", "broken", "--no-wait")["job_id"]
+        daemon.wait_for("job.retrying")
+        told = {job: place.said("job", "explain", job)["verdict"] for job in (held, capped, retried, holder)}
+    assert f"job {holder} with the same dedupe key" in told[held]
+    assert "plugins.slow.parallelism" in told[capped]
+    assert "attempt 2 of 2 is due at" in told[retried]
+    assert "it is broken." in told[retried]
+    assert "is running since" in told[holder]
+    assert "no daemon is running" in place.said("job", "explain", capped)["verdict"]
+
+
+def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
+    """SPEC 5, 4.7: each obstacle in turn, and each is gone when what was advised is done."""
+    place = a_place(tmp_path, f"  broken:\n{ONCE}    circuit_breaker: {{threshold: 1}}\n{HOURLY}")
+    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
+    mended = place.plugin("broken", BROKEN) / "mended"
+
+    def cause(plugin: str) -> str:
+        return str(place.said("schedule", "explain", plugin)["cause"])
+
+    assert cause("echo") == "no_daemon"
+    with a_daemon(place) as daemon:
+        daemon.wait_for("job.succeeded", lambda line: line["plugin"] == "echo")
+        daemon.wait_for("breaker.changed")
+        assert cause("echo") == "on_time"
+        place.ductile("schedule", "pause", "echo")
+        paused = place.said("schedule", "explain", "echo", "hourly")
+        assert paused["cause"] == "paused"
+        assert place.ductile(*paused["advice"][0].split()[1:]).status == 0
+        assert cause("echo") == "on_time"
+        opened = place.said("schedule", "explain", "broken")
+        assert opened["cause"] == "breaker_open"
+        assert "circuit breaker is open" in opened["verdict"]
+        assert opened["advice"][0].startswith("ductile job explain ")
+        mended.touch()
+        place.ductile("system", "reset", "broken")
+        assert cause("broken") == "last_failed"
+        place.ductile("job", "wait", place.said("schedule", "run", "broken")["job_id"])
+        assert cause("broken") == "on_time"
+        text = place.ductile("schedule", "explain", "broken").out
+        assert text.startswith("broken hourly: Nothing is wrong")
+        place.config.write_text(
+            place.config.read_text().replace("  echo:\n", "  echo:\n    enabled: false\n")
+        )
+        place.ductile("reload")
+        assert cause("echo") == "plugin_disabled"
+    assert place.ductile("schedule", "explain", "nobody").status == 1
+
+
+# ------------------------------------------------------------------------------------- backup, restore
+
+
+def test_a_backup_of_a_running_daemon_can_be_started(tmp_path: Path) -> None:
+    """What was accepted before the backup is in it; the copy is a store of its own that keeps its rules."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        done = place.said("run", "echo")["job_id"]
+        running = place.said("run", "slow", "--no-wait")["job_id"]
+        daemon.wait_until_started(running)
+        said = place.said("system", "backup", "saved.tar.gz")
+        assert said["files"]["state"] == 1
+        place.ductile("run", "echo")
+        assert place.ductile("system", "backup", "--verify", "saved.tar.gz").out.startswith("ok:")
+        again = place.said("system", "backup", "saved.tar.gz", status=1)
+        assert again["error"]["code"] == "conflict"
+    refused = place.ductile("system", "restore", "saved.tar.gz")
+    assert refused.status == 1
+    assert "nothing is overwritten" in refused.err
+    assert place.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo").status == 0
+    second = Place(directory=tmp_path / "second")
+    assert second.said("job", "show", done)["status"] == "succeeded"
+    assert second.said("job", "show", running)["status"] == "running"
+    assert len(second.said("job", "list", "--plugin", "echo")["jobs"]) == 1
+    assert second.said("system", "selfcheck")["sound"] is True
+    with a_daemon(second):
+        assert second.said("job", "show", running)["reason"] in ("recovered", "claimed")
+        assert second.ductile("run", "echo").status == 0
+
+
+def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
+    """The file of variables is named as left out; with --secrets it is in, and that is said."""
+    place = a_place(tmp_path)
+    (place.config.parent / ".env").write_text("KEY=canary-9b1d\n")
+    place.config.write_text("environment_vars: {include: [.env]}\n" + place.config.read_text())
+    shown = place.ductile("system", "backup", "without.tar.gz")
+    assert "left out: demo/.env" in shown.out
+    assert "holds secrets" in place.ductile("system", "backup", "with.tar.gz", "--secrets").out
+    for name, there in (("without.tar.gz", False), ("with.tar.gz", True)):
+        with tarfile.open(tmp_path / name) as archive:
+            assert ("inside/.env" in archive.getnames()) is there
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    restored = place.terminal.ductile("system", "restore", "without.tar.gz", "--to", "new")
+    assert "put it back yourself" in restored.out
+
+
+def test_a_damaged_archive_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.ductile("system", "backup", "saved.tar.gz")
+    data = bytearray((tmp_path / "saved.tar.gz").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "saved.tar.gz").write_bytes(data)
+    for words in (
+        ("system", "backup", "--verify", "saved.tar.gz"),
+        ("system", "restore", "saved.tar.gz", "--to", "new"),
+    ):
+        ran = place.terminal.ductile(*words)
+        assert ran.status == 1
+        assert "is not a whole backup" in ran.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
+    """SPEC 11: every mutation has --dry-run."""
+    place = a_place(tmp_path)
+    assert place.ductile("system", "backup", "saved.tar.gz", "--dry-run").out.startswith("Would write")
+    assert not (tmp_path / "saved.tar.gz").exists()
+    place.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
+    tried = place.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "new", "--dry-run")
+    assert tried.out.startswith("Would restore")
+    assert not (tmp_path / "new").exists()
+    assert place.ductile("system", "backup", "x.tar.gz", "--scope", "all").status == 2

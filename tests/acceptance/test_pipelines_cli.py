@@ -1,0 +1,351 @@
+"""Pipelines and events on the command line, with a daemon and without (SPEC 11)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import BROKEN, PATIENCE, Place, a_daemon, a_place, answering
+from builders.pictures import read_svg
+from builders.terminal import DUCTILE, Terminal
+
+MADE = answering({"status": "ok", "result": "made", "events": [{"type": "made", "payload": {"total": 35}}]})
+PIPELINES = """\
+  maker: {}
+  mended:
+    retry: {max_attempts: 1}
+  sleepy: {enabled: false}
+pipelines:
+  - name: order
+    on: order.placed
+    if: {path: payload.test, op: neq, value: true}
+    execution_mode: synchronous
+    timeout: 2m
+    steps:
+      - {id: make, uses: maker}
+      - id: big
+        if: {path: payload.total, op: gte, value: 100}
+        steps: [{uses: echo}]
+      - {id: end, uses: echo, with: {api_key: canary-5d1f, total: "{payload.total}"}}
+  - name: shaky
+    steps:
+      - {id: make, uses: maker}
+      - {id: mend, uses: mended, baggage: {kept: payload.total}}
+      - {id: end, uses: echo, with: {total: "{context.kept}"}}
+  - {name: asleep, steps: [{uses: sleepy}]}
+"""
+
+
+def a_line(directory: Path) -> Place:
+    place = a_place(directory, PIPELINES)
+    place.plugin("maker", MADE)
+    place.plugin("mended", BROKEN)
+    place.plugin("sleepy", MADE)
+    return place
+
+
+@pytest.fixture(params=["with a daemon", "without"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The same commands, and the same answers, whether a daemon runs or not."""
+    made = a_line(tmp_path)
+    if request.param == "without":
+        yield made
+        return
+    with a_daemon(made):
+        yield made
+
+
+def failed_run(place: Place) -> dict[str, Any]:
+    ran = place.ductile("pipeline", "run", "shaky", "--json")
+    assert ran.status == 1
+    job: dict[str, Any] = json.loads(ran.out)
+    assert (job["status"], job["reason"]) == ("failed", "step_failed")
+    return job
+
+
+def mend(place: Place) -> None:
+    (place.directory / "demo" / "plugins" / "mended" / "mended").touch()
+
+
+def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
+    """SPEC 11: like `ductile run`, with and without a daemon."""
+    assert place.ductile("pipeline", "run", "order").out == "done\n"
+    ran = place.ductile("pipeline", "run", "shaky")
+    assert ran.status == 1
+    assert "error: pipeline shaky failed (step_failed): mend: it is broken" in ran.err
+    assert "hint: ductile pipeline explain" in ran.err
+    listed = {row["name"]: row for row in place.said("pipeline", "list")["pipelines"]}
+    assert {name: (row["last_run"] or {}).get("status") for name, row in listed.items()} == {
+        "order": "succeeded",
+        "shaky": "failed",
+        "asleep": None,
+    }
+    assert (listed["order"]["trigger"], listed["order"]["steps"]) == ("on order.placed", 3)
+
+
+def test_the_pipeline_s_own_condition(place: Place) -> None:
+    """SPEC 7.1: who asks for a run by name is told why there is none."""
+    refused = place.said("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
+    assert refused["error"]["code"] == "refused"
+    assert "payload.test neq true is false" in refused["error"]["message"]
+
+
+def test_a_run_s_mistakes_are_told(place: Place) -> None:
+    """SPEC 11: an unknown name with the nearest one; a payload that is none."""
+    unknown = place.said("pipeline", "run", "oder", status=1)
+    assert (unknown["error"]["code"], unknown["error"]["hint"]) == ("not_found", "did you mean order?")
+    assert place.ductile("pipeline", "run", "order", "--payload", "[1]").status == 2
+    assert place.said("pipeline", "run", "order", "--dry-run")["dry_run"] is True
+    assert place.said("job", "list")["jobs"] == []
+
+
+def test_explain_and_retry_in_place(place: Place) -> None:
+    """ENGINE 2: a retry keeps the run's id and what succeeded in it."""
+    run = failed_run(place)
+    told = place.ductile("pipeline", "explain", run["job_id"]).out
+    assert "shaky: failed (step_failed)" in told
+    assert "it is broken" in told
+    assert "not reached" in told
+    mend(place)
+    assert place.said("job", "retry", run["job_id"])["status"] == "queued"
+    steps = [job["step"] for job in place.said("job", "list", "--plugin", "maker")["jobs"]]
+    assert steps == ["make"]
+
+
+def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
+    """ENGINE 2: by the pipeline as it is now, with what the step was given; the old run is its parent."""
+    old = failed_run(place)["job_id"]
+    mend(place)
+    tried = place.said("job", "retry", old, "--from-step", "mend", "--dry-run")
+    assert (tried["dry_run"], tried["job_id"]) == (True, None)
+    done = place.said("job", "retry", old, "--from-step", "mend")
+    assert (done["retries"], done["from_step"], done["pipeline"]) == (old, "mend", "shaky")
+    new = place.said("job", "show", done["job_id"])
+    assert (new["parent_job_id"], new["submitted_detail"]) == (old, f"mend of {old}")
+    assert [job["job_id"] for job in place.said("job", "list", "--plugin", "maker")["jobs"]] != []
+    outcomes = {step["step"]: step["outcome"] for step in new["steps"]}
+    assert (outcomes["make"], outcomes["mend"]) == ("not_reached", "ran")
+    assert place.said("job", "show", old)["status"] == "failed"
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_what_cannot_be_taken_up_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
+    """ENGINE 2: a step nobody knows, one that was not reached, a run that succeeded, a job that is none."""
+    old = failed_run(place)["job_id"]
+    for step in ("nowhere", "end"):
+        unknown = place.said("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
+        assert unknown["code"] == "not_found"
+    good = place.said("pipeline", "run", "order")["job_id"]
+    assert (
+        place.said("job", "retry", good, "--from-step", "make", *dry, status=1)["error"]["code"] == "conflict"
+    )
+    alone = place.said("run", "echo")["job_id"]
+    assert place.said("job", "retry", alone, "--from-step", "x", *dry, status=1)["error"]["code"] == "refused"
+
+
+def test_a_re_run_goes_through_to_its_end(tmp_path: Path) -> None:
+    """ENGINE 2: baggage and payload of the step are those it had; later steps see what it makes now."""
+    place = a_line(tmp_path)
+    with a_daemon(place) as daemon:
+        old = failed_run(place)["job_id"]
+        mend(place)
+        new = place.said("job", "retry", old, "--from-step", "mend")["job_id"]
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == new)
+        shown = place.said("job", "show", new)
+        assert {step["step"]: step["outcome"] for step in shown["steps"]} == {
+            "make": "not_reached",
+            "mend": "ran",
+            "end": "ran",
+        }
+        (end,) = [step for step in shown["steps"] if step["step"] == "end"]
+        assert place.said("job", "show", end["jobs"][0]["job_id"])["payload"] == {"total": 35}
+        retried = place.said("job", "retry", old)
+        assert retried["job_id"] == old
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == old)
+
+
+def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Path) -> None:
+    """ENGINE 3: only what is ready is run here; the run stays open, and a daemon brings it to its end."""
+    place = a_line(tmp_path)
+    place.config.write_text(
+        place.config.read_text().replace("max_attempts: 1", "max_attempts: 3, backoff_base: 100ms")
+    )
+    ran = place.ductile("pipeline", "run", "shaky")
+    assert ran.status == 1
+    assert "pipeline shaky has not ended: it is running" in ran.err
+    assert "once one runs" in ran.err
+    (run,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
+    mend(place)
+    with a_daemon(place) as daemon:
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == run["job_id"])
+
+
+def test_a_run_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
+    """SPEC 11: `--no-wait` prints the id, and needs the daemon."""
+    place = a_line(tmp_path)
+    assert place.ductile("pipeline", "run", "order", "--no-wait").status == 69
+    with a_daemon(place) as daemon:
+        run_id = place.ductile("pipeline", "run", "order", "--no-wait").out.strip()
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == run_id)
+
+
+def test_the_starter_s_pipeline_works_at_once(tmp_path: Path) -> None:
+    """SPEC 11: `ductile init` comes with a pipeline that runs, and whose bypass can be explained."""
+    terminal = Terminal(directory=tmp_path)
+    assert terminal.ductile("init", "demo").status == 0
+    words = ("pipeline", "run", "hello", "--config", "demo", "--payload")
+    assert terminal.ductile(*words, '{"name": "Ada"}').out == "hello Ada, good to see you\n"
+    bob = json.loads(terminal.ductile(*words, '{"name": "Bob"}', "--json").out)
+    assert [step["outcome"] for step in bob["steps"]] == ["ran", "bypassed"]
+
+
+def test_show(tmp_path: Path) -> None:
+    """SPEC 11: a tree for people, the compiled graph for programs; nothing secret in either."""
+    place = a_line(tmp_path)
+    text = place.ductile("pipeline", "show", "order").out
+    assert text == (
+        "order\n"
+        "  starts      on order.placed\n"
+        "  if          payload.test neq true\n"
+        "  mode        synchronous\n"
+        "  timeout     2m\n"
+        "  on timeout  continue\n"
+        "\n"
+        "├─ make: maker\n"
+        "├─ big: steps  if payload.total gte 100\n"
+        "│  └─ echo\n"
+        "└─ end: echo\n"
+    )
+    shown = place.said("pipeline", "show", "order")
+    nodes = {node["path"]: node for node in shown["graph"]["nodes"]}
+    assert nodes["end"]["with"] == {"api_key": "***", "total": "{payload.total}"}
+    assert nodes["make"]["next"] == "big"
+    assert "canary" not in json.dumps(shown)
+
+
+def test_graph(tmp_path: Path) -> None:
+    """SPEC 11: mermaid to standard output, SVG to a file; another format is a mistake."""
+    place = a_line(tmp_path)
+    assert place.ductile("pipeline", "graph", "order").out.startswith("flowchart TD\n")
+    assert (
+        place.said("pipeline", "graph", "order", "--format", "svg", "-o", "order.svg")["output"]
+        == "order.svg"
+    )
+    assert read_svg((tmp_path / "order.svg").read_text()).tag.endswith("svg")
+    assert place.ductile("pipeline", "graph", "order", "--format", "png").status == 2
+    unwritable = place.said("pipeline", "graph", "order", "-o", "nowhere/x.svg", status=77)["error"]
+    assert "nowhere/x.svg cannot be written" in unwritable["message"]
+
+
+def test_check(tmp_path: Path) -> None:
+    """SPEC 7.1, 11: a step that could not run is an error; the others are in order."""
+    place = a_line(tmp_path)
+    checked = place.said("pipeline", "check", status=78)
+    assert {each["name"]: [fault["step"] for fault in each["faults"]] for each in checked["pipelines"]} == {
+        "order": [],
+        "shaky": [],
+        "asleep": ["1"],
+    }
+    assert place.ductile("pipeline", "check", "order").out == "ok: order, 3 steps\n"
+    place.config.write_text(place.config.read_text().replace("uses: maker}", "uses: makre}"))
+    assert "did you mean maker?" in place.ductile("pipeline", "check", "order").err
+
+
+def test_check_with_a_payload(tmp_path: Path) -> None:
+    """SPEC 7.3: which of the first steps would run, and why; nothing is run."""
+    place = a_line(tmp_path)
+    place.config.write_text(
+        place.config.read_text().replace(
+            "      - {id: make, uses: maker}\n      - id: big", "      - id: big"
+        )
+    )
+    small = place.said("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
+    assert [(step["step"], step["outcome"]) for step in small["steps"]] == [
+        ("big", "bypassed"),
+        ("big/1", "later"),
+        ("end", "runs"),
+    ]
+    assert "payload.total gte 100 is false (found 35)" in small["steps"][0]["because"]
+    large = place.said("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
+    assert large["steps"][0]["step"] == "big/1"
+    assert (
+        large["steps"][0]["because"] == "big: the condition holds: payload.total gte 100 is true (found 350)"
+    )
+    bad = place.said("pipeline", "check", "order", "--payload", "{}")["trial"]
+    assert [step["outcome"] for step in bad["steps"]] == ["bypassed", "later", "not_made"]
+    never = place.said("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
+    assert never["starts"] is False
+    assert place.ductile("pipeline", "check", "--payload", "{}").status == 2
+    assert not (tmp_path / "demo" / "data").exists()
+
+
+def test_event_send(place: Place) -> None:
+    """SPEC 8, 11: everything that waits for the event is started and told; a key makes it once."""
+    assert place.said("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
+    sent = place.said("event", "send", "order.placed", "--payload", '{"n": 1}')
+    assert [one["target"] for one in sent["started"]] == ["pipeline:order"]
+    assert place.said("event", "send", "order.placed", "--payload", '{"test": true}')["dropped"] != []
+    assert place.ductile("event", "send", "nobody.listens").out.startswith("Nothing waits")
+    assert place.said("event", "send", "ductile.step.succeeded", status=1)["error"]["code"] == "refused"
+
+
+def test_event_tail(tmp_path: Path) -> None:
+    """SPEC 11, ENGINE 6: the latest of the ledger; followed, each entry as it comes until it stops."""
+    place = a_line(tmp_path)
+    assert place.ductile("event", "tail").out == "Nothing has happened yet.\n"
+    with (
+        a_daemon(place) as daemon,
+        subprocess.Popen(
+            [DUCTILE, "event", "tail", "-f", "-n", "1", "--json", "--config", "demo"],
+            cwd=place.directory,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as follower,
+    ):
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["kind"] == "config.loaded"
+        run_id = place.said("pipeline", "run", "order")["job_id"]
+        rows = (json.loads(line) for line in follower.stdout)
+        switch = next(row for row in rows if row["kind"] == "core.switch")
+        assert (switch["run_id"], switch["data"]["step"]) == (run_id, "big")
+        daemon.end()
+        assert follower.wait(PATIENCE) == 0
+    lines = place.ductile("event", "tail", "-n", "1000").out.splitlines()
+    assert any("core.switch" in line and "step=big" in line for line in lines)
+    assert len(place.ductile("event", "tail", "-n", "3").out.splitlines()) == 3
+
+
+def test_on_a_terminal_each_step_is_shown_as_it_ends(place: Place) -> None:
+    """SPEC 11: long work shows progress; the result comes last."""
+    main, other = pty.openpty()
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [DUCTILE, "pipeline", "run", "order", "--config", "demo"],
+        cwd=place.directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=other,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(other)
+    shown = b""
+    try:
+        while part := os.read(main, 4096):
+            shown += part
+    except OSError:
+        pass  # how a terminal says that nobody writes to it any more
+    os.close(main)
+    assert process.wait(PATIENCE) == 0
+    assert shown.decode().split("\r\n") == [
+        "· make  maker handle  succeeded",
+        "· end  echo handle  succeeded",
+        "done",
+        "",
+    ]

@@ -1,0 +1,292 @@
+"""One pipeline, many doors: by name, event, webhook and command line, and always the same tree (SPEC 7)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from builders.daemons import PATIENCE
+from builders.flows import a_flow_place, give_commands, shape
+from builders.http import Api, an_api
+
+SECRET = "webhook-canary"
+PIPELINES = """\
+pipelines:
+  - name: youtube-summary
+    on: discord.command.youtube
+    execution_mode: synchronous
+    timeout: 3m
+    steps:
+      - {id: download, uses: youtube.download}
+      - {id: summarize, uses: fabric.summarize}
+      - {id: notify, uses: discord.respond}
+  - name: discord-fabric
+    on: fabric.handle
+    execution_mode: synchronous
+    timeout: 30s
+    steps: [{uses: fabric}]
+  - name: sequence
+    on: sequence.go
+    steps:
+      - {id: one, uses: work}
+      - {id: two, uses: plain}
+      - {id: three, uses: work}
+  - name: several
+    on: several.go
+    steps:
+      - {id: many, uses: twice}
+      - {id: each, uses: work}
+  - name: sorting
+    on: sorting.go
+    steps:
+      - id: sort
+        uses: sorted
+        on_events:
+          big: [{id: approve, uses: plain}, {id: sign, uses: work}]
+      - {id: after, uses: work}
+  - name: called
+    if: {path: payload.skip, op: neq, value: true}
+    steps:
+      - {id: inner, uses: work}
+  - name: caller
+    on: caller.go
+    steps:
+      - {id: sub, call: called}
+      - {id: back, uses: work}
+  - name: nested
+    on: nested.go
+    steps:
+      - id: group
+        if: {path: payload.word, op: startswith, value: he}
+        steps: [{id: a, uses: work}, {id: b, uses: plain}]
+      - {id: end, uses: work}
+  - name: parallel
+    on: parallel.go
+    steps:
+      - id: both
+        split: [{id: left, uses: work}, {id: right, steps: [{uses: plain}, {uses: work}]}]
+      - id: joined
+        uses: work
+        with: {left: "{payload.branches.0.status}", right: "{payload.branches.1.id}"}
+  - name: half
+    on: half.go
+    steps:
+      - id: both
+        split: [{id: good, uses: work}, {id: bad, uses: broken}]
+      - {id: never, uses: work}
+  - name: anyway
+    on: anyway.go
+    steps:
+      - {id: both, join: always, split: [{id: good, uses: work}, {id: bad, uses: broken}]}
+      - {id: always, uses: work}
+  - name: choosy
+    on: choosy.go
+    steps:
+      - {id: no, uses: work, if: {path: payload.total, op: gte, value: 100}}
+      - {id: yes, uses: work, if: {path: payload.word, op: eq, value: hello}}
+  - name: carrying
+    on: carrying.go
+    steps:
+      - {id: claim, uses: work, baggage: {kept.word: payload.word}, with: {text: "said {payload.word}"}}
+      - {id: later, uses: work, with: {text: "{context.kept.word}"}}
+  - name: unmade
+    on: unmade.go
+    steps:
+      - {id: first, uses: work}
+      - {id: cannot, uses: work, with: {text: "{payload.nowhere}"}}
+"""
+#: How each ends, and which of its steps run, in any order.
+EXPECTED: dict[str, tuple[str, list[str]]] = {
+    "youtube-summary": ("succeeded", ["download", "notify", "summarize"]),
+    "discord-fabric": ("succeeded", ["1"]),
+    "sequence": ("succeeded", ["one", "three", "two"]),
+    "several": ("succeeded", ["each", "each", "many"]),
+    "sorting": ("succeeded", ["after", "after", "sort", "sort/big/approve", "sort/big/sign"]),
+    "caller": ("succeeded", ["back", "sub/inner"]),
+    "nested": ("succeeded", ["end", "group/a", "group/b"]),
+    "parallel": ("succeeded", ["both/left", "both/right/1", "both/right/2", "joined"]),
+    "half": ("failed", ["both/bad", "both/good"]),
+    "anyway": ("failed", ["always", "both/bad", "both/good"]),
+    "choosy": ("succeeded", ["yes"]),
+    "carrying": ("succeeded", ["claim", "later"]),
+    "unmade": ("failed", ["cannot", "first"]),
+}
+PAYLOAD = {"word": "hello"}
+ENDPOINTS = "".join(
+    f"  - {{path: /hook/{name}, pipeline: {name}, secret_ref: shared}}\n" for name in EXPECTED
+)
+WEBHOOKS = (
+    f"tokens: [{{name: shared, key: {SECRET}}}]\nwebhooks:\n  listen: 127.0.0.1:0\n  endpoints:\n"
+    + ENDPOINTS.replace("  - ", "    - ")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    api: Api
+    webhooks: int
+
+    def by_name(self, pipeline: str) -> str:
+        said = self.api.ask("POST", f"/pipeline/{pipeline}?async=true", {"payload": PAYLOAD})
+        assert said.status == 202, said
+        return str(said.body["job_id"])
+
+    def by_event(self, pipeline: str) -> str:
+        kind = started_by(pipeline)
+        done = self.api.post("/event", {"type": kind, "payload": PAYLOAD})
+        (started,) = done["started"]
+        assert started["target"] == f"pipeline:{pipeline}"
+        return str(started["job_id"])
+
+    def by_webhook(self, pipeline: str) -> str:
+        body = json.dumps(PAYLOAD).encode()
+        signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+        connection = http.client.HTTPConnection("127.0.0.1", self.webhooks, timeout=PATIENCE)
+        headers = {"X-Hub-Signature-256": f"sha256={signature}"}
+        connection.request("POST", f"/hook/{pipeline}", body=body, headers=headers)
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        connection.close()
+        assert answer.status == 202, said
+        return str(said["job_id"])
+
+    def by_command(self, pipeline: str) -> str:
+        ran = self.api.place.ductile("pipeline", "run", pipeline, "--payload", json.dumps(PAYLOAD), "--json")
+        job: dict[str, Any] = json.loads(ran.out)
+        assert ran.status == (0 if job["status"] == "succeeded" else 1)
+        return str(job["job_id"])
+
+    def by_sent_event(self, pipeline: str) -> str:
+        words = ("event", "send", started_by(pipeline), "--payload", json.dumps(PAYLOAD))
+        (started,) = self.api.place.said(*words)["started"]
+        return str(started["job_id"])
+
+
+def started_by(pipeline: str) -> str:
+    return next(
+        line.removeprefix("    on: ")
+        for line in PIPELINES.partition(f"- name: {pipeline}\n")[2].splitlines()
+        if line.startswith("    on: ")
+    )
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    seeds = "  youtube: {}\n  fabric: {}\n  discord: {}\n"
+    place = a_flow_place(tmp_path_factory.mktemp("doors"), PIPELINES, plugins=seeds, more=WEBHOOKS)
+    work = (place.directory / "demo" / "plugins" / "work" / "run.sh").read_text()
+    for plugin, command in (("youtube", "download"), ("fabric", "summarize"), ("discord", "respond")):
+        place.plugin(plugin, work)
+        give_commands(place, plugin, command, "handle")
+    with an_api(place) as api:
+        address = api.daemon.wait_for("webhook.listening")["address"]
+        yield Doors(api=api, webhooks=int(address.rpartition(":")[2]))
+
+
+@pytest.mark.parametrize("pipeline", EXPECTED)
+def test_every_door_leads_to_the_same_tree(doors: Doors, pipeline: str) -> None:
+    """SPEC 7, 8, 9.1, 11: however a run is started, the same steps run, below one another in the same way."""
+    shapes = []
+    for enter in (
+        doors.by_name,
+        doors.by_event,
+        doors.by_webhook,
+        doors.by_command,
+        doors.by_sent_event,
+    ):
+        run_id = enter(pipeline)
+        assert doors.api.ended(run_id)["status"] == EXPECTED[pipeline][0]
+        shapes.append(shape(doors.api.get(f"/job/{run_id}/tree")["tree"]))
+    assert shapes == [shapes[0]] * len(shapes)
+    assert sorted(steps_in(shapes[0])) == EXPECTED[pipeline][1]
+
+
+def steps_in(tree: Any) -> list[str]:
+    _plugin, _command, step, _status, _reason, *below = tree
+    return [*([step] if step else []), *(name for child in below for name in steps_in(child))]
+
+
+def explained(doors: Doors, pipeline: str) -> dict[str, Any]:
+    run_id = doors.by_command(pipeline)
+    found = doors.api.place.said("pipeline", "explain", run_id)
+    return {step["step"]: step for step in found["steps"]}
+
+
+def test_the_trigger_endpoint_of_the_seed(doors: Doors) -> None:
+    """SPEC 7.7, 8: `on: p.c` is what POST /trigger/p/c starts; the client reads result.stdout."""
+    said = doors.api.ask(
+        "POST", "/trigger/fabric/handle", {"payload": {"text": "hello", "pattern": "summarize"}}
+    )
+    assert said.status == 200
+    assert (said.body["status"], said.body["execution_mode"]) == ("succeeded", "synchronous")
+    assert json.loads(said.body["result"]["stdout"])["trail"] == ["1"]
+
+
+def test_a_step_that_is_called_sees_what_was_claimed(doors: Doors) -> None:
+    """SPEC 7.5: baggage lasts, payloads are per hop."""
+    run_id = doors.by_command("carrying")
+    steps = {
+        job["step"]: job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"]
+    }
+    later = doors.api.get(f"/job/{steps['later']['job_id']}")
+    assert later["payload"] == {"text": "hello"}
+    assert later["result"]["result"]["baggage"] == {"word": "hello"}
+
+
+def test_a_join_sees_its_branches(doors: Doors) -> None:
+    """SPEC 7.1: `payload.branches` has id, status and payload of each; the step after runs once."""
+    run_id = doors.by_command("parallel")
+    joined = [
+        job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
+    ]
+    assert len(joined) == 1
+    assert doors.api.get(f"/job/{joined[0]['job_id']}")["payload"] == {"left": "succeeded", "right": "right"}
+
+
+def test_explain_tells_a_bypass_with_what_was_seen(doors: Doors) -> None:
+    """SPEC 7.3: which comparison was false, and what it found."""
+    steps = explained(doors, "choosy")
+    assert steps["yes"]["outcome"] == "ran"
+    assert steps["no"]["outcome"] == "bypassed"
+    (bypass,) = steps["no"]["bypasses"]
+    assert "payload.total gte 100 is false (there is no payload.total)" in bypass["explanation"]
+
+
+def test_explain_tells_what_could_not_be_made_and_what_was_not_reached(doors: Doors) -> None:
+    """ENGINE 2: an error ends that step; nothing comes after it."""
+    steps = explained(doors, "unmade")
+    assert steps["cannot"]["outcome"] == "not_made"
+    assert "payload.nowhere" in steps["cannot"]["errors"][0]
+    assert explained(doors, "half")["never"]["outcome"] == "not_reached"
+    shown = doors.api.place.ductile("pipeline", "explain", doors.by_command("half")).out
+    assert "half: failed (partial_success)" in shown
+    assert "not reached" in shown
+    assert "it is broken" in shown
+
+
+def test_show_and_tree_of_a_run(doors: Doors) -> None:
+    """SPEC 11: `job show` has the steps and the bypasses of a run, `job tree` marks steps."""
+    run_id = doors.by_command("choosy")
+    place = doors.api.place
+    assert [(step["step"], step["outcome"]) for step in place.said("job", "show", run_id)["steps"]] == [
+        ("no", "bypassed"),
+        ("yes", "ran"),
+    ]
+    assert "payload.total gte 100 is false" in place.ductile("job", "show", run_id).out
+    assert "[yes] work handle" in place.ductile("job", "tree", run_id).out
+
+
+def test_explaining_a_step_explains_its_run(doors: Doors) -> None:
+    """SPEC 11: whichever id is at hand; what is no run is said to be none."""
+    run_id = doors.by_command("sequence")
+    step = doors.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
+    assert doors.api.place.said("pipeline", "explain", step)["run"]["job_id"] == run_id
+    alone = doors.api.place.said("run", "work", "handle")["job_id"]
+    assert doors.api.place.said("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"

@@ -1,0 +1,330 @@
+"""The guarded bridge: callers who wait for a run, and every way in which the waiting ends (SPEC 7.7)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.flows import Meanwhile, a_flow_place, give_commands, open_gate
+from builders.http import Api, Said, an_api, token_for
+
+PIPELINES = """\
+pipelines:
+  - name: quick
+    execution_mode: synchronous
+    steps: [{id: one, uses: work}, {id: two, uses: plain}]
+  - name: half
+    execution_mode: synchronous
+    steps: [{id: both, split: [{id: good, uses: work}, {id: bad, uses: broken}]}]
+  - name: empty
+    execution_mode: synchronous
+    steps: [{uses: work, if: {path: payload.never, op: exists}}]
+  - name: waiting
+    execution_mode: synchronous
+    steps: [{id: first, uses: work}, {id: gate, uses: gated}]
+  - name: late
+    execution_mode: synchronous
+    timeout: 1s
+    return_on_timeout: partial
+    steps: [{id: first, uses: plain}, {id: gate, uses: gated}]
+  - name: terse
+    execution_mode: synchronous
+    timeout: 200ms
+    steps: [{id: gate, uses: gated}]
+  - name: killed
+    execution_mode: synchronous
+    timeout: 500ms
+    on_timeout: kill
+    steps: [{id: gate, uses: gated}]
+  - {name: one-of-two, on: twin.start, steps: [{uses: plain}]}
+  - {name: two-of-two, on: twin.start, steps: [{uses: plain}]}
+"""
+ANSWER = {"job_id", "status", "execution_mode", "duration_ms", "result", "children", "tree", "message"}
+NODE = {
+    "job_id",
+    "plugin",
+    "command",
+    "step_id",
+    "status",
+    "error",
+    "exit_code",
+    "duration_ms",
+    "result",
+    "output_files",
+}
+LATE = {
+    "job_id",
+    "status",
+    "execution_mode",
+    "timeout_exceeded",
+    "timeout_ms",
+    "elapsed_ms",
+    "message",
+}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    place = a_flow_place(tmp_path_factory.mktemp("waiting"), PIPELINES, plugins="  prompt: {}\n  twin: {}\n")
+    for name in ("prompt", "twin"):
+        place.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "at once"}\'\n')
+    give_commands(place, "prompt", "handle", "poll", extra="execution_mode: synchronous\ntimeout: 20s\n")
+    give_commands(place, "twin", "start")
+    with an_api(place) as running:
+        yield running
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Api]:
+    """A daemon of a test's own, in which one caller may wait."""
+    place = a_flow_place(tmp_path, PIPELINES, api="  max_concurrent_sync: 1\n")
+    with an_api(place) as running:
+        yield running
+
+
+def post(api: Api, path: str, body: object = None, **more: Any) -> Meanwhile:
+    return Meanwhile(lambda: api.ask("POST", path, body, **more)).start()
+
+
+def runs_of(api: Api, pipeline: str) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = api.get(f"/jobs?plugin=pipeline&command={pipeline}&limit=200")["jobs"]
+    return jobs
+
+
+def test_the_answer_of_a_run_that_ended(api: Api) -> None:
+    """SPEC 7.7: 200, the last step's envelope as `result`, its steps nested and in a row."""
+    said = api.ask("POST", "/pipeline/quick", {"payload": {"n": 1}})
+    assert said.status == 200
+    body = said.body
+    assert body.keys() == ANSWER
+    assert (body["status"], body["execution_mode"]) == ("succeeded", "synchronous")
+    assert body["result"] == {
+        "status": "ok",
+        "result": "plain",
+        "stdout": "plain",
+        "stderr": "",
+        "exit_code": 0,
+        "output_files": [],
+    }
+    (first,) = body["children"]
+    assert first.keys() == NODE | {"children"}
+    assert first["result"]["events"][0]["payload"]["trail"] == ["one"]
+    assert [child["step_id"] for child in first["children"]] == ["two"]
+    assert [(row["step_id"], row["parent_job_id"]) for row in body["tree"]] == [
+        ("one", body["job_id"]),
+        ("two", first["job_id"]),
+    ]
+    assert all(row.keys() == NODE | {"parent_job_id"} for row in body["tree"])
+
+
+def test_partly_good_and_nothing_to_do(api: Api) -> None:
+    """SPEC 7.7, ENGINE 2: partial_success is told as such; where nothing ran, there is no result."""
+    half = api.ask("POST", "/pipeline/half")
+    assert (half.status, half.body["status"]) == (200, "partial_success")
+    assert half.body["error"].endswith(": it is broken")
+    assert {row["step_id"]: row["error"] for row in half.body["tree"]}["both/bad"] == "it is broken"
+    empty = api.ask("POST", "/pipeline/empty")
+    assert (empty.status, empty.body["status"], empty.body["result"]) == (200, "succeeded", None)
+    assert empty.body["children"] == []
+
+
+def test_time_is_up_and_what_is_finished_is_told(api: Api) -> None:
+    """SPEC 7.7: 202 with the id and, where the pipeline says so, what is done; the run goes on."""
+    said = api.ask("POST", "/pipeline/late")
+    assert said.status == 202
+    assert said.body.keys() == LATE | {"children", "tree"}
+    assert (said.body["status"], said.body["timeout_exceeded"], said.body["timeout_ms"]) == (
+        "running",
+        True,
+        1000,
+    )
+    assert said.body["elapsed_ms"] >= 1000
+    assert [row["step_id"] for row in said.body["tree"]] == ["first"]
+    open_gate(api.place)
+    assert api.ended(said.body["job_id"])["status"] == "succeeded"
+    terse = api.ask("POST", "/pipeline/terse")
+    assert terse.status == 202
+    assert terse.body.keys() == LATE
+    open_gate(api.place)
+    assert api.ended(terse.body["job_id"])["status"] == "succeeded"
+
+
+def test_a_run_that_is_cancelled_when_time_is_up(api: Api) -> None:
+    """SPEC 7.7, ENGINE 10: the engine itself keeps the deadline; the process is ended, the run is dead."""
+    said = api.ask("POST", "/pipeline/killed")
+    assert said.status == 202
+    assert "cancelled" in said.body["message"]
+    job = api.ended(said.body["job_id"])
+    assert (job["status"], job["reason"]) == ("dead", "cancelled")
+
+
+def test_whoever_does_not_want_to_wait(api: Api) -> None:
+    """SPEC 7.7: `?async=true` is answered at once, as an asynchronous run is."""
+    said = api.ask("POST", "/pipeline/waiting?async=true")
+    assert said.status == 202
+    assert (said.body["status"], said.body["execution_mode"]) == ("queued", "async")
+    assert (said.body["plugin"], said.body["command"]) == ("pipeline", "waiting")
+    open_gate(api.place)
+    assert api.ended(said.body["job_id"])["status"] == "succeeded"
+
+
+def test_a_plugin_that_says_its_callers_wait(api: Api) -> None:
+    """SPEC 7.7: the manifest's mode is the one of /trigger without a pipeline; /plugin never waits."""
+    said = api.ask("POST", "/trigger/prompt/handle")
+    assert (said.status, said.body["status"], said.body["result"]["stdout"]) == (200, "succeeded", "at once")
+    assert api.post("/plugin/prompt/handle")["status"] == "queued"
+    assert api.post("/trigger/plain/handle")["execution_mode"] == "async"
+
+
+def test_a_trigger_that_could_mean_several_pipelines(api: Api) -> None:
+    """ENGINE 10: 409 that names them, and nothing is started."""
+    said = api.ask("POST", "/trigger/twin/start")
+    assert (said.status, said.code) == (409, "conflict")
+    assert said.body["error"]["details"]["pipelines"] == ["one-of-two", "two-of-two"]
+    assert runs_of(api, "one-of-two") == []
+
+
+def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> None:
+    """ENGINE 7: a deduplicated synchronous call answers with the result of the job that exists."""
+    sent = {"Idempotency-Key": "the-same"}
+    first = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
+    run_id = api.daemon.wait_for("job.accepted", lambda line: _is_run(api, line))["job_id"]
+    second = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
+    api.daemon.wait_for("job.deduplicated", lambda line: line["job_id"] == run_id)
+    open_gate(api.place)
+    assert (first.result.status, second.result.status) == (200, 200)
+    assert first.result.body["job_id"] == second.result.body["job_id"] == run_id
+    again = api.ask("POST", "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
+    assert (again.status, again.body["job_id"]) == (200, run_id)
+
+
+def _is_run(api: Api, line: dict[str, Any]) -> bool:
+    job = api.get(f"/job/{line['job_id']}")
+    return bool(job["command"] == "waiting" and job["status"] in ("queued", "running"))
+
+
+def test_no_slot_and_no_job(narrow: Api) -> None:
+    """SPEC 7.7: the slot is taken before anything is enqueued; without one 503, Retry-After and no job."""
+    held = post(narrow, "/pipeline/waiting")
+    narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+    refused = narrow.ask("POST", "/pipeline/quick")
+    assert (refused.status, refused.code) == (503, "too_busy")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert runs_of(narrow, "quick") == []
+    assert narrow.ask("POST", "/pipeline/quick?async=true").status == 202
+    open_gate(narrow.place)
+    assert held.result.status == 200
+    assert narrow.ask("POST", "/pipeline/quick").status == 200
+
+
+def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
+    """SPEC 7.7: and its run goes on."""
+    request = (
+        b"POST /pipeline/waiting HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n"
+        b"Authorization: Bearer " + token_for("*").encode() + b"\r\n\r\n"
+    )
+    with narrow.connect() as connection:
+        connection.sendall(request)
+        narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+        assert narrow.ask("POST", "/pipeline/quick").status == 503
+    # Nothing tells when the daemon has noticed; a caller who is refused asks again.
+    assert any(narrow.ask("POST", "/pipeline/quick").status == 200 for _ in range(500))
+    (run,) = runs_of(narrow, "waiting")
+    open_gate(narrow.place)
+    assert narrow.ended(run["job_id"])["status"] == "succeeded"
+
+
+def test_a_daemon_that_stops_answers_those_who_wait(narrow: Api) -> None:
+    """ENGINE 3: 202 with the id, before the listeners close; the run goes on when a daemon runs again."""
+    waiting = post(narrow, "/pipeline/waiting")
+    narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+    assert narrow.daemon.end(signal.SIGTERM) == 0
+    said: Said = waiting.result
+    assert (said.status, said.body["status"], said.body["timeout_exceeded"]) == (202, "running", False)
+    with an_api(narrow.place) as again:
+        open_gate(narrow.place)
+        assert again.ended(said.body["job_id"])["status"] == "succeeded"
+
+
+ASKING = """#!/usr/bin/env python3
+import json, os, sys, urllib.request
+
+given = json.load(sys.stdin)["event"]["payload"]
+headers = {"Authorization": "Bearer " + given["token"], "X-Ductile-Job": os.environ["DUCTILE_JOB_ID"]}
+request = urllib.request.Request(given["url"], data=b"{}", headers=headers, method="POST")
+with urllib.request.urlopen(request) as answer:
+    json.dump({"status": "ok", "result": {"http": answer.status, **json.load(answer)}}, sys.stdout)
+"""
+
+
+def test_a_pool_of_one_cannot_starve_itself(tmp_path: Path) -> None:
+    """ENGINE 10: a job that calls a synchronous pipeline is answered 202 at once, and is its ancestor."""
+    place = a_flow_place(tmp_path, PIPELINES, plugins="  asking: {}\n")
+    place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
+    place.plugin("asking", ASKING)
+    with an_api(place) as api:
+        payload = {"url": f"http://127.0.0.1:{api.port}/pipeline/quick", "token": token_for("*")}
+        asked = api.ended(api.post("/plugin/asking/handle", {"payload": payload})["job_id"])
+        inner = asked["result"]["result"]
+        assert (inner["http"], inner["status"]) == (202, "queued")
+        run = api.ended(inner["job_id"])
+        assert (run["status"], run["hops"], run["trace_id"]) == ("succeeded", 1, asked["trace_id"])
+
+
+HOOKS = """\
+pipelines:
+  - name: on-success
+    on-hook: job.completed
+    from_plugin: told
+    if: {path: payload.command, op: eq, value: handle}
+    steps: [{id: say, uses: work, with: {text: "{payload.message}", took: "{payload.duration_ms}"}}]
+  - {name: on-failure, on-hook: job.failed, steps: [{id: alarm, uses: work}]}
+  - name: watched
+    on: watched.go
+    notify_on_complete: true
+    steps: [{uses: broken}]
+  - name: after-watched
+    on-hook: job.failed
+    from_plugin: watched
+    steps: [{id: clean, uses: plain}]
+"""
+
+
+def test_hooks_from_end_to_end(tmp_path: Path) -> None:
+    """SPEC 7.6: they fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
+    plugins = "  told: {uses: work, notify_on_complete: true}\n"
+    with an_api(a_flow_place(tmp_path, HOOKS, plugins=plugins)) as api:
+        told = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
+        hooked = _hooked(api, "on-success")
+        (say,) = [job for job in api.get(f"/jobs?run={hooked['job_id']}")["jobs"] if job["step"] == "say"]
+        payload = api.get(f"/job/{say['job_id']}")["payload"]
+        assert hooked["submitted_by"] == "hook"
+        assert hooked["parent_job_id"] == told
+        assert payload["took"] > 0
+        assert "told" in payload["text"]
+        api.ended(api.post("/plugin/work/handle")["job_id"])
+        watched = api.post("/pipeline/watched")["job_id"]
+        assert _hooked(api, "after-watched")["parent_job_id"] == watched
+        assert _hooked(api, "on-failure")["parent_job_id"] == watched
+        assert len(runs_of(api, "on-success")) == 1
+        given = api.get(f"/job/{_hooked(api, 'after-watched')['job_id']}")["payload"]
+        assert (given["pipeline"], given["status"], given["error"]) == (
+            "watched",
+            "failed",
+            "1: it is broken",
+        )
+        assert json.dumps(given["attempt"]) == "1"
+
+
+def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
+    """The run of a hook's pipeline, when it has ended."""
+    api.daemon.wait_for(
+        "job.succeeded", lambda line: line["plugin"] == "pipeline" and line["command"] == pipeline
+    )
+    (run,) = runs_of(api, pipeline)
+    return run

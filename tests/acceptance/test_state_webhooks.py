@@ -1,0 +1,288 @@
+"""State webhooks from a real daemon to real receivers, in bad company and through crashes (SPEC 9.3)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place, answering
+from builders.http import an_api, an_api_place
+from builders.receivers import Received, Receiver, Reply, a_receiver
+from ductile.core.signatures import sign_body
+from ductile.engine.deliveries import TO_EACH
+
+KEYS = ["job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"]
+SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 1s, backoff_base: 100ms, max_attempts: 4}\n"
+#: A URL that holds what nobody but its receiver is to see.
+SECRET_PATH = "/hook/canary-in-the-url"
+
+
+def a_telling_place(directory: Path, more: str = "", settings: str = SETTINGS) -> Place:
+    place = a_place(directory, more)
+    place.config.write_text(settings + place.config.read_text())
+    return place
+
+
+def submit(place: Place, receiver: Receiver, plugin: str = "echo", *words: str) -> str:
+    url = receiver.url(SECRET_PATH)
+    said = place.said("run", plugin, "handle", "--no-wait", "--state-webhook-url", url, *words)
+    return str(said["job_id"])
+
+
+def is_over(requests: list[Received]) -> bool:
+    return any(request.body["state"] in ("done", "failed") for request in requests)
+
+
+def more_than(count: int) -> Callable[[list[Received]], bool]:
+    return lambda requests: len(requests) > count
+
+
+def by_job(requests: list[Received]) -> dict[str, list[dict[str, Any]]]:
+    """First deliveries only, in the order in which they came."""
+    seen: set[str] = set()
+    told: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for request in requests:
+        if request.headers["webhook-id"] not in seen:
+            seen.add(request.headers["webhook-id"])
+            told[request.body["job_id"]].append(request.body)
+    return told
+
+
+def assert_chain(told: list[dict[str, Any]]) -> None:
+    """SPEC 9.3: every event names the one before it; all nine keys, always."""
+    assert [list(body) for body in told] == [KEYS] * len(told)
+    states = [body["state"] for body in told]
+    assert [body["previous_state"] for body in told] == [None, *states[:-1]]
+
+
+def test_a_job_tells_of_itself_from_first_to_last(tmp_path: Path) -> None:
+    """SPEC 9.3: queued, loading, working, done; the result comes with done."""
+    place = a_telling_place(tmp_path)
+    with a_receiver() as receiver, a_daemon(place) as daemon:
+        job_id = submit(place, receiver, "echo", "--payload", '{"model": "llama"}')
+        requests = receiver.wait_for(is_over)
+        daemon.wait_for("delivery.delivered", lambda line: line["state"] == "done")
+        listed = place.said("webhook", "deliveries", "--job", job_id)["deliveries"]
+    told = by_job(requests)[job_id]
+    assert_chain(told)
+    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
+    assert [body["result"] for body in told] == [None, None, None, "done"]
+    assert {body["model"] for body in told} == {"llama"}
+    assert [(row["state"], row["status"]) for row in reversed(listed)] == [
+        (body["state"], "delivered") for body in told
+    ]
+    assert "canary" not in str(daemon.lines) + str(listed)
+
+
+def test_a_failing_job_tells_of_each_attempt(tmp_path: Path) -> None:
+    """SPEC 9.3: queued again while it waits for a retry, failed at the end with the error."""
+    place = a_telling_place(tmp_path, "  broken: {retry: {max_attempts: 2, backoff_base: 50ms}}\n")
+    place.plugin("broken", BROKEN)
+    with a_receiver() as receiver, a_daemon(place):
+        job_id = submit(place, receiver, "broken")
+        told = by_job(receiver.wait_for(is_over))[job_id]
+    assert_chain(told)
+    assert [(body["state"], body["attempt"]) for body in told] == [
+        ("queued", 1), ("loading", 1), ("working", 1),
+        ("queued", 2), ("loading", 2), ("working", 2),
+        ("failed", 2),
+    ]  # fmt: skip
+    assert told[-1]["error"] == "it is broken"
+    assert [body["error"] for body in told[:-1]] == [None] * 6
+
+
+def test_bad_receivers_harm_nobody(tmp_path: Path) -> None:
+    """SPEC 9.3: slow, dead, failing and redirecting receivers delay no job and no other receiver."""
+    place = a_telling_place(tmp_path, settings=SETTINGS.replace("timeout: 1s", "timeout: 1m"))
+    never = threading.Event()
+    with (
+        a_receiver(lambda *_: Reply(after=never)) as slow,
+        a_receiver(lambda *_: Reply(status=500)) as failing,
+        a_receiver() as good,
+        a_receiver() as innocent,
+        socket.socket() as dead,
+        a_daemon(place) as daemon,
+    ):
+        failing_redirect = Reply(status=302, headers={"Location": innocent.url()})
+        with a_receiver(lambda *_: failing_redirect) as redirecting:
+            dead.bind(("127.0.0.1", 0))
+            nobody = Receiver(port=dead.getsockname()[1])
+            for receiver in (slow, failing, redirecting, nobody):
+                for _ in range(5):
+                    submit(place, receiver)
+            job_id = submit(place, good)
+            assert place.said("job", "wait", job_id, "--timeout", "30s")["status"] == "succeeded"
+            told = by_job(good.wait_for(is_over))[job_id]
+            # The slow one still has its first four, and the good one did not wait for them.
+            assert len(slow.requests) == TO_EACH
+            daemon.wait_for("delivery.dropped", lambda line: str(redirecting.port) in line["receiver"])
+            assert innocent.requests == []
+        never.set()
+    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
+
+
+def test_what_is_asked_for_with_retry_after_is_granted(tmp_path: Path) -> None:
+    """SPEC 9.3: 429 with Retry-After; the others of the job go out meanwhile."""
+    place = a_telling_place(tmp_path)
+
+    def busy_once(_request: Received, before: int) -> Reply:
+        return Reply(status=429, headers={"Retry-After": "2"}) if before == 0 else Reply()
+
+    with a_receiver(busy_once) as receiver, a_daemon(place) as daemon:
+        submit(place, receiver)
+        failed = daemon.wait_for("delivery.failed")
+        assert (failed["state"], failed["http_status"]) == ("queued", 429)
+        again = daemon.wait_for("delivery.delivered", lambda line: line["state"] == "queued")
+        assert again["attempts"] == 2
+        assert receiver.states() == ["queued", "loading", "working", "done", "queued"]
+
+
+def test_they_are_signed_and_can_be_verified(tmp_path: Path) -> None:
+    """SPEC 9.3: `X-Foreman-Signature` over the body, and Standard Webhooks."""
+    settings = SETTINGS.replace("{allow", "{secret_ref: hooks, allow")
+    place = a_telling_place(tmp_path, settings=f"{settings}tokens: [{{name: hooks, key: shared-canary}}]\n")
+    place.ductile("config", "lock")
+    with a_receiver() as receiver, a_daemon(place) as daemon:
+        submit(place, receiver)
+        for request in receiver.wait_for(is_over):
+            assert request.headers["x-foreman-signature"] == sign_body("shared-canary", request.raw)
+            Webhook(b"shared-canary").verify(request.raw, dict(request.headers))
+        assert "canary" not in str(daemon.lines)
+
+
+def kill(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait()
+
+
+def test_a_kill_loses_no_event(tmp_path: Path) -> None:
+    """SPEC 9.3: the outbox is durable; what was not delivered before a crash is delivered after it."""
+    place = a_telling_place(tmp_path, "  slow: {retry: {backoff_base: 100ms}}\n")
+    place.plugin("slow", SLOW)
+    hold = threading.Event()
+
+    def hold_first(_request: Received, before: int) -> Reply:
+        return Reply(after=hold if before == 0 else None)
+
+    with a_receiver(hold_first) as receiver:
+        with a_daemon(place) as daemon:
+            job_id = submit(place, receiver, "slow")
+            receiver.wait_for(bool)
+            daemon.wait_until_started(job_id)
+            kill(daemon)
+        script = place.config.parent / "plugins" / "slow" / "run.sh"
+        script.write_text(answering({"status": "ok", "result": "at last"}))
+        with a_daemon(place):
+            requests = receiver.wait_for(is_over)
+        hold.set()
+    told = by_job(requests)[job_id]
+    assert_chain(told)
+    assert [body["state"] for body in told][:1] == ["queued"]
+    assert told[-1]["state"] == "done"
+    assert "queued" in [body["state"] for body in told[1:]]  # recovery tells that it waits again
+    assert sum(request.headers["x-ductile-sequence"] == "1" for request in requests) == 2
+
+
+def test_a_stopped_daemon_delivers_when_it_is_back(tmp_path: Path) -> None:
+    """SPEC 9.3: at least once, across restarts; also for a job that ran without any daemon."""
+    place = a_telling_place(tmp_path)
+    with a_receiver() as receiver:
+        ran = place.said("run", "echo", "handle", "--state-webhook-url", receiver.url(SECRET_PATH))
+        assert ran["status"] == "succeeded"
+        assert receiver.requests == []
+        pending = place.said("webhook", "deliveries", "--status", "pending")["deliveries"]
+        assert [row["url"] for row in pending] == [f"http://127.0.0.1:{receiver.port}/…"] * len(pending)
+        with a_daemon(place) as daemon:
+            requests = receiver.wait_for(is_over)
+            assert daemon.end() == 0
+    assert_chain(by_job(requests)[ran["job_id"]])
+
+
+def test_what_was_dropped_can_be_sent_again(tmp_path: Path) -> None:
+    """SPEC 9.3: dropped and recorded after the last attempt; deliveries can be listed and re-sent."""
+    place = a_telling_place(tmp_path, settings=SETTINGS.replace("max_attempts: 4", "max_attempts: 1"))
+    with a_receiver(lambda *_: Reply(status=500)) as receiver, a_daemon(place) as daemon:
+        job_id = submit(place, receiver)
+        lost = daemon.wait_for("delivery.dropped", lambda line: line["state"] == "done")
+        receiver.decide = lambda *_: Reply()
+        (row,) = place.said("webhook", "deliveries", "--job", job_id, "-n", "1")["deliveries"]
+        assert (row["status"], row["last_status"], row["id"]) == ("dropped", 500, lost["delivery"])
+        assert place.said("webhook", "resend", row["id"], "--dry-run")["dry_run"]
+        assert place.said("webhook", "resend", row["id"])["job_id"] == job_id
+        daemon.wait_for("delivery.delivered", lambda line: line["delivery"] == row["id"])
+        assert place.said("webhook", "resend", "nobody", status=1)["error"]["code"] == "not_found"
+    assert receiver.requests[-1].body["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://example.org/", "not a url", "http://127.0.0.1/", "http://[::ffff:10.0.0.1]/", "http://1/"]
+)
+def test_a_url_that_cannot_be_called_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    """SPEC 9.3: a bad scheme, unparsable URL or literal forbidden address is refused at submit; no job."""
+    place = a_place(tmp_path)
+    said = place.said("run", "echo", "handle", "--state-webhook-url", url, status=1)
+    assert said["error"]["code"] == "refused"
+    assert place.said("job", "list")["jobs"] == []
+
+
+PIPELINES = """\
+pipelines:
+  - name: two
+    on: two.wanted
+    steps: [{id: first, uses: echo}, {id: second, uses: echo}]
+  - name: bad
+    on: bad.wanted
+    steps: [{id: first, uses: echo}, {id: second, uses: broken}]
+"""
+
+
+def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
+    """ENGINE 9: queued; loading and working with its first member; done or failed. Members tell nothing."""
+    plugins = "  broken: {retry: {max_attempts: 1}}\n"
+    place = an_api_place(tmp_path, plugins, more=SETTINGS + PIPELINES)
+    place.plugin("broken", BROKEN)
+    place.ductile("config", "lock")
+    with a_receiver() as good, a_receiver() as bad, an_api(place) as api:
+        run = api.post("/pipeline/two", {"payload": {"model": "m"}, "state_webhook_url": good.url()})
+        other = api.post("/pipeline/bad", {"payload": {}, "state_webhook_url": bad.url()})
+        told = by_job(good.wait_for(is_over))
+        failed = by_job(bad.wait_for(is_over))
+    assert list(told) == [run["job_id"]]
+    assert_chain(told[run["job_id"]])
+    assert [body["state"] for body in told[run["job_id"]]] == ["queued", "loading", "working", "done"]
+    assert told[run["job_id"]][-1]["result"] == "done"
+    assert {body["model"] for body in told[run["job_id"]]} == {"m"}
+    assert_chain(failed[other["job_id"]])
+    assert [body["state"] for body in failed[other["job_id"]]] == ["queued", "loading", "working", "failed"]
+    assert failed[other["job_id"]][-1]["error"]
+
+
+def test_several_kills_in_a_row_lose_no_event_and_no_order(tmp_path: Path) -> None:
+    """ENGINE 9: whenever the daemon dies, every event arrives; first arrivals are in order for each job."""
+    place = a_telling_place(tmp_path, "  quick: {uses: echo, retry: {backoff_base: 50ms}}\n")
+    expected: list[str] = []
+    with a_receiver() as receiver:
+        for _ in range(3):
+            with a_daemon(place) as daemon:
+                before = len(receiver.requests)
+                expected += [submit(place, receiver, "quick") for _ in range(2)]
+                receiver.wait_for(more_than(before + 1))
+                kill(daemon)
+
+        def all_over(requests: list[Received]) -> bool:
+            told = by_job(requests)
+            return all(told[job_id] and told[job_id][-1]["state"] == "done" for job_id in expected)
+
+        with a_daemon(place):
+            told = by_job(receiver.wait_for(all_over))
+    assert sorted(told) == sorted(expected)
+    for events in told.values():
+        assert_chain(events)

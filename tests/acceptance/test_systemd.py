@@ -1,0 +1,101 @@
+"""The daemon as a service of systemd: what it is told, and the unit that says how to run it (SPEC 14)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import PATIENCE, a_daemon, a_place
+
+
+@contextmanager
+def a_manager(path: Path) -> Iterator[socket.socket]:
+    """What systemd is to a service: a socket that is written to."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(PATIENCE)
+        yield manager
+
+
+def heard(manager: socket.socket, state: str) -> str:
+    """Wait until this is told; everything that was told up to it."""
+    told = ""
+    while state not in told.splitlines():
+        told += manager.recv(4096).decode() + "\n"
+    return told
+
+
+def test_systemd_is_told_of_each_stage(tmp_path: Path) -> None:
+    """Ready only after recovery, a reload from beginning to end, and that it stops."""
+    place = a_place(tmp_path)
+    address = tmp_path / "notify"
+    with a_manager(address) as manager, a_daemon(place, {"NOTIFY_SOCKET": str(address)}) as daemon:
+        assert heard(manager, "READY=1").startswith("READY=1")
+        place.ductile("reload")
+        told = heard(manager, "READY=1")
+        assert told.startswith("RELOADING=1\nMONOTONIC_USEC=")
+        assert daemon.end() == 0
+        heard(manager, "STOPPING=1")
+
+
+def test_the_watchdog_is_fed_while_the_loop_turns(tmp_path: Path) -> None:
+    """Twice in each period; a daemon whose loop hangs is heard of no more."""
+    place = a_place(tmp_path)
+    address = tmp_path / "notify"
+    variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000"}
+    with a_manager(address) as manager, a_daemon(place, variables):
+        for _ in range(3):
+            heard(manager, "WATCHDOG=1")
+
+
+def test_a_watchdog_for_another_process_is_not_ours(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    address = tmp_path / "notify"
+    variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
+    with a_manager(address) as manager, a_daemon(place, variables) as daemon:
+        daemon.end()
+        assert "WATCHDOG=1" not in heard(manager, "STOPPING=1")
+
+
+def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
+    """SPEC 14: notify, reload, restarts without an end but for exit 78, a stop that outlasts the grace."""
+    place = a_place(tmp_path)
+    unit = place.ductile("system", "unit", "--user", "robot").out
+    settings = dict(re.findall(r"^([A-Za-z]+)=(.*)$", unit, re.MULTILINE))
+    expected = {
+        "Type": "notify",
+        "User": "robot",
+        "Restart": "on-failure",
+        "RestartPreventExitStatus": "78",
+        "StartLimitIntervalSec": "0",
+        "After": "network.target",
+        "NoNewPrivileges": "yes",
+        "ProtectSystem": "strict",
+        "ReadWritePaths": str(tmp_path / "demo" / "data"),
+    }
+    assert {name: settings.get(name) for name in expected} == expected
+    assert "RestartMaxDelaySec" in settings
+    assert "kill -HUP $MAINPID" in settings["ExecReload"]
+    assert int(settings["TimeoutStopSec"]) > 0.1
+    assert f"system start --config {tmp_path / 'demo'}" in settings["ExecStart"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    (tmp_path / "demo" / "data").mkdir()
+    file = tmp_path / "ductile-test.service"
+    file.write_text(place.ductile("system", "unit", "--user", "root").out + "\n")
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False, timeout=60
+    )
+    complaints = [line for line in checked.stderr.splitlines() if "ductile-test" in line]
+    # An older systemd does not know the growing delay, and says that it leaves it out.
+    assert [line for line in complaints if "RestartSteps" not in line and "RestartMaxDelay" not in line] == []

@@ -1,0 +1,227 @@
+"""Webhooks into a real daemon: signed, accepted, run; and tokens for them (SPEC 8.1, 9.1, 9.2)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place
+from ductile.core.signatures import sign_body
+
+SECRET = "canary-shared-secret"
+#: Answers with the event that it was given.
+TELLING = """#!/usr/bin/env python3
+import json, sys
+request = json.load(sys.stdin)
+print(json.dumps({"status": "ok", "result": request["event"]}))
+"""
+ENDPOINT = (
+    "{path: /hook/github, name: gh, plugin: telling, preset: github, secret_ref: gh, max_body_size: 5000}"
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Hooked:
+    """A place with the endpoint `gh`, sealed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place: Place = a_place(directory, "  telling: {retry: {backoff_base: 100ms}}\n")
+        self.place.plugin("telling", TELLING)
+        self.port = free_port()
+        self.configure(ENDPOINT)
+
+    def configure(self, *endpoints: str, secret: str = SECRET) -> None:
+        config = self.place.config
+        plugins = config.read_text().partition("# hooks\n")[0]
+        listed = "".join(f"    - {endpoint}\n" for endpoint in endpoints)
+        config.write_text(
+            f"{plugins}# hooks\ntokens: [{{name: gh, key: {secret}}}]\n"
+            f"webhooks:\n  listen: 127.0.0.1:{self.port}\n  endpoints:\n{listed}"
+        )
+        assert self.place.ductile("config", "lock").status == 0
+
+    def post(
+        self, body: bytes, *, path: str = "/hook/github", secret: str = SECRET, **headers: str
+    ) -> tuple[int, dict[str, Any]]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask("POST", path, body, {"X-Hub-Signature-256": sign_body(secret, body), **named})
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Hooked:
+    return Hooked(tmp_path)
+
+
+def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
+    """SPEC 9.1: the plugin sees `webhook.<name>`, the object and the headers, and no credential."""
+    with a_daemon(hooked.place) as daemon:
+        status, said = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
+        assert status == 202
+        job = hooked.place.said("job", "wait", said["job_id"])
+        again = hooked.post(b'{"action": "opened"}', X_GitHub_Delivery="d1")
+        assert again[1]["job_id"] == said["job_id"]
+        assert again[1]["deduplicated"]
+    event = job["result"]["result"]
+    assert (event["type"], event["payload"]) == ("webhook.gh", {"action": "opened"})
+    assert event["headers"]["x-github-event"] == "issues"
+    assert "x-hub-signature-256" not in event["headers"]
+    assert (job["submitted_by"], job["submitted_detail"]) == ("webhook", "gh")
+    assert "canary" not in str(daemon.lines) + str(job)
+
+
+def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
+    """SPEC 1: a 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
+    with a_daemon(hooked.place) as daemon:
+        status, said = hooked.post(b"{}", X_GitHub_Delivery="d1")
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+        assert status == 202
+    with a_daemon(hooked.place):
+        assert hooked.post(b"{}", X_GitHub_Delivery="d1")[1]["job_id"] == said["job_id"]
+        assert hooked.place.said("job", "wait", said["job_id"])["status"] == "succeeded"
+
+
+def test_refusals(hooked: Hooked) -> None:
+    """SPEC 9.1: 403, 404, 405, 413; and none of them is a job."""
+    with a_daemon(hooked.place) as daemon:
+        assert hooked.post(b"{}", secret="wrong")[0] == 403
+        assert hooked.ask("POST", "/hook/github", b"{}")[0] == 403
+        assert hooked.post(b"{}", path="/hook/other")[0] == 404
+        assert hooked.ask("GET", "/hook/github")[0] == 405
+        assert hooked.post(b"x" * 5001)[0] == 413
+        assert hooked.place.said("job", "list")["jobs"] == []
+        refused = daemon.wait_for("webhook.refused", lambda line: line["status"] == 403)
+    assert refused["endpoint"] == "gh"
+
+
+def test_health_is_answered_here_too(hooked: Hooked) -> None:
+    """SPEC 9.2: unauthenticated."""
+    with a_daemon(hooked.place):
+        status, said = hooked.ask("GET", "/healthz")
+    assert (status, said["status"], said["plugins_loaded"]) == (200, "ok", 2)
+
+
+def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
+    """SPEC 10: without a restart; the old secret is worth nothing afterwards."""
+    with a_daemon(hooked.place):
+        assert hooked.post(b"{}")[0] == 202
+        hooked.configure(ENDPOINT, "{path: /hook/new, plugin: echo, secret_ref: gh}", secret="another")
+        hooked.place.said("system", "reload")
+        assert hooked.post(b"{}")[0] == 403
+        assert hooked.post(b"{}", secret="another")[0] == 202
+        assert hooked.post(b"{}", secret="another", path="/hook/new")[0] == 202
+        hooked.port, old = free_port(), hooked.port
+        hooked.configure(ENDPOINT)
+        refused = hooked.place.said("system", "reload", status=1)
+        assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
+        hooked.port = old
+        assert hooked.post(b"{}", secret="another")[0] == 202
+
+
+def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
+    """SPEC 1: whoever got a 202 has a job; whoever did not was told to come back."""
+    with a_daemon(hooked.place), ThreadPoolExecutor(32) as senders:
+        answers = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
+        accepted = {said["job_id"] for status, said in answers if status == 202}
+        assert {status for status, _ in answers} <= {202, 503}
+        assert len(accepted) == sum(status == 202 for status, _ in answers) > 0
+        for job_id in list(accepted)[::50]:
+            assert hooked.place.said("job", "show", job_id)["submitted_by"] == "webhook"
+
+
+def test_no_port_is_opened_without_endpoints(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    port = free_port()
+    place.config.write_text(f"webhooks: {{listen: '127.0.0.1:{port}'}}\n" + place.config.read_text())
+    place.ductile("config", "lock")
+    with a_daemon(place), socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+        # The first endpoint needs the port, and a reload cannot open one.
+        first = "webhooks: {endpoints: [{path: /hook/x, plugin: echo, secret: s}], "
+        place.config.write_text(place.config.read_text().replace("webhooks: {", first))
+        place.ductile("config", "lock")
+        refused = place.said("system", "reload", status=1)
+    assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
+
+
+def test_a_port_that_is_taken_is_told(hooked: Hooked) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", hooked.port))
+        taken.listen()
+        ran = hooked.place.ductile("system", "start")
+    assert ran.status == 1
+    assert "webhooks cannot listen" in ran.err
+
+
+def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
+    """SPEC 11: `webhook list`, `webhook send`."""
+    listed = hooked.place.said("webhook", "list")
+    assert [(row["name"], row["path"], row["plugin"]) for row in listed["endpoints"]] == [
+        ("gh", "/hook/github", "telling")
+    ]
+    tried = hooked.place.said("webhook", "send", "gh", "--dry-run")
+    assert tried["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
+    assert hooked.place.said("webhook", "send", "gh", status=69)["error"]["code"] == "daemon_not_running"
+    with a_daemon(hooked.place):
+        sent = hooked.place.said("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
+        assert sent["status"] == 202
+        job = hooked.place.said("job", "wait", sent["job_id"])
+        assert job["result"]["result"]["payload"] == {"n": 1}
+        again = hooked.place.said("webhook", "send", "/hook/github", "--delivery", "d7")
+        assert again["job_id"] == sent["job_id"]
+        assert hooked.place.said("webhook", "send", "gj", status=1)["error"]["code"] == "not_found"
+        large = hooked.place.said("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
+        assert (large["status"], large["accepted"]) == (413, False)
+    assert SECRET not in str(tried) + str(listed) + str(sent)
+
+
+def test_a_secret_is_made_and_put_into_force(tmp_path: Path) -> None:
+    """SPEC 8.1: `token create` shows it once; after a reload requests signed with it are accepted."""
+    hooked = Hooked(tmp_path)
+    made = hooked.place.said("token", "create", "partner")
+    secret = made["token"]
+    assert made["kind"] == "secret"
+    config = hooked.place.config
+    more = "  endpoints:\n    - {path: /hook/p, plugin: telling, secret_ref: partner}\n"
+    config.write_text(config.read_text().replace("  endpoints:\n", more))
+    assert hooked.place.ductile("config", "lock").status == 0
+    with a_daemon(hooked.place) as daemon:
+        assert hooked.post(b"{}", path="/hook/p", secret=secret)[0] == 202
+        refused = hooked.place.said("token", "revoke", "partner", status=78)
+        assert "nothing was written" in refused["error"]["message"]
+        shown = hooked.place.said("token", "list")
+        assert {row["name"] for row in shown["tokens"]} == {"gh", "partner"}
+    assert secret not in str(shown) + str(daemon.lines)
+
+
+def test_a_token_from_standard_input_is_not_repeated(hooked: Hooked) -> None:
+    ran = hooked.place.terminal.ductile(
+        "token", "create", "stripe", "--stdin", "--config", "demo", typed="whsec_canary\n"
+    )
+    assert ran.status == 0, ran
+    assert "canary" not in ran.out + ran.err
+    assert "whsec_canary" in (hooked.place.config.parent / ".env").read_text()

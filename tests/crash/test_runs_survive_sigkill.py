@@ -1,0 +1,236 @@
+"""SPEC 4.3, 4.8, 7.2: daemons die at random while pipeline runs are under way; no step is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from builders.invariants import violations
+from ductile.control.client import ask
+from ductile.core.json_values import JsonObject
+from ductile.errors import DuctileError
+from ductile.telemetry.signals import Signal
+
+DAEMON = Path(__file__).with_name("dying_daemon.py")
+
+STEPS = (Signal.JOB_CLAIMED, Signal.JOB_SUCCEEDED, Signal.JOB_ACCEPTED, Signal.JOB_RETRYING)
+
+#: Answers by the step it is: `fan` with two events, `shaky` at the second try only, `bad` never.
+PLUGIN = """#!{python}
+import json, os, sys
+request = json.load(sys.stdin)
+notes = request["config"]["notes"]
+step = request["context"]["ductile_step_id"].rpartition("/")[2]
+with open(os.path.join(notes, request["job_id"]), "a+") as note:
+    note.write("run\\n")
+    note.seek(0)
+    runs = note.read().count("run")
+if step == "shaky" and runs == 1:
+    json.dump({{"status": "error", "error": "not yet"}}, sys.stdout)
+elif step == "bad":
+    json.dump({{"status": "error", "error": "never", "retry": False}}, sys.stdout)
+else:
+    events = [{{"type": "made", "payload": {{"by": step}}}}] * (2 if step == "fan" else 0)
+    json.dump({{"status": "ok", "result": step, "events": events}}, sys.stdout)
+"""
+CONFIG = """
+service: {{max_workers: 4, log_level: debug, shutdown_grace: 1s}}
+plugins:
+  worker:
+    config: {{notes: {notes}}}
+    retry: {{backoff_base: 20ms, backoff_max: 40ms, max_attempts: 50}}
+pipelines:
+  - name: flow
+    steps:
+      - {{id: fan, uses: worker}}
+      - id: both
+        join: always
+        split:
+          - {{id: shaky, uses: worker}}
+          - id: inner
+            split:
+              - {{id: plain, uses: worker}}
+              - {{id: bad, uses: worker}}
+          - {{id: never, uses: worker, if: {{path: payload.gone, op: exists}}}}
+      - {{id: last, uses: worker}}
+"""
+#: Two events leave `fan`, so everything after it is there twice.
+EXPECTED = Counter(
+    {"fan": 1, "both/shaky": 2, "both/inner/plain": 2, "both/inner/bad": 2, "last": 2}
+)
+
+
+@dataclass(slots=True)
+class Ground:
+    """A configuration, its store, and the runs that were accepted from us."""
+
+    directory: Path
+    accepted: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "data" / "state.db"
+
+    def start(self, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None) -> Life:
+        process = subprocess.Popen(
+            [sys.executable, str(DAEMON), str(self.directory), dies_at, str(times)],
+            stdout=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
+        )
+        return Life(process, kill_after=kill_after)
+
+    def ask(self, operation: str, given: JsonObject) -> JsonObject:
+        return ask(self.directory / "data" / "ductile.sock", operation, given)
+
+    def submit(self) -> None:
+        self.accepted.append(str(self.ask("pipeline.run", {"pipeline": "flow", "payload": {"n": 1}})["job_id"]))
+
+    def wait_for_all(self) -> None:
+        for run_id in self.accepted:
+            self.ask("job.wait", {"job_id": run_id})
+
+
+def a_ground(directory: Path) -> Ground:
+    notes, plugin = directory / "notes", directory / "plugins" / "worker"
+    notes.mkdir()
+    plugin.mkdir(parents=True)
+    (plugin / "run").write_text(PLUGIN.format(python=sys.executable), encoding="utf-8")
+    (plugin / "run").chmod(stat.S_IRWXU)
+    manifest = {
+        "manifest_spec": "ductile.plugin",
+        "manifest_version": 1,
+        "name": "worker",
+        "version": "1",
+        "protocol": 2,
+        "entrypoint": "run",
+        "commands": ["handle"],
+    }
+    (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
+    (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
+    return Ground(directory=directory)
+
+
+class Life:
+    """A daemon whose log is read all the time, and which may be killed after so many lines of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None) -> None:
+        self.process = process
+        self._kill_after = kill_after
+        self._ready_or_over = threading.Event()
+        self._is_ready = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for number, line in enumerate(self.process.stdout, start=1):
+            if number == self._kill_after:
+                self.process.kill()
+            if b'"service.ready"' in line:
+                self._is_ready = True
+                self._ready_or_over.set()
+        self._ready_or_over.set()
+
+    def wait_until_ready(self) -> bool:
+        """False if it died before."""
+        self._ready_or_over.wait()
+        return self._is_ready
+
+    def end(self) -> None:
+        self.process.kill()
+        assert self.process.wait() == -signal.SIGKILL
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def live_through(ground: Ground, daemon: Life, *, runs: int) -> None:
+    """One life: submit until it dies, or let it finish, then kill it."""
+    try:
+        if daemon.wait_until_ready():
+            for _ in range(runs):
+                ground.submit()
+            ground.wait_for_all()
+    except DuctileError:
+        pass  # it died while we talked to it, which is the point
+    daemon.end()
+    if ground.store.exists():
+        assert violations(ground.store) == []
+
+
+def check_after_one_more_life(ground: Ground) -> None:
+    daemon = ground.start()
+    assert daemon.wait_until_ready()
+    ground.submit()
+    ground.wait_for_all()
+    wait_for_runs_that_were_accepted_unheard(ground)
+    daemon.end()
+    assert violations(ground.store) == []
+    check_every_run(ground)
+
+
+def wait_for_runs_that_were_accepted_unheard(ground: Ground) -> None:
+    """The daemon may have died between its commit and its answer."""
+    for (run_id,) in rows(ground, "SELECT id FROM job_queue WHERE plugin = 'pipeline'"):
+        ground.ask("job.wait", {"job_id": run_id})
+
+
+def rows(ground: Ground, sql: str) -> list[tuple[str, ...]]:
+    connection = apsw.Connection(str(ground.store), flags=apsw.SQLITE_OPEN_READONLY)
+    found: list[tuple[str, ...]] = connection.execute(sql).fetchall()
+    connection.close()
+    return found
+
+
+def check_every_run(ground: Ground) -> None:
+    """Each run ended as it has to, with each of its steps as often as it has to be there."""
+    ends = {row[0]: row[1:] for row in rows(ground, "SELECT id, status, reason FROM job_queue WHERE plugin = 'pipeline'")}
+    assert set(ground.accepted) <= set(ends)
+    assert set(ends.values()) == {("failed", "partial_success")}
+    steps = rows(ground, "SELECT run_id, step_path, status FROM job_queue WHERE run_id IS NOT NULL")
+    for run_id in ends:
+        mine = [(path, status) for run, path, status in steps if run == run_id]
+        assert Counter(path for path, _ in mine) == EXPECTED
+        assert {status for path, status in mine if path.endswith("bad")} == {"failed"}
+        assert {status for path, status in mine if not path.endswith("bad")} == {"succeeded"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("step", STEPS)
+def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
+    """Every accepted run ends, with each step once for each line; joins neither fail to come nor come twice."""
+    ground = a_ground(tmp_path)
+    for times in (2, 7, 15):
+        live_through(ground, ground.start(step, times), runs=3)
+    check_after_one_more_life(ground)
+
+
+@pytest.mark.timeout(300)
+def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
+    ground, dice = a_ground(tmp_path), Random(1)
+    for _ in range(5):
+        live_through(ground, ground.start(kill_after=dice.randrange(10, 150)), runs=4)
+    check_after_one_more_life(ground)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_survive_a_hundred_deaths(tmp_path: Path, seed: int) -> None:
+    """The nightly form."""
+    ground, dice = a_ground(tmp_path), Random(seed)
+    for number in range(25):
+        live_through(ground, ground.start(kill_after=dice.randrange(10, 250)), runs=4 if number % 3 else 0)
+    check_after_one_more_life(ground)

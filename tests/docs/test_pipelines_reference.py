@@ -1,0 +1,132 @@
+"""The page on pipelines says what the program does, and its examples run (SPEC 7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders.conditions import judged
+from builders.configs import a_config, loaded
+from builders.plugins import a_plugin
+from ductile.app import run_without_daemon
+from ductile.config.kinds import Section
+from ductile.config.pipeline_settings import PipelineSettings, StepSettings
+from ductile.core.comparisons import Operator, compare
+from ductile.core.conditions import Comparison, explain
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.patterns import MATCH_SECONDS
+from ductile.core.references import CARRIED, MISSING, Root, Scope
+from ductile.core.shown_values import LONGEST_QUOTE, MASK
+from ductile.core.templates import compile_template, fill
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+OPERATORS = re.findall(
+    r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| (does not hold|counts as `null`) \|$", PAGE, re.MULTILINE
+)
+TEMPLATES = re.findall(r"^\| `([^|]*\{payload[^|]*)` \| `([^|]+)` \|$", PAGE, re.MULTILINE)
+
+
+#: Enough of an order for every example.
+ORDER: JsonObject = {
+    "id": 7,
+    "total": 150,
+    "urgent": True,
+    "status": "new",
+    "customer": {"email": "ada@example.org", "name": "Ada", "plan": "free"},
+    "shipment": {"carrier": "post"},
+}
+#: Hands on what it was given.
+HANDING_ON = """#!/usr/bin/env python3
+import json, sys
+
+request = json.load(sys.stdin)
+given = request.get("payload") or request.get("event", {}).get("payload", {})
+events = [{"type": "shop.refused", "payload": given}] if given else []
+json.dump({"status": "ok", "result": "done", "events": events}, sys.stdout)
+"""
+
+
+def a_page_s_config(directory: Path, example: str) -> list[str]:
+    """A configuration with the example; the names of its pipelines."""
+    for plugin in ("mail", "shop"):
+        a_plugin(directory / "plugins", plugin, script=HANDING_ON)
+    config = a_config(directory, f"plugins: {{mail: {{}}, shop: {{}}}}\n{example}")
+    return [pipeline.name for pipeline in loaded(config).model.pipelines]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+async def test_an_example_runs(example: str, tmp_path: Path) -> None:
+    """Each of its pipelines, started by name with the same order, comes to a good end."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    names = a_page_s_config(tmp_path, example)
+    assert names
+    for name in names:
+        given: JsonObject = {"pipeline": name, "payload": ORDER}
+        run = await run_without_daemon(str(tmp_path), environ, "pipeline.run", given)
+        assert (run["status"], run["last_error"]) == ("succeeded", None), name
+
+
+@pytest.mark.parametrize(
+    ("title", "settings"),
+    [("a pipeline", PipelineSettings), ("a step", StepSettings)],
+    ids=["pipeline", "step"],
+)
+def test_every_key_has_an_example_under_its_name(title: str, settings: type[Section]) -> None:
+    """SPEC 7.1: and no key is there that does not exist."""
+    section = re.search(rf"^## Keys of {title}\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    found = re.findall(r"^### (?:step )?`([\w-]+)`\n(.*?)(?=^### |\Z)", section[1], re.MULTILINE | re.DOTALL)
+    keys = [field.encode_name for field in msgspec.structs.fields(settings)]
+    assert sorted(name for name, _ in found) == sorted(keys)
+    for name, text in found:
+        example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+        assert example is not None, name
+        assert f"{name}:" in example[1], name
+
+
+def test_every_operator_is_there() -> None:
+    assert [name for name, _, _ in OPERATORS] == [op.value for op in Operator]
+
+
+@pytest.mark.parametrize(("name", "missing"), [(name, missing) for name, _, missing in OPERATORS])
+def test_a_missing_path_means_what_the_table_says(name: str, missing: str) -> None:
+    op = Operator(name)
+    if missing == "does not hold":
+        values: list[JsonValue] = [True, None, 0, "", ".*", [None]]
+        assert not any(compare(MISSING, op, value) for value in values)
+    else:
+        values = [None, "a", [None], ["a"]]
+        for value in values:
+            assert compare(MISSING, op, value) is compare(None, op, value)
+
+
+def test_every_root_is_there_and_who_may_use_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| yes \| (yes|no)", PAGE, re.MULTILINE)
+    assert rows == [(root.value, "yes" if root in CARRIED else "no") for root in Root]
+
+
+@pytest.mark.parametrize(("written", "made"), TEMPLATES)
+def test_a_template_makes_what_the_table_says(written: str, made: str) -> None:
+    (payload,) = re.findall(r"With the payload `(.+)`:", PAGE)
+    assert fill(compile_template(written), Scope(payload=json.loads(payload))) == json.loads(made)
+
+
+def test_there_are_templates_in_the_table() -> None:
+    assert len(TEMPLATES) == 7
+
+
+def test_the_sentence_is_the_one_that_is_told() -> None:
+    condition = Comparison(path="payload.total", op=Operator.GTE, value=100)
+    assert explain(judged(condition, Scope(payload={"total": 35}))) in PAGE
+
+
+def test_the_limits_are_the_program_s() -> None:
+    assert f"longer than {MATCH_SECONDS} s" in PAGE
+    assert f"cut to {LONGEST_QUOTE} characters" in PAGE
+    assert f"`{MASK}`" in PAGE

@@ -1,0 +1,85 @@
+"""docs/reference/webhooks.md tells what the code does: presets, states, keys, headers, bounds (SPEC 9)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from ductile.config.model import StateWebhookSettings, WebhookPreset
+from ductile.config.secrets import Secret
+from ductile.config.snapshot import ToPlugin, WebhookEndpoint
+from ductile.core.deliveries import LONGEST_WAIT
+from ductile.core.settlement import CallbackState
+from ductile.core.signatures import REPLAY_WINDOW
+from ductile.engine.deliveries import TO_EACH
+from ductile.operations.webhooks import scheme_of
+from ductile.protocol.state_events import MAX_RESULT_BYTES, encode_state_event
+from ductile.store.values import Retention
+from ductile.webhooks.application import BODY_SECONDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in re.findall(r"^\|.*\|$", PAGE, re.MULTILINE)
+]
+
+
+def an_endpoint(preset: WebhookPreset) -> WebhookEndpoint:
+    return WebhookEndpoint(
+        name="x",
+        path="/x",
+        target=ToPlugin(plugin="p", command="handle"),
+        secret=Secret("s"),
+        signature_header=None,
+        max_body_size=1,
+        delivery_header=None,
+        preset=preset,
+    )
+
+
+def test_every_preset_is_told_as_it_is() -> None:
+    """SPEC 9.1: the header and the delivery's id of each."""
+    told = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
+    assert set(told) == set(WebhookPreset)
+    for preset in WebhookPreset:
+        scheme = scheme_of(an_endpoint(preset))
+        assert told[preset][1].strip("`").lower() == scheme.header
+        named = scheme.delivery_header or f"`{scheme.delivery_field}` in the body"
+        assert told[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")
+
+
+def test_every_state_and_every_key_is_told() -> None:
+    """SPEC 9.3: five states, nine keys."""
+    assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(CallbackState)] == list(
+        CallbackState
+    )
+    example = json.loads(
+        next(block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "job_id" in block)
+    )
+    made = encode_state_event(
+        job_id="j",
+        state="done",
+        previous_state=None,
+        timestamp="t",
+        model=None,
+        attempt=1,
+        error=None,
+        result=None,
+        artifacts=None,
+    )
+    assert list(example) == list(json.loads(made))
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    assert REPLAY_WINDOW.total_seconds() == 5 * 60
+    assert "within five minutes of now" in PAGE
+    assert LONGEST_WAIT.total_seconds() == 3600
+    assert "at most an hour later" in PAGE
+    assert TO_EACH == 4
+    assert "has four places of its own" in PAGE
+    assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
+    assert MAX_RESULT_BYTES == 256 * 1024
+    assert "256 KiB" in PAGE
+    assert f"for {Retention().deliveries.days} days" in PAGE
+    assert f"`{StateWebhookSettings().signature_header}`" in PAGE

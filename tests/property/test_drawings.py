@@ -1,0 +1,103 @@
+"""Whatever the pipeline: its drawings have every step once, and can be read (SPEC 11)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.pictures import SVG, read_svg
+from builders.pipelines import graph_of
+from ductile.core.mermaid import to_mermaid
+from ductile.core.outline import Item, outline, walk
+from ductile.core.picture import to_svg
+from ductile.core.pipelines import Graph, Split, Use
+
+CONDITION = {"path": "payload.name", "op": "eq", "value": '<b>"x" & `y`'}
+
+
+def steps(depth: int) -> st.SearchStrategy[list[dict[str, Any]]]:
+    return st.lists(step(depth), min_size=1, max_size=3)
+
+
+@st.composite
+def step(draw: st.DrawFn, depth: int) -> dict[str, Any]:
+    written: dict[str, Any] = {"if": CONDITION} if draw(st.booleans()) else {}
+    match draw(st.sampled_from(["uses", "uses", "split", "steps"] if depth else ["uses"])):
+        case "split":
+            return written | {"split": draw(steps(depth - 1))}
+        case "steps":
+            return written | {"steps": draw(steps(depth - 1))}
+        case _:
+            handlers = draw(st.dictionaries(st.sampled_from(["a", 'b"<'] if depth else ["a"]), steps(0)))
+            return written | {"uses": "p", "on_events": handlers}
+
+
+GRAPHS = steps(2).map(lambda written: graph_of(*written))
+
+
+def items_of(graph: Graph) -> tuple[Item, ...]:
+    return outline(graph, lambda _key: False)
+
+
+@given(GRAPHS)
+@settings(max_examples=25, deadline=None)
+def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) -> None:
+    """SPEC 7.1: nesting is found again from where lines go."""
+    positions = [item.node.position for item in walk(items_of(graph))]
+    assert positions == sorted(range(len(graph.nodes)))
+
+
+@given(GRAPHS)
+@settings(max_examples=25, deadline=None)
+def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph: Graph) -> None:
+    """SPEC 11: what is drawn is connected, and names nothing that is not drawn."""
+    text = to_mermaid(items_of(graph), "on go")
+    edges = re.findall(r'^  (\w+) (?:-- "[^"]*" )?--> (\w+)$', text, re.MULTILINE)
+    declared = set(re.findall(r"^ *(\w+)[\[({]", text, re.MULTILINE))
+    assert {end for edge in edges for end in edge} <= declared
+    reached, waiting = {"start"}, ["start"]
+    while waiting:
+        at = waiting.pop()
+        new = {target for source, target in edges if source == at} - reached
+        reached |= new
+        waiting += new
+    drawn = {f"s{node.position}" for node in graph.nodes.values() if isinstance(node, Use | Split)}
+    assert drawn | {"done"} <= reached
+    assert all(line.count('"') in (0, 2) for line in text.splitlines())
+
+
+@given(GRAPHS)
+@settings(max_examples=25, deadline=None)
+def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
+    """SPEC 11: readable, at any depth: boxes apart, text inside them, all of it on the paper."""
+    root = read_svg(to_svg(items_of(graph), "flow", "on go"))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    boxes = [
+        _area(box) for box in root.iter(f"{SVG}rect") if box.attrib["class"].split()[0] in ("box", "fork")
+    ]
+    assert all(
+        left >= 0 and top >= 0 and right <= width and bottom <= height for left, top, right, bottom in boxes
+    )
+    for number, one in enumerate(boxes):
+        assert not any(_meet(one, other) for other in boxes[number + 1 :])
+    texts = [text for text in root.iter(f"{SVG}text") if "middle" in text.attrib["class"]]
+    assert len(texts) >= sum(isinstance(node, Use) for node in graph.nodes.values())
+    for text in texts:
+        half = len(text.text or "") * 7.3 / 2
+        x, y = float(text.attrib["x"]), float(text.attrib["y"])
+        assert any(
+            left <= x - half and x + half <= right and top < y < bottom for left, top, right, bottom in boxes
+        )
+
+
+def _area(box: Element) -> tuple[float, float, float, float]:
+    left, top = float(box.attrib["x"]), float(box.attrib["y"])
+    return left, top, left + float(box.attrib["width"]), top + float(box.attrib["height"])
+
+
+def _meet(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,105 @@
+"""What differs between a good run and a bad one: nothing where nothing does, and never a secret's value."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START, an_id
+from ductile.core.jobs import JobStatus, Reason, SubmittedBy
+from ductile.core.settlement import LogStatus
+from ductile.operations.run_differences import compare_configs, compare_inputs, compare_runs
+from ductile.store.values import ConfigOrigin, ConfigRecord, LogRow
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(max_size=3), values, max_size=4)
+
+
+def a_log_row(**fields: Any) -> LogRow:
+    names = (
+        "submitted_detail dedupe_key parent_job_id source_event_id event_context_id run_id step_path trace_id"
+    )
+    empty: dict[str, Any] = dict.fromkeys([*names.split(), "signal", "error"])
+    given_fields: dict[str, Any] = {
+        "seq": 1,
+        "id": "x-1",
+        "job_id": an_id(),
+        "execution": 1,
+        "attempt": 1,
+        "max_attempts": 1,
+        "plugin": "echo",
+        "command": "poll",
+        "status": LogStatus.SUCCEEDED,
+        "reason": Reason.COMPLETED,
+        "job_status": JobStatus.SUCCEEDED,
+        "job_reason": Reason.COMPLETED,
+        "exit_code": 0,
+        "duration": timedelta(seconds=1),
+        "submitted_by": SubmittedBy.CLI,
+        "created_at": START,
+        "started_at": START,
+        "completed_at": START,
+        "stderr": "",
+    }
+    return LogRow(**(empty | given_fields | fields))
+
+
+def a_record(name: str, settings: Any) -> ConfigRecord:
+    return ConfigRecord(
+        seq=1,
+        hash=name,
+        origin=ConfigOrigin.START,
+        content={"plugins": {"echo": settings}},
+        loaded_at=START,
+    )
+
+
+@given(objects)
+def test_the_same_input_differs_in_nothing(given_input: dict[str, Any]) -> None:
+    assert list(compare_inputs(given_input, dict(given_input))) == []
+
+
+@given(objects, objects)
+def test_inputs_are_told_apart_by_key_and_never_by_value(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """A payload may hold anything: what is named is where to look."""
+    found = list(compare_inputs(before, after))
+    missing = object()
+    changed = {
+        f"payload.{key}"
+        for key in before.keys() | after.keys()
+        if before.get(key, missing) != after.get(key, missing)
+    }
+    assert {each.what for each in found} == changed
+    assert {word for each in found for word in (each.good, each.now)} <= {"given", None}
+
+
+@given(objects, objects)
+def test_a_changed_configuration_is_never_passed_over(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Also where only a secret or the plugin's own files changed, which the contents cannot show."""
+    found = list(compare_configs(a_record("a", before), a_record("b", after), "echo"))
+    assert found
+    assert list(compare_configs(a_record("a", before), a_record("a", after), "echo")) == []
+    if before == after:
+        assert [each.what for each in found] == ["configuration or plugin files"]
+
+
+def test_runs_are_compared_by_what_the_log_has() -> None:
+    good = a_log_row(stderr="warming up\nmore")
+    assert list(compare_runs(good, good)) == []
+    bad = a_log_row(exit_code=1, stderr="no paper\n", duration=timedelta(seconds=9))
+    told = {each.what: (each.good, each.now) for each in compare_runs(good, bad)}
+    assert told == {
+        "exit status": ("0", "1"),
+        "first line of stderr": ("warming up", "no paper"),
+        "duration": ("1.000s", "9.000s"),
+    }
+    assert list(compare_runs(good, a_log_row(stderr="warming up", duration=timedelta(seconds=2)))) == []

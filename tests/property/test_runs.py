@@ -1,0 +1,367 @@
+"""Random pipelines through the real store, against a reading of what was written (SPEC 7, ENGINE 2).
+
+Whatever the pipeline, whatever its steps answer, in whatever order they end, however often they are tried
+again and wherever the daemon dies: the steps that run are those that the text of the pipeline asks for,
+each once for each line, and the run ends as its lines did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, event, given, note, settings
+from hypothesis import strategies as st
+
+from builders.jobs import Clock, emitted, failed, ok, timed_out
+from builders.pipeline_meaning import Behaviour, Interpreter, Told, TooMuchError, canonical
+from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
+from builders.stores import SQLITE, StoreFactory, claim_all, stored
+from ductile.core.jobs import TERMINAL, JobStatus, Reason
+from ductile.core.ledger import LedgerKind
+from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.rules import Rules
+from ductile.store.port import Store
+from ductile.store.values import Accepted, Claim, RetryAnswer, Settled
+
+MOST_JOBS = 60
+BAD = (JobStatus.FAILED, JobStatus.DEAD)
+#: `steady` succeeds in the end or fails for good; `weak` fails until its attempts are over.
+PLUGINS = {
+    "steady": {"retry": {"max_attempts": 1000, "backoff_base": "1s", "backoff_max": "5s"}},
+    "weak": {"retry": {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "5s"}},
+}
+EVENT_TYPES = ("a", "b")
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a directory of its own is made there
+
+CONDITIONS: tuple[dict[str, Any], ...] = (
+    {"path": "payload.n", "op": "lt", "value": 4},
+    {"path": "payload.n", "op": "exists"},
+    {"not": {"path": "payload.branches", "op": "exists"}},
+    {"path": "event.type", "op": "eq", "value": "a"},
+    {"not": {"path": "event.type", "op": "eq", "value": "ductile.split.joined"}},
+    {"path": "context.kept", "op": "exists"},
+    {"all": [{"path": "payload.n", "op": "lt", "value": 6}, {"path": "context.kept", "op": "lt", "value": 5}]},
+)
+
+
+# ------------------------------------------------------------------------------------------ what is written
+
+
+@st.composite
+def written_steps(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) -> list[dict[str, Any]]:
+    count = draw(st.integers(1, 3))
+    return [draw(written_step(depth, calls, ids)) for _ in range(count)]
+
+
+@st.composite
+def written_step(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) -> dict[str, Any]:
+    kinds = ["uses", "uses", "uses"]
+    kinds += ["split", "split", "steps"] if depth > 0 else []
+    kinds += ["call"] if calls else []
+    step: dict[str, Any] = {}
+    if draw(st.booleans()):
+        ids.append(len(ids))
+        step["id"] = f"s{ids[-1]}"
+    if draw(st.integers(0, 3)) == 0:
+        step["if"] = draw(st.sampled_from(CONDITIONS))
+    match draw(st.sampled_from(kinds)):
+        case "uses":
+            step |= draw(written_use(depth, calls, ids))
+        case "split":
+            count = draw(st.integers(1, 3))
+            step["split"] = [draw(written_step(depth - 1, calls, ids)) for _ in range(count)]
+            if draw(st.booleans()):
+                step["join"] = "always"
+        case "steps":
+            step["steps"] = draw(written_steps(depth - 1, calls, ids))
+        case "call":
+            step["call"] = draw(st.sampled_from(calls))
+    return step
+
+
+@st.composite
+def written_use(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) -> dict[str, Any]:
+    step: dict[str, Any] = {"uses": draw(st.sampled_from(["steady"] * 9 + ["weak"]))}
+    extra = draw(st.integers(0, 7))
+    if extra == 0:
+        step["with"] = {"n": "{payload.n}"}
+    if extra == 1:
+        step["with"] = {"all": "{payload}", "kept": "{context.kept}"}
+    if extra in (2, 3):
+        step["baggage"] = {"kept": draw(st.sampled_from(["payload.n", "payload.result", "payload.branches"]))}
+    if extra == 4 and depth > 0:
+        step["on_events"] = {draw(st.sampled_from(EVENT_TYPES)): draw(written_steps(depth - 1, calls, ids))}
+    return step
+
+
+@st.composite
+def written_pipelines(draw: st.DrawFn) -> list[dict[str, Any]]:
+    inner = {"name": "inner", "steps": draw(written_steps(1, (), []))}
+    if draw(st.booleans()):
+        inner["if"] = draw(st.sampled_from(CONDITIONS))
+    outer = {"name": "flow", "on": "go", "steps": draw(written_steps(3, ("inner",), []))}
+    return [inner, outer]
+
+
+# ---------------------------------------------------------------------------------------------- what runs
+
+
+def behave(plugin: str, path: str, payload: str) -> Behaviour:
+    """The answer of a step: chance, but the same for the same step and payload."""
+    answer = mended(plugin, path, payload)
+    if plugin == "weak":
+        return Behaviour(stdout=None, fails=True)
+    if _chance("fails", path, payload).random() < 0.12:
+        return Behaviour(stdout=json.dumps({"status": "error", "error": answer.result}), fails=True)
+    return answer
+
+
+def mended(plugin: str, path: str, payload: str) -> Behaviour:
+    """The answer once what made it fail is put right."""
+    dice = _chance(plugin, path, payload)
+    name = f"{path}#{dice.randrange(1 << 30):x}"
+    count = dice.choice([0, 0, 1, 1, 1, 2, 3])
+    events = tuple(
+        (dice.choice(EVENT_TYPES), {"n": dice.randrange(8)} if dice.random() < 0.8 else {"result": "own"})
+        for _ in range(count)
+    )
+    return Behaviour(stdout=json.dumps({"status": "ok", "result": name}), result=name, events=events)
+
+
+def _chance(*parts: str) -> Random:
+    return Random(hashlib.sha256("\0".join(parts).encode()).digest())
+
+
+def outcome_of(claim: Claim, dice: Random, *, well: bool) -> Outcome:
+    """What this execution comes to: perhaps not yet what the step answers in the end."""
+    job = claim.job
+    given = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
+    answer = mended(*given) if well else behave(*given)
+    if dice.random() < 0.1:
+        return Interrupted()
+    if answer.stdout is None:
+        return failed(stdout=None)
+    if not well and dice.random() < 0.1:
+        return dice.choice([failed(stdout=None), timed_out()])
+    if answer.fails:
+        return failed(permanent=True, stdout=answer.stdout)
+    events = [emitted(kind, payload) for kind, payload in answer.events]
+    return ok(*events, result=answer.result, stdout=answer.stdout)
+
+
+@dataclass(slots=True)
+class Drive:
+    """One run from its start to its end, through every mishap that the dice know."""
+
+    factory: StoreFactory
+    rules: Rules
+    dice: Random
+    crashes: float
+    #: No step fails any more, for good or for a while.
+    well: bool = False
+    #: How often somebody loses patience with the run, or with a step of it.
+    meddling: float = 0
+    #: What each job was given, by its id.
+    given: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+
+    async def run(self, payload: dict[str, Any]) -> tuple[Store, str]:
+        store = await self.factory.open()
+        run = a_new_run(self.rules, payload)
+        answer = await enqueue_run(store, self.rules, run)
+        assert isinstance(answer, Accepted)
+        return await self.go_on(store, run.job.id), run.job.id
+
+    async def go_on(self, store: Store, run_id: str) -> Store:
+        """To the end of the run."""
+        for _ in range(MOST_JOBS * 40):
+            store = await self._perhaps_die(store)
+            if (await stored(store, run_id)).status in TERMINAL:
+                return store
+            await self._perhaps_meddle(store, run_id)
+            claims = await claim_all(store, limit=self.dice.randint(1, 5))
+            if not claims:
+                self.factory.clock.advance(minutes=2)
+                released = await store.release_due()
+                ended = (await stored(store, run_id)).status in TERMINAL
+                assert released.count or ended, "nothing is live any more, and the run has not ended"
+            store = await self._settle(store, claims)
+        raise AssertionError("the run does not end")
+
+    async def _perhaps_die(self, store: Store) -> Store:
+        return await self._die() if self.dice.random() < self.crashes else store
+
+    async def _die(self) -> Store:
+        self.factory.clock.advance(seconds=1)  # the dice of a test begin anew, so that ids must not
+        store = await self.factory.reopen()
+        while (await store.recover(self.rules)).more:
+            pass
+        return store
+
+    async def _perhaps_meddle(self, store: Store, run_id: str) -> None:
+        if self.dice.random() >= self.meddling:
+            return
+        if self.dice.random() < 0.5:
+            while (await store.cancel(run_id, self.rules)).more:
+                pass
+        bad = [job for job in await all_members(store, run_id) if job.status in BAD]
+        if bad:
+            await store.retry(self.dice.choice(bad).id, self.rules)
+
+    async def _settle(self, store: Store, claims: list[Claim]) -> Store:
+        self.dice.shuffle(claims)
+        for claim in claims:
+            self._note(claim)
+        if self.dice.random() < 0.5:  # two branches that end at the same instant meet in the store
+            answers = await asyncio.gather(*(self._end(store, claim) for claim in claims))
+            assert all(isinstance(answer, Settled) for answer in answers)
+            return store
+        for claim in claims:
+            if self.dice.random() < self.crashes:
+                return await self._die()  # the rest of them still run, and are found so
+            assert isinstance(await self._end(store, claim), Settled)
+        return store
+
+    async def _end(self, store: Store, claim: Claim) -> object:
+        outcome = outcome_of(claim, self.dice, well=self.well)
+        return await store.settle(claim.job.id, claim.job.execution, outcome, self.rules)
+
+    def _note(self, claim: Claim) -> None:
+        given = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))
+        assert self.given.setdefault(claim.job.id, given) == given, "a retry was given something else"
+
+
+async def check(pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int) -> None:
+    dice = Random(seed)
+    rules = rules_of(*pipelines, plugins=PLUGINS)
+    # A crash is told by opening the store anew, so nothing has to reach a disk.
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
+        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        drive = Drive(factory, rules, dice, crashes=dice.choice([0, 0.05, 0.2]))
+        try:
+            store, run_id = await drive.run(payload)
+            await compare(store, run_id, drive, told)
+            await factory.check_invariants()
+        finally:
+            await factory.close()
+
+
+async def compare(store: Store, run_id: str, drive: Drive, told: Told) -> None:
+    record = await store.run(run_id)
+    assert record is not None
+    assert Counter(drive.given.values()) == told.ran
+    made = [job for job in record.members if job.id in drive.given]
+    unmade = [job for job in record.members if job.id not in drive.given]
+    assert len(made) == told.ran.total()
+    assert Counter(job.step_path for job in unmade) == told.unmade
+    assert {job.reason for job in unmade} <= {Reason.BAD_TEMPLATE, Reason.BAD_BAGGAGE}
+    assert all(job.status in TERMINAL for job in record.members)
+    bypassed = [note.data["step"] for note in record.notes if note.kind is LedgerKind.SWITCH]
+    assert Counter(bypassed) == told.bypassed
+    assert record.job.reason == told.reason
+    *_, last = await store.executions(run_id)
+    assert last.result == told.result
+
+
+async def check_again(
+    pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int
+) -> None:
+    """Let a run fail and be cancelled, and retry it until everything in it is well."""
+    dice = Random(seed)
+    rules = rules_of(*pipelines, plugins=PLUGINS)
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
+        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        drive = Drive(factory, rules, dice, crashes=dice.choice([0, 0.1]), meddling=dice.choice([0, 0.1, 0.3]))
+        try:
+            store, run_id = await drive.run(payload)
+            for left in (2, 1, 0):
+                if left == 0:
+                    drive.well, drive.meddling = True, 0
+                if await store.retry(run_id, rules) is RetryAnswer.QUEUED:
+                    store = await drive.go_on(store, run_id)
+            await compare(store, run_id, drive, told)
+            await factory.check_invariants()
+        finally:
+            await factory.close()
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, behaviour: Callable[[str, str, str], Behaviour] = behave, *, joins_fail: bool = True
+) -> tuple[list[dict[str, Any]], dict[str, Any], Told]:
+    """Pipelines, what a run begins with, and what has to come of it."""
+    pipelines = draw(written_pipelines())
+    if not joins_fail:
+        pipelines = json.loads(json.dumps(pipelines).replace('"always"', '"succeeded"'))
+    payload = draw(st.sampled_from([{"n": 1}, {"n": 5}, {}]))
+    by_name = {pipeline["name"]: pipeline for pipeline in pipelines}
+    try:
+        told = Interpreter(by_name, behaviour, most_jobs=MOST_JOBS).run("flow", "go", payload)
+    except TooMuchError:
+        told = None
+    assume(told is not None)
+    assert told is not None
+    return pipelines, payload, told
+
+
+def note_what_it_was(told: Told) -> None:
+    event(f"the run ends {told.reason}")
+    for name, there in (("joins", told.joins), ("bypasses", told.bypassed), ("unmade steps", told.unmade)):
+        if there:
+            event(name)
+    event(f"jobs: {'0' if not told.jobs else '1-5' if told.jobs < 6 else '6-20' if told.jobs < 21 else 'many'}")
+
+
+FORM = {
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+}
+
+
+@settings(max_examples=150, **FORM)
+@given(case=cases(), seed=st.integers(0, 1 << 32))
+def test_a_run_does_what_its_pipeline_says(
+    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+) -> None:
+    """SPEC 7.2, ENGINE 2: each step once for each line, joins once, and the right end, crash or not."""
+    pipelines, payload, told = case
+    note(json.dumps(pipelines))
+    note_what_it_was(told)
+    asyncio.run(check(pipelines, payload, told, seed))
+
+
+@settings(max_examples=100, **FORM)
+@given(case=cases(mended, joins_fail=False), seed=st.integers(0, 1 << 32))
+def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
+    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+) -> None:
+    """ENGINE 2, 3: whatever failed, and whenever it was cancelled, nothing of it is lost or done twice.
+
+    Splits that go on without a branch that failed are left out: what came after them was told of the failure.
+    """
+    pipelines, payload, told = case
+    note(json.dumps(pipelines))
+    note_what_it_was(told)
+    asyncio.run(check_again(pipelines, payload, told, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=5000, **FORM)
+@given(case=cases(), seed=st.integers(0, 1 << 32))
+def test_thousands_of_runs_do_what_their_pipelines_say(
+    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+) -> None:
+    """The nightly form."""
+    pipelines, payload, told = case
+    asyncio.run(check(pipelines, payload, told, seed))

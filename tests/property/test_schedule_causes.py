@@ -1,0 +1,107 @@
+"""Why a schedule does not run: one cause for all that can be the case, and never a lie (SPEC 5, 16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START
+from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.firing import FireView, RunConditions, Start, decide_start
+from ductile.core.schedule import IfRunning
+from ductile.core.schedule_causes import (
+    OVERDUE_AFTER,
+    SCHEDULE_CAUSES,
+    ScheduleCause,
+    ScheduleFacts,
+    decide_cause,
+)
+
+WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.OVER, ScheduleCause.ON_TIME}
+STANDING = {
+    ScheduleCause.NOT_CONFIGURED,
+    ScheduleCause.PLUGIN_DISABLED,
+    ScheduleCause.PLUGIN_REFUSED,
+    ScheduleCause.PAUSED,
+    ScheduleCause.NO_DAEMON,
+    ScheduleCause.NOT_LOADED,
+    ScheduleCause.OVERDUE,
+}
+
+around = st.timedeltas(min_value=timedelta(hours=-1), max_value=timedelta(hours=1)).map(lambda d: START + d)
+conditions = st.builds(
+    RunConditions,
+    if_running=st.sampled_from(IfRunning),
+    max_polls=st.none() | st.integers(1, 2),
+    breaker=st.none() | st.just(BreakerPolicy()),
+)
+breakers = st.builds(
+    Breaker, state=st.sampled_from(BreakerState), failures=st.integers(0, 4), opened_at=around
+)
+views = st.builds(
+    FireView, previous_live=st.booleans(), outstanding=st.integers(0, 3), breaker=st.none() | breakers
+)
+situations = st.builds(
+    ScheduleFacts,
+    now=st.just(START),
+    enabled=st.booleans(),
+    refused=st.booleans(),
+    paused=st.booleans(),
+    daemon_runs=st.booleans(),
+    known=st.booleans(),
+    next_at=st.none() | around,
+    conditions=st.none() | conditions,
+    view=views,
+    last_failed=st.booleans(),
+    last_skipped=st.booleans(),
+)
+
+
+def test_every_cause_is_explained() -> None:
+    assert set(SCHEDULE_CAUSES) == set(ScheduleCause)
+
+
+@given(situations)
+def test_a_schedule_said_to_be_well_would_really_start(facts: ScheduleFacts) -> None:
+    """Whoever is told that nothing stands in the way can rely on it: the scheduler decides the same."""
+    cause = decide_cause(facts)
+    if cause in WELL:
+        assert facts.enabled
+        assert not facts.refused
+        assert not facts.paused
+        assert facts.daemon_runs
+        assert facts.conditions is not None
+        assert isinstance(decide_start(facts.conditions, facts.view, facts.now), Start)
+        assert facts.next_at is None or facts.now - facts.next_at <= OVERDUE_AFTER
+
+
+@given(situations)
+def test_what_the_scheduler_would_skip_for_is_the_cause(facts: ScheduleFacts) -> None:
+    """The words of the ledger and of the explanation are the same."""
+    cause = decide_cause(facts)
+    if cause not in STANDING and facts.conditions is not None:
+        verdict = decide_start(facts.conditions, facts.view, facts.now)
+        assert isinstance(verdict, Start) or cause.value == verdict.value
+
+
+@given(situations)
+def test_removing_the_cause_leads_on_to_another(facts: ScheduleFacts) -> None:
+    """An obstacle that was dealt with is not named again."""
+    mended = {
+        ScheduleCause.PLUGIN_DISABLED: {"enabled": True},
+        ScheduleCause.PLUGIN_REFUSED: {"refused": False},
+        ScheduleCause.PAUSED: {"paused": False},
+        ScheduleCause.NO_DAEMON: {"daemon_runs": True},
+        ScheduleCause.NOT_LOADED: {"known": True},
+        ScheduleCause.OVERDUE: {"next_at": START},
+        ScheduleCause.LAST_FAILED: {"last_failed": False},
+        ScheduleCause.LAST_SKIPPED: {"last_skipped": False},
+    }
+    cause = decide_cause(facts)
+    if cause in mended:
+        order = list(ScheduleCause)
+        after = decide_cause(replace(facts, **mended[cause]))  # type: ignore[arg-type]  # fields of the table above
+        assert order.index(after) > order.index(cause)

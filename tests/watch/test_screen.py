@@ -1,0 +1,161 @@
+"""`ductile system watch` over a real daemon: what it shows, what its keys do, and its picture (SPEC 17)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, RichLog, Static
+
+from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place
+from ductile.control.client import ask
+from ductile.watch.screen import Details, WatchApp
+
+PIPELINES = """\
+  slow: {}
+  broken: {retry: {max_attempts: 1}}
+  timed: {uses: echo, schedules: [{id: nightly, cron: "0 3 * * *"}]}
+pipelines:
+  - name: report
+    on: report.wanted
+    steps:
+      - {id: gather, uses: echo}
+      - {id: wait, uses: slow}
+"""
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "watch.svg"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = a_place(tmp_path, PIPELINES)
+    place.plugin("slow", SLOW)
+    place.plugin("broken", BROKEN)
+    return place
+
+
+@pytest.fixture
+def daemon(place: Place) -> Iterator[Daemon]:
+    with a_daemon(place) as daemon:
+        yield daemon
+
+
+def asking(place: Place) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
+    socket = place.config.parent / "data" / "ductile.sock"
+    return lambda operation, given: ask(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
+
+
+def cells(app: WatchApp, table: str) -> str:
+    found = app.query_one(f"#{table}", DataTable)
+    return "\n".join(" | ".join(map(str, found.get_row_at(at))) for at in range(found.row_count))
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    """The screen follows the daemon: let it, until this holds."""
+    for _ in range(600):
+        if holds():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("the screen never showed it")
+
+
+async def test_it_shows_what_runs_and_what_happened(place: Place, daemon: Daemon) -> None:
+    """Running jobs, a pipeline as it advances, what failed and why, schedules, and the stream of events."""
+    place.ductile("run", "broken")
+    run_id = place.said("pipeline", "run", "report", "--no-wait")["job_id"]
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
+        assert re.search(rf"{run_id[-12:]} \| report \| running \| 1/2 \| wait", cells(app, "runs"))
+        assert "it is broken" in cells(app, "failed")
+        assert "timed | nightly" in cells(app, "schedules")
+        assert "broken | failed" in cells(app, "plugins")
+        events = "\n".join(line.text for line in app.query_one("#events", RichLog).lines)
+        assert "running → succeeded (completed)" in events
+        assert "1 running" in str(app.query_one("#head", Static).render())
+
+
+async def test_a_key_cancels_what_is_selected(place: Place, daemon: Daemon) -> None:
+    job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: job_id[-12:] in cells(app, "jobs"))
+        app.query_one("#jobs", DataTable).focus()
+        await pilot.press("c")
+        await until(pilot, lambda: job_id[-12:] not in cells(app, "jobs"))
+    assert place.said("job", "show", job_id)["reason"] == "cancelled"
+
+
+async def test_a_key_retries_what_ended_badly(place: Place, daemon: Daemon) -> None:
+    job_id = place.said("run", "broken", status=1)["job_id"]
+    (place.config.parent / "plugins" / "broken" / "mended").touch()
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: job_id[-12:] in cells(app, "failed"))
+        app.query_one("#failed", DataTable).focus()
+        await pilot.press("t")
+        await until(pilot, lambda: job_id[-12:] not in cells(app, "failed"))
+    assert place.said("job", "wait", job_id)["status"] == "succeeded"
+
+
+async def test_keys_run_pause_and_resume_a_schedule(place: Place, daemon: Daemon) -> None:
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: "nightly" in cells(app, "schedules"))
+        app.query_one("#schedules", DataTable).focus()
+        await pilot.press("p")
+        await until(pilot, lambda: "paused" in cells(app, "schedules"))
+        await pilot.press("p")
+        await until(pilot, lambda: "paused" not in cells(app, "schedules"))
+        await pilot.press("r")
+        await until(pilot, lambda: "never" not in cells(app, "schedules"))
+    (job,) = place.said("job", "list", "--plugin", "timed")["jobs"]
+    assert job["submitted_by"] == "scheduler"
+
+
+async def test_enter_shows_everything_about_a_job(place: Place, daemon: Daemon) -> None:
+    job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: job_id[-12:] in cells(app, "jobs"))
+        app.query_one("#jobs", DataTable).focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Details))
+        assert job_id in str(app.screen.query_one(Static).render())
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Details)
+
+
+async def test_a_daemon_that_stops_is_told(place: Place, daemon: Daemon) -> None:
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: "up" in str(app.query_one("#head", Static).render()))
+        daemon.end()
+        await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
+
+
+async def test_its_picture_is_in_the_docs(place: Place, daemon: Daemon, tmp_path: Path) -> None:
+    """The SVG names no font from the network, and the one in the docs shows the tables there are today."""
+    place.ductile("run", "broken")
+    place.said("pipeline", "run", "report", "--no-wait")
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
+        await pilot.pause()  # until everything is laid out
+        drawn = without_fonts(app.export_screenshot(title="ductile system watch"))
+    if not PICTURE.exists():
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        PICTURE.write_text(drawn)
+    kept = PICTURE.read_text()
+    for picture in (drawn, kept):
+        assert "http" not in picture.replace("http://www.w3.org", "")
+    titles = re.compile(r"(Running&#160;and&#160;queued|Pipelines|Ended&#160;badly|Schedules|Events)")
+    assert set(titles.findall(kept)) == set(titles.findall(drawn)) != set()
+
+
+def without_fonts(svg: str) -> str:
+    """Textual's picture asks a server for its font; ours is drawn with whatever the reader has."""
+    return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL)
