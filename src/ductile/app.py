@@ -109,7 +109,7 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
         load=equipment.load,
         news=news,
     )
-    control = ControlServer(socket, registry.at(desk))
+    control = ControlServer(socket, registry.at(desk), equipment.signals)
     loop = asyncio.get_running_loop()
     for number in _STOPPING:
         loop.add_signal_handler(number, engine.stop)

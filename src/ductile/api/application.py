@@ -7,7 +7,6 @@ accepted job is the hottest of the daemon.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -23,6 +22,7 @@ from ductile.errors import (
 )
 from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
 from ductile.listening.rendering import send_bytes, send_error, send_json
+from ductile.telemetry.faults import described
 from ductile.telemetry.signals import Level, Signal, Signals
 
 if TYPE_CHECKING:
@@ -141,17 +141,7 @@ class Application:
             await send_error(exchange.send, error)
 
     def _tell_fault(self, exchange: _Exchange, fault: Exception) -> None:
-        """Where it happened, and not what was in its hands: that may be anybody's secret."""
-        frames = traceback.extract_tb(fault.__traceback__)[-5:]
-        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
-        self._signals.emit(
-            Signal.API_FAULT,
-            data={
-                "path": _shown_path(exchange),
-                "fault": type(fault).__name__,
-                "at": " < ".join(places[::-1]),
-            },
-        )
+        self._signals.emit(Signal.API_FAULT, data={"path": _shown_path(exchange), **described(fault)})
 
     def _log(self, exchange: _Exchange, seconds: float) -> None:
         endpoint, method = exchange.endpoint, exchange.scope["method"]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ductile.config.check_conditions import check_condition, may_quote
 from ductile.config.keypath import did_you_mean
 from ductile.config.names import NAME, OUTSIDE_SOURCES, fault_in_name, parse_target
-from ductile.config.pipeline_settings import Join, PipelineSettings, StepSettings
+from ductile.config.pipeline_settings import PipelineSettings, StepSettings
 from ductile.core.baggage import faults_in_baggage
+from ductile.core.pipelines import Join
 from ductile.core.templates import faults_in_template
 
 if TYPE_CHECKING:

@@ -18,8 +18,6 @@ from ductile.core.pipelines import (
     Block,
     Branch,
     Graph,
-    Hook,
-    Join,
     Node,
     Pipeline,
     Split,
@@ -66,7 +64,7 @@ def _compile_pipeline(
         name=settings.name,
         graph=compile_graph(settings, written, plugins),
         on=settings.on,
-        on_hook=None if settings.on_hook is None else Hook(settings.on_hook),
+        on_hook=settings.on_hook,
         from_plugin=settings.from_plugin,
         condition=None if settings.condition is None else compile_condition(settings.condition),
         notify_on_complete=settings.notify_on_complete,
@@ -156,7 +154,7 @@ class _Compiler:
             next=at.next,
             condition=at.condition,
             branches=tuple(branches),
-            join=Join(step.join),
+            join=step.join,
         )
 
 

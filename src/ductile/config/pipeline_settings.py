@@ -15,13 +15,8 @@ import msgspec
 from ductile.config.kinds import Anything, Duration, Object, Section, about
 from ductile.config.plugin_settings import RetrySettings
 from ductile.core.comparisons import Operator
+from ductile.core.pipelines import Hook, Join
 from ductile.protocol.manifest import ExecutionMode
-
-
-class HookEvent(StrEnum):
-    COMPLETED = "job.completed"
-    FAILED = "job.failed"
-    TIMED_OUT = "job.timed_out"
 
 
 class ReturnOnTimeout(StrEnum):
@@ -37,11 +32,6 @@ class OnTimeout(StrEnum):
     def _missing_(cls, value: object) -> OnTimeout | None:
         """`kill` is what older configurations say for `cancel`."""
         return cls.CANCEL if value == "kill" else None
-
-
-class Join(StrEnum):
-    SUCCEEDED = "succeeded"
-    ALWAYS = "always"
 
 
 class Condition(Section, frozen=True, kw_only=True):
@@ -105,7 +95,7 @@ class StepSettings(Section, frozen=True, kw_only=True):
 class PipelineSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, about("Name of the pipeline, unique.")]
     on: Annotated[str | None, about("Type of the event that starts a run.")] = None
-    on_hook: Annotated[HookEvent | None, about("Start a run when a job that notifies ends in this way.")] = (
+    on_hook: Annotated[Hook | None, about("Start a run when a job that notifies ends in this way.")] = (
         msgspec.field(default=None, name="on-hook")
     )
     condition: Annotated[Condition | None, about("Start a run only if this holds.")] = msgspec.field(

@@ -15,6 +15,8 @@ import msgspec
 
 from ductile.core.json_values import JsonObject
 from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
+from ductile.telemetry.faults import described
+from ductile.telemetry.signals import Signal, Signals
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
@@ -26,9 +28,10 @@ WAITING = frozenset({"job.wait", "log.follow", "ledger.follow"})
 
 
 class ControlServer:
-    def __init__(self, path: Path, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, path: Path, operations: Mapping[str, Operation], signals: Signals) -> None:
         self._path = path
         self._operations = operations
+        self._signals = signals
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -82,6 +85,7 @@ class ControlServer:
         except DuctileError as error:
             return _error(error)
         except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
+            self._signals.emit(Signal.CONTROL_FAULT, data=described(fault))
             return _error(DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})"))
 
     async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:

@@ -71,6 +71,7 @@ class Signal(StrEnum):
     API_REQUEST = "api.request"
     API_UNAUTHORIZED = "api.unauthorized"
     API_FAULT = "api.fault"
+    CONTROL_FAULT = "control.fault"
 
 
 #: level, and what it tells. `docs/reference/signals.md` is tested against it.
@@ -131,6 +132,7 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.API_REQUEST: (Level.INFO, "A request was answered; the token is told by its name."),
     Signal.API_UNAUTHORIZED: (Level.WARN, "Somebody came with a token that nobody knows."),
     Signal.API_FAULT: (Level.ERROR, "A request met a fault in Ductile itself; its caller was answered 500."),
+    Signal.CONTROL_FAULT: (Level.ERROR, "A command met a fault in Ductile itself; whoever asked was told."),
 }
 
 

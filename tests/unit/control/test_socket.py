@@ -23,6 +23,7 @@ from ductile.errors import (
     StoreBusyError,
     UsageError,
 )
+from ductile.telemetry.signals import Happening, Signal, Signals
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
@@ -38,9 +39,11 @@ async def echo(given: JsonObject) -> JsonObject:
     return {"given": given}
 
 
-async def answer_of(path: Path, operation: Operation, given: JsonObject) -> JsonObject:
+async def answer_of(
+    path: Path, operation: Operation, given: JsonObject, signals: Signals | None = None
+) -> JsonObject:
     """Ask a real server that offers this one operation."""
-    server = ControlServer(path, {"it": operation})
+    server = ControlServer(path, {"it": operation}, signals or Signals())
     await server.start()
     try:
         return await asyncio.to_thread(ask, path, "it", given, timeout=10)
@@ -66,6 +69,19 @@ async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
     )
 
 
+async def test_a_fault_of_ours_is_told_to_both_sides_and_shows_nothing(tmp_path: Path) -> None:
+    """SPEC 1: one can always tell what happened. The log says where; nobody sees what it held."""
+    told: list[Happening] = []
+    signals = Signals()
+    signals.subscribe(told.append)
+    with pytest.raises(DuctileError) as caught:
+        await answer_of(tmp_path / "s", raising(ValueError("canary")), {}, signals)
+    (happening,) = told
+    assert (happening.signal, happening.data["fault"]) == (Signal.CONTROL_FAULT, "ValueError")
+    assert "test_socket.py" in str(happening.data["at"])
+    assert "canary" not in f"{happening} {caught.value.message} {caught.value.details}"
+
+
 @pytest.mark.parametrize("kind", [ConfigError, IntegrityError])
 async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], tmp_path: Path) -> None:
     """SPEC 10: a refused reload tells every problem with its place."""
@@ -83,7 +99,7 @@ async def test_a_fault_of_the_daemon_is_told_without_what_it_held(tmp_path: Path
 
 
 async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
-    server = ControlServer(tmp_path / "s", {})
+    server = ControlServer(tmp_path / "s", {}, Signals())
     await server.start()
     try:
         with pytest.raises(UsageError, match="knows no operation it"):
