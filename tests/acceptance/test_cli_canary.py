@@ -24,6 +24,7 @@ CANARIES = {
     "database": "canary-database-4711",
     "webhook": "canary-webhook-4711",
     "api": "canary-api-4711",
+    "step": "canary-step-4711",
 }
 CONFIG = f"""\
 environment_vars:
@@ -54,11 +55,18 @@ webhooks:
     - path: /hook
       plugin: echo
       secret: {CANARIES["webhook"]}
+pipelines:
+  - name: quiet
+    steps:
+      - uses: echo
+        with: {{client_secret: {CANARIES["step"]}, deep: [{{auth_token: {CANARIES["step"]}}}]}}
 """
 ARGUMENTS = {
     "KEY": ["plugins.echo.config", "tokens", "tokens[0].key", "state.url", "api.auth.tokens[0].token"],
-    "NAME": ["echo", "hook"],
+    "NAME": ["echo", "hook", "quiet"],
     "NAME|DIR": ["echo"],
+    "FILE|DIR": ["saved.tar.gz"],
+    "FILE": ["saved.tar.gz"],
     "SECTION": ["plugins", "plugins.echo.config", "tokens", "state", "webhooks"],
     "VALUE": ["1"],
     "DIR": ["."],
@@ -67,6 +75,9 @@ ARGUMENTS = {
     "SCHEDULE": ["default"],
     "JOB": ["01a1e1b0"],
     "DELIVERY": ["01a1e1b0"],
+    "TYPE": ["order.placed"],
+    "RUN": ["01a1e1b0"],
+    "SHELL": ["bash"],
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, SLOW, Place, a_daemon, a_place
+from builders.terminal import DUCTILE
 from ductile.core.jobs import Reason
 from ductile.operations.advice import ADVICE, advice_for
 
@@ -346,3 +349,29 @@ def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
     assert tried.out.startswith("Would restore")
     assert not (tmp_path / "new").exists()
     assert place.ductile("system", "backup", "x.tar.gz", "--scope", "all").status == 2
+
+
+def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
+    """SPEC 11: long work shows progress; a program that reads our output gets none of it."""
+    place = a_place(tmp_path)
+    place.ductile("run", "echo")
+    leader, follower = os.openpty()
+    try:
+        with subprocess.Popen(
+            [DUCTILE, "system", "backup", "saved.tar.gz", "--config", "demo"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=follower,
+        ) as process:
+            out, _ = process.communicate(timeout=60)
+        shown = os.read(leader, 65536).decode()
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert "copying the store: 100%" in shown
+    assert "writing the archive: 100%" in shown
+    assert shown.endswith("\r\x1b[K"), "the line is taken away when it is done"
+    assert out.decode().startswith("Wrote saved.tar.gz")
+    assert place.ductile("system", "backup", "other.tar.gz").err == ""

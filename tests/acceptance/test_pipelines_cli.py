@@ -32,7 +32,7 @@ pipelines:
       - {id: make, uses: maker}
       - id: big
         if: {path: payload.total, op: gte, value: 100}
-        steps: [{uses: echo}]
+        steps: [{uses: echo, if: {not: {path: config.api_key, op: eq, value: canary-5d1f}}}]
       - {id: end, uses: echo, with: {api_key: canary-5d1f, total: "{payload.total}"}}
   - name: shaky
     steps:
@@ -220,13 +220,14 @@ def test_show(tmp_path: Path) -> None:
         "\n"
         "├─ make: maker\n"
         "├─ big: steps  if payload.total gte 100\n"
-        "│  └─ echo\n"
+        "│  └─ echo  if not config.api_key eq ***\n"
         "└─ end: echo\n"
     )
     shown = place.said("pipeline", "show", "order")
     nodes = {node["path"]: node for node in shown["graph"]["nodes"]}
-    assert nodes["end"]["with"] == {"api_key": "***", "total": "{payload.total}"}
+    assert nodes["end"]["with"] == {"api_key": "********", "total": "{payload.total}"}
     assert nodes["make"]["next"] == "big"
+    assert nodes["big/1"]["if"] == {"not": {"path": "config.api_key", "op": "eq", "value": "***"}}
     assert "canary" not in json.dumps(shown)
 
 
@@ -269,17 +270,19 @@ def test_check_with_a_payload(tmp_path: Path) -> None:
     small = place.said("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
     assert [(step["step"], step["outcome"]) for step in small["steps"]] == [
         ("big", "bypassed"),
-        ("big/1", "later"),
         ("end", "runs"),
     ]
     assert "payload.total gte 100 is false (found 35)" in small["steps"][0]["because"]
+    assert small["steps"][1]["payload"] == {"api_key": "********", "total": 35}
     large = place.said("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
     assert large["steps"][0]["step"] == "big/1"
     assert (
-        large["steps"][0]["because"] == "big: the condition holds: payload.total gte 100 is true (found 350)"
+        large["steps"][0]["because"]
+        == "big: the condition holds: payload.total gte 100 is true (found 350); "
+        "the condition holds: config.api_key eq *** is false (there is no config.api_key)"
     )
     bad = place.said("pipeline", "check", "order", "--payload", "{}")["trial"]
-    assert [step["outcome"] for step in bad["steps"]] == ["bypassed", "later", "not_made"]
+    assert [step["outcome"] for step in bad["steps"]] == ["bypassed", "not_made"]
     never = place.said("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
     assert never["starts"] is False
     assert place.ductile("pipeline", "check", "--payload", "{}").status == 2

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import apsw
 
 from ductile.core.jobs import EDGES
+from ductile.store.invariants import Invariant
+from ductile.store.sqlite.session import SqliteSession, load_compiled
+from ductile.store.verbs import checking
 
 #: Each gives a row for every violation and none otherwise.
 _RULES = {
@@ -118,8 +123,16 @@ def violations(path: Path) -> list[str]:
         ]
         pairs = connection.execute("SELECT DISTINCT from_status, to_status FROM job_transitions").fetchall()
         found += [f"not an edge: {pair}" for pair in pairs if pair not in EDGES]
+        found += _own_rules(connection)
         if (sound := connection.pragma("integrity_check")) != "ok":
             found.append(f"the file is damaged: {sound}")
     finally:
         connection.close()
     return found
+
+
+def _own_rules(connection: apsw.Connection) -> list[str]:
+    """What `system selfcheck` would say. The rules above are written apart from it, to find its mistakes."""
+    queries = load_compiled("ductile.store.sqlite.queries")
+    session = SqliteSession(connection, queries, Random(0), datetime.now(UTC))
+    return [f"{rule}: {ids}" for rule in Invariant if (ids := checking.violations(session, rule, limit=3))]

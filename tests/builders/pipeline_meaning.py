@@ -129,7 +129,9 @@ class Interpreter:
     def _sequence(self, steps: Steps, prefix: str, first: Line) -> list[Line]:
         lines = [first]
         for path, step in _paths(steps, prefix):
-            lines = [out for line in lines for out in ([line] if line.failed else self._step(step, path, line))]
+            lines = [
+                out for line in lines for out in ([line] if line.failed else self._step(step, path, line))
+            ]
         return lines
 
     def _step(self, step: Written, path: str, line: Line) -> list[Line]:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,12 +15,11 @@ import apsw
 import pytest
 
 from builders.invariants import violations
+from builders.lives import Life, a_life
 from ductile.control.client import ask
 from ductile.core.json_values import JsonObject
 from ductile.errors import DuctileError
 from ductile.telemetry.signals import Signal
-
-DAEMON = Path(__file__).with_name("dying_daemon.py")
 
 #: Where to die, and at the how manieth time. With those at random instants, 60 kills.
 STEPS = [
@@ -98,14 +93,7 @@ class Ground:
         return self.directory / "data" / "ductile.sock"
 
     def start(self, dies_at: str, times: int = 1, *, kill_after: int | None = None) -> Life:
-        return Life(
-            subprocess.Popen(
-                [sys.executable, str(DAEMON), str(self.directory), dies_at, str(times)],
-                stdout=subprocess.PIPE,
-                env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
-            ),
-            kill_after=kill_after,
-        )
+        return a_life(self.directory, dies_at, times, kill_after=kill_after)
 
     def submit(self, number: int) -> None:
         given: JsonObject = {"plugin": "source", "command": "handle", "payload": {"n": number}}
@@ -136,41 +124,6 @@ def a_ground(directory: Path) -> Ground:
         (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
     (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
     return Ground(directory=directory)
-
-
-class Life:
-    """A daemon whose log is read all the time, as whoever runs it would."""
-
-    def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None = None) -> None:
-        """`kill_after` so many lines of its log: an instant that the daemon knows nothing of."""
-        self.process = process
-        self._kill_after = kill_after
-        self._ready_or_over = threading.Event()
-        self._is_ready = False
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for number, line in enumerate(self.process.stdout, start=1):
-            if number == self._kill_after:
-                self.process.kill()
-            if b'"service.ready"' in line:
-                self._is_ready = True
-                self._ready_or_over.set()
-        self._ready_or_over.set()
-
-    def wait_until_ready(self) -> bool:
-        """False if it died before."""
-        self._ready_or_over.wait()
-        return self._is_ready
-
-    def end(self) -> None:
-        self.process.kill()
-        assert self.process.wait() == -signal.SIGKILL
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def live_through(ground: Ground, daemon: Life, *, jobs: int = 8, terminate: bool = False) -> None:

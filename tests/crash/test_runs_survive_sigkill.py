@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
 import sys
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +14,11 @@ import apsw
 import pytest
 
 from builders.invariants import violations
+from builders.lives import Life, a_life
 from ductile.control.client import ask
 from ductile.core.json_values import JsonObject
 from ductile.errors import DuctileError
 from ductile.telemetry.signals import Signal
-
-DAEMON = Path(__file__).with_name("dying_daemon.py")
 
 STEPS = (Signal.JOB_CLAIMED, Signal.JOB_SUCCEEDED, Signal.JOB_ACCEPTED, Signal.JOB_RETRYING)
 
@@ -67,9 +62,7 @@ pipelines:
       - {{id: last, uses: worker}}
 """
 #: Two events leave `fan`, so everything after it is there twice.
-EXPECTED = Counter(
-    {"fan": 1, "both/shaky": 2, "both/inner/plain": 2, "both/inner/bad": 2, "last": 2}
-)
+EXPECTED = Counter({"fan": 1, "both/shaky": 2, "both/inner/plain": 2, "both/inner/bad": 2, "last": 2})
 
 
 @dataclass(slots=True)
@@ -84,18 +77,15 @@ class Ground:
         return self.directory / "data" / "state.db"
 
     def start(self, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None) -> Life:
-        process = subprocess.Popen(
-            [sys.executable, str(DAEMON), str(self.directory), dies_at, str(times)],
-            stdout=subprocess.PIPE,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.directory)},
-        )
-        return Life(process, kill_after=kill_after)
+        return a_life(self.directory, dies_at, times, kill_after=kill_after)
 
     def ask(self, operation: str, given: JsonObject) -> JsonObject:
         return ask(self.directory / "data" / "ductile.sock", operation, given)
 
     def submit(self) -> None:
-        self.accepted.append(str(self.ask("pipeline.run", {"pipeline": "flow", "payload": {"n": 1}})["job_id"]))
+        self.accepted.append(
+            str(self.ask("pipeline.run", {"pipeline": "flow", "payload": {"n": 1}})["job_id"])
+        )
 
     def wait_for_all(self) -> None:
         for run_id in self.accepted:
@@ -120,40 +110,6 @@ def a_ground(directory: Path) -> Ground:
     (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
     (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
     return Ground(directory=directory)
-
-
-class Life:
-    """A daemon whose log is read all the time, and which may be killed after so many lines of it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None) -> None:
-        self.process = process
-        self._kill_after = kill_after
-        self._ready_or_over = threading.Event()
-        self._is_ready = False
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for number, line in enumerate(self.process.stdout, start=1):
-            if number == self._kill_after:
-                self.process.kill()
-            if b'"service.ready"' in line:
-                self._is_ready = True
-                self._ready_or_over.set()
-        self._ready_or_over.set()
-
-    def wait_until_ready(self) -> bool:
-        """False if it died before."""
-        self._ready_or_over.wait()
-        return self._is_ready
-
-    def end(self) -> None:
-        self.process.kill()
-        assert self.process.wait() == -signal.SIGKILL
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def live_through(ground: Ground, daemon: Life, *, runs: int) -> None:
@@ -189,14 +145,15 @@ def wait_for_runs_that_were_accepted_unheard(ground: Ground) -> None:
 
 def rows(ground: Ground, sql: str) -> list[tuple[str, ...]]:
     connection = apsw.Connection(str(ground.store), flags=apsw.SQLITE_OPEN_READONLY)
-    found: list[tuple[str, ...]] = connection.execute(sql).fetchall()
+    found = connection.execute(sql).fetchall()
     connection.close()
-    return found
+    return [tuple(map(str, row)) for row in found]
 
 
 def check_every_run(ground: Ground) -> None:
     """Each run ended as it has to, with each of its steps as often as it has to be there."""
-    ends = {row[0]: row[1:] for row in rows(ground, "SELECT id, status, reason FROM job_queue WHERE plugin = 'pipeline'")}
+    runs = rows(ground, "SELECT id, status, reason FROM job_queue WHERE plugin = 'pipeline'")
+    ends = {run_id: (status, reason) for run_id, status, reason in runs}
     assert set(ground.accepted) <= set(ends)
     assert set(ends.values()) == {("failed", "partial_success")}
     steps = rows(ground, "SELECT run_id, step_path, status FROM job_queue WHERE run_id IS NOT NULL")
@@ -210,7 +167,7 @@ def check_every_run(ground: Ground) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", STEPS)
 def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
-    """Every accepted run ends, with each step once for each line; joins neither fail to come nor come twice."""
+    """Every accepted run ends, with each step once for each line, and no join missing or doubled."""
     ground = a_ground(tmp_path)
     for times in (2, 7, 15):
         live_through(ground, ground.start(step, times), runs=3)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,3 +107,55 @@ def test_removing_the_cause_leads_on_to_another(facts: ScheduleFacts) -> None:
         order = list(ScheduleCause)
         after = decide_cause(replace(facts, **mended[cause]))  # type: ignore[arg-type]  # fields of the table above
         assert order.index(after) > order.index(cause)
+
+
+FREE = FireView(previous_live=False, outstanding=0, breaker=None)
+FINE = ScheduleFacts(
+    now=START,
+    enabled=True,
+    refused=False,
+    paused=False,
+    daemon_runs=True,
+    known=True,
+    next_at=START + timedelta(hours=1),
+    conditions=RunConditions(if_running=IfRunning.SKIP, max_polls=1, breaker=BreakerPolicy()),
+    view=FREE,
+)
+OBSTACLES: dict[ScheduleCause, dict[str, Any]] = {
+    ScheduleCause.NOT_CONFIGURED: {"conditions": None},
+    ScheduleCause.PLUGIN_DISABLED: {"enabled": False},
+    ScheduleCause.PLUGIN_REFUSED: {"refused": True},
+    ScheduleCause.PAUSED: {"paused": True},
+    ScheduleCause.NO_DAEMON: {"daemon_runs": False},
+    ScheduleCause.NOT_LOADED: {"known": False, "next_at": None},
+    ScheduleCause.OVERDUE: {"next_at": START - timedelta(minutes=3)},
+    ScheduleCause.BREAKER_OPEN: {
+        "view": replace(FREE, breaker=Breaker(state=BreakerState.OPEN, opened_at=START))
+    },
+    ScheduleCause.BREAKER_HALF_OPEN: {"view": replace(FREE, breaker=Breaker(state=BreakerState.HALF_OPEN))},
+    ScheduleCause.RUNNING: {"view": replace(FREE, previous_live=True)},
+    ScheduleCause.OUTSTANDING_POLLS: {"view": replace(FREE, outstanding=1)},
+    ScheduleCause.LAST_FAILED: {"last_failed": True},
+    ScheduleCause.LAST_SKIPPED: {"last_skipped": True},
+    ScheduleCause.OVER: {"next_at": None},
+    ScheduleCause.ON_TIME: {},
+}
+
+
+def test_every_cause_can_be_met() -> None:
+    assert list(OBSTACLES) == list(ScheduleCause)
+
+
+@pytest.mark.parametrize("cause", OBSTACLES)
+def test_one_obstacle_alone_is_the_cause(cause: ScheduleCause) -> None:
+    assert decide_cause(replace(FINE, **OBSTACLES[cause])) is cause
+
+
+@given(st.sets(st.sampled_from([each for each in OBSTACLES if each is not ScheduleCause.OVER])))
+def test_of_several_obstacles_the_first_is_named(causes: set[ScheduleCause]) -> None:
+    """In the order in which removing them helps."""
+    facts = FINE
+    for cause in sorted(causes, key=list(ScheduleCause).index, reverse=True):
+        facts = replace(facts, **OBSTACLES[cause])
+    expected = min(causes, key=list(ScheduleCause).index, default=ScheduleCause.ON_TIME)
+    assert decide_cause(facts) is expected

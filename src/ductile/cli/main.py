@@ -120,7 +120,9 @@ def _show_answer(
     answer: Answer, request: Request, environ: Mapping[str, str], out: TextIO, err: TextIO
 ) -> int:
     if answer.data is not None and request.json:
-        print(_json(answer.data), file=out)
+        # Said here for all of them: who reads the answer sees whether anything was done.
+        tried: JsonObject = {"dry_run": True} if request.arguments.get("dry_run") else {}
+        print(_json(answer.data | tried), file=out)
     elif answer.data is not None:
         from ductile.cli.screen import screen_for  # noqa: PLC0415
 

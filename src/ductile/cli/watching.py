@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from ductile.errors import UsageError
 
 
 def watch(call: Call) -> Answer:
+    _need_a_terminal(call)
     try:
         from ductile.watch.screen import WatchApp  # noqa: PLC0415 - 250 ms, and an extra
     except ModuleNotFoundError as missing:
@@ -24,4 +26,13 @@ def watch(call: Call) -> Answer:
 
     ask("system.status", {})  # if nobody is there, that is told here and not on the screen
     WatchApp(ask).run()
-    return Answer(data={"watched": True}, text=lambda _: "")
+    return Answer(data=None)
+
+
+def _need_a_terminal(call: Call) -> None:
+    """Without one the screen would wait for a key that nobody can press."""
+    if call.json or not (call.out.isatty() and sys.stdin.isatty()):
+        raise UsageError(
+            "the screen needs a terminal, and has no JSON",
+            hint="for programs: ductile event tail --follow --json, or ductile status --json",
+        )

@@ -16,6 +16,7 @@ from ductile.core.jobs import Job, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
 from ductile.engine.clock import Clock
+from ductile.engine.gathering import Gathering
 from ductile.engine.reloading import rules_at_end
 from ductile.engine.reporting import Reporter
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
@@ -60,6 +61,7 @@ class Executor:
         self._report = reporter
         self._surroundings = surroundings
         self._processes: dict[str, Process] = {}
+        self._results = Gathering()
         self._stop_wanted: set[str] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
@@ -80,6 +82,7 @@ class Executor:
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
+            await self._results.join(len(self._processes))
             # Handed to the store at once: from then on it is written, whatever becomes of us meanwhile.
             answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
         finally:

@@ -7,6 +7,7 @@ back from the threads that write the store and the log costs more than the call 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 _HEAD = b"HTTP/1.1 "
 _INTERIM = b"HTTP/1.1 1"
@@ -15,9 +16,11 @@ _INTERIM = b"HTTP/1.1 1"
 class OneWrite(asyncio.Transport):
     """Passes everything on. A head is held until what follows it is written, or until `flush`."""
 
-    def __init__(self, inner: asyncio.Transport) -> None:
+    def __init__(self, inner: asyncio.Transport, *, closed: Callable[[], None] = lambda: None) -> None:
+        """`closed` is told that the connection closes as soon as what was written has left."""
         super().__init__()
         self._inner = inner
+        self._closed = closed
         self._held = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -38,6 +41,7 @@ class OneWrite(asyncio.Transport):
     def close(self) -> None:
         self.flush()
         self._inner.close()
+        self._closed()
 
     def abort(self) -> None:
         self._held = b""

@@ -20,8 +20,9 @@ from ductile.listening.one_write import OneWrite
 from ductile.listening.rendering import raw_error, send_error
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
     from uvicorn.config import Config
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
+        self._closing_timer: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._out = self.transport = OneWrite(transport)
+        self._out = self.transport = OneWrite(transport, closed=self._close_in_time)
         if len(self.connections) > 2 * self.limits.connections:
             transport.abort()
         elif len(self.connections) > self.limits.connections:
@@ -97,7 +100,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         self._stop_waiting_for_reader()
+        if self._closing_timer is not None:
+            self._closing_timer.cancel()
         super().connection_lost(exc)
+        self._tell_gone()
         if not self.connections and isinstance(self.server_state, ListenerState):
             self.server_state.emptied.set()
 
@@ -107,6 +113,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head:
             self._count(len(data))
+        if self.cycle is None or self.cycle.response_complete:
+            # uvicorn stops the time for the next request at any byte, be it a blank line or the rest of a
+            # body that was refused: whoever sends one and no request would stay for ever.
+            self._arm()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -158,6 +168,24 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _tell_gone(self) -> None:
+        """uvicorn tells the newest request only; the one that is being answered may be an earlier one."""
+        waiting = [cycle for cycle, _ in self.pipeline]
+        for cycle in (*waiting, *([self._answering] if self._answering is not None else [])):
+            if not cycle.response_complete:
+                cycle.disconnected = True
+            cycle.message_event.set()
+        self.pipeline.clear()
+
+    def _close_in_time(self) -> None:
+        """A closed connection whose rest nobody takes would otherwise stay, however little is left of it."""
+        if self._closing_timer is None and self.transport.get_write_buffer_size():
+            self._closing_timer = self.loop.call_later(self.limits.unread_seconds, self.transport.abort)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever asks for another protocol is answered in this one, as the standard allows."""

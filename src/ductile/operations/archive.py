@@ -228,6 +228,8 @@ def _members(archive: tarfile.TarFile, manifest: Manifest, path: Path) -> Iterat
         stream = archive.extractfile(info) if info.isreg() else None
         if member is None or stream is None:
             raise _broken(path, f"it holds {info.name}, which its manifest does not list")
+        if info.size != member.size:  # known before any of it is read: it might be very large
+            raise _broken(path, f"{member.name} is not what was backed up")
         yield member, stream
     if expected:
         raise _broken(path, f"it lacks {', '.join(sorted(expected))}")

@@ -60,7 +60,7 @@ def permission_findings(directory: Path, secret: Iterable[Path], state: Path | N
     """Who else may look into the configuration and the store, or change them (SPEC 2.3)."""
     found = [
         finding
-        for path, private in _guarded(directory, secret, state)
+        for path, private in _guarded(directory, secret, state).items()
         if (finding := _judge_mode(path, private=private)) is not None
     ]
     yield from found
@@ -68,16 +68,11 @@ def permission_findings(directory: Path, secret: Iterable[Path], state: Path | N
         yield fine(Check.PERMISSIONS, "only their owner can read and change the files", str(directory))
 
 
-def _guarded(directory: Path, secret: Iterable[Path], state: Path | None) -> Iterator[tuple[Path, bool]]:
-    """Each path, and whether others must not even read it."""
-    yield directory, False
-    for path in sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE)):
-        yield path, False
-    for path in secret:
-        yield path, True
-    if state is not None:
-        yield state.parent, True
-        yield state, True
+def _guarded(directory: Path, secret: Iterable[Path], state: Path | None) -> dict[Path, bool]:
+    """Each path once, and whether others must not even read it."""
+    files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE))
+    kept = () if state is None else (state.parent, state)
+    return dict.fromkeys((directory, *files), False) | dict.fromkeys((*secret, *kept), True)
 
 
 def _judge_mode(path: Path, *, private: bool) -> Finding | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ductile.core.breaker import BreakerState
+from ductile.core.schedule_causes import OVERDUE_AFTER
 from ductile.engine.schedule_table import watched_schedules
 from ductile.operations.desk import Desk
 from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
 from ductile.operations.schedule_account import account_of
-from ductile.store.values import LARGEST_PAGE, BreakerRow, ScheduleEntry, StoreVitals, Troubles
+from ductile.store.values import BreakerRow, ScheduleEntry, StoreVitals, Troubles
 
 _MIB = 1024 * 1024
 #: The writer empties its log long before: somebody reads and does not stop reading.
 _LONG_LOG = 256 * _MIB
-#: A schedule that is later than this is not late, it is not looked after.
-_OVERDUE = timedelta(minutes=2)
+#: The latest ones of each schedule are held against its rule; `schedule history` does it for all.
+_OCCURRENCES = 50
 
 
 def judge_store(vitals: StoreVitals) -> Iterator[Finding]:
@@ -77,7 +78,7 @@ def judge_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
         since = f"{entry.paused_at:%Y-%m-%dT%H:%M:%SZ}"
         fix = f"ductile schedule resume {name}"
         return doubtful(Check.SCHEDULES, f"{name} is paused since {since}", where=where, fix=fix)
-    if daemon_runs and entry.next_at is not None and now - entry.next_at > _OVERDUE:
+    if daemon_runs and entry.next_at is not None and now - entry.next_at > OVERDUE_AFTER:
         since = f"{entry.next_at:%Y-%m-%dT%H:%M:%SZ}"
         fix = f"ductile schedule explain {name}"
         return wrong(Check.SCHEDULES, f"{name} is overdue since {since}", where=where, fix=fix)
@@ -85,7 +86,7 @@ def judge_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
 
 
 async def _gap(desk: Desk, entry: ScheduleEntry) -> Finding | None:
-    page = await desk.store.occurrences(entry.plugin, entry.schedule_id, limit=LARGEST_PAGE)
+    page = await desk.store.occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
     account = await account_of(desk, entry, page.rows, newest=True)
     if account["complete"] is not False:
         return None

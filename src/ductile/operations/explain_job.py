@@ -18,6 +18,7 @@ from ductile.operations.advice import advice_for
 from ductile.operations.desk import Desk
 from ductile.operations.job_chain import chain_of
 from ductile.operations.job_ids import named_job
+from ductile.operations.job_waiting import attempt_of, moment_of, sentence, why_waiting
 from ductile.operations.run_differences import (
     Difference,
     compare_configs,
@@ -26,11 +27,10 @@ from ductile.operations.run_differences import (
     first_line,
 )
 from ductile.operations.shown import instant, shown_execution
-from ductile.store.values import ConfigRecord, JobFilter, LogFilter, LogRow, RunRecord
+from ductile.store.values import ConfigRecord, LogFilter, LogRow, RunRecord
 
 #: Configurations that are looked through for the one a job ran with.
 _CONFIGS = 200
-_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class _Case:
 async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
     job = await named_job(desk, given)
     case = await _gather(desk, job)
-    blocked = await _why_waiting(desk, case) if job.status is JobStatus.QUEUED else None
+    blocked = await why_waiting(desk, job) if job.status is JobStatus.QUEUED else None
     differences = _differences(case)
     return {
         "job_id": job.id,
@@ -112,32 +112,23 @@ def _verdict(case: _Case, blocked: str | None) -> str:
     name = f"{job.plugin} {job.command}"
     match job.status:
         case JobStatus.SUCCEEDED:
-            return f"{name} succeeded, {_attempt(job)}."
+            return f"{name} succeeded, {attempt_of(job)}."
         case JobStatus.RUNNING:
-            return f"{name} is running since {_at(job.started_at)}, {_attempt(job)}."
+            return f"{name} is running since {moment_of(job.started_at)}, {attempt_of(job)}."
         case JobStatus.QUEUED:
             return f"{name} waits: {blocked}"
         case _ if case.run is not None:
             return f"pipeline {job.command} {job.status}: {_failed_step(case.run) or _why(job.reason)}"
         case _:
-            why = _sentence(job.last_error or _why(job.reason))
+            why = sentence(job.last_error or _why(job.reason))
             if job.reason is not Reason.ATTEMPTS_EXHAUSTED or last is None:
                 return f"{name} {job.status} ({job.reason}): {why}"
             tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
             return f"{name} failed in {tries}, the last time ({last.reason}): {why}"
 
 
-def _attempt(job: Job) -> str:
-    return f"attempt {job.attempt} of {job.max_attempts}"
-
-
 def _why(reason: Reason) -> str:
     return REASONS[reason]
-
-
-def _sentence(text: str) -> str:
-    line = first_line(text) or text
-    return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _failed_step(run: RunRecord) -> str | None:
@@ -146,51 +137,8 @@ def _failed_step(run: RunRecord) -> str | None:
     if not bad:
         return None
     first = min(bad, key=lambda job: job.completed_at or job.created_at)
-    said = _sentence(first.last_error or _why(first.reason))
+    said = sentence(first.last_error or _why(first.reason))
     return f"step {first.step_path} ({first.plugin} {first.command}, job {first.id}) {first.status}: {said}"
-
-
-async def _why_waiting(desk: Desk, case: _Case) -> str:
-    job = case.job
-    match job.hold:
-        case Hold.RETRY:
-            said = _sentence(job.last_error or _why(job.reason))
-            return f"{_attempt(job)} is due at {_at(job.next_retry_at)}. The one before: {said}"
-        case Hold.KEY:
-            holder = await _key_holder(desk, job)
-            return f"{'job ' + holder if holder else 'another job'} with the same dedupe key has not ended."
-        case Hold.PREDECESSOR:
-            return "the job that it replaces or follows has not ended."
-        case Hold.SUSPECT:
-            return "it ran when the daemon died, and such jobs are tried one at a time."
-        case Hold.RUN:
-            return "none of its steps has started yet."
-        case None:
-            return await _why_not_started(desk, job)
-
-
-async def _why_not_started(desk: Desk, job: Job) -> str:
-    """It is ready: whoever could start it is not there, or has its hands full."""
-    plugin = desk.snapshot().plugins.get(job.plugin)
-    if desk.engine is None:
-        return "no daemon is running."
-    running = (await desk.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
-    own = sum(each.plugin == job.plugin for each in running)
-    if plugin is not None and own >= plugin.parallelism:
-        return f"{own} jobs of {job.plugin} run, and no more may (plugins.{job.plugin}.parallelism)."
-    busy = sum(each.plugin != RUN_PLUGIN for each in running)
-    if busy >= desk.snapshot().max_workers:
-        return f"all {busy} workers are busy (service.max_workers)."
-    return "it is about to be started."
-
-
-async def _key_holder(desk: Desk, job: Job) -> str | None:
-    for status in (JobStatus.RUNNING, JobStatus.QUEUED):
-        where = JobFilter(plugin=job.plugin, command=job.command, status=status)
-        for other in (await desk.store.jobs(where, limit=_PAGE)).rows:
-            if other.dedupe_key == job.dedupe_key and other.id != job.id and other.hold is not Hold.KEY:
-                return other.id
-    return None
 
 
 # ------------------------------------------------------------------------------------------ the evidence
@@ -199,7 +147,7 @@ async def _key_holder(desk: Desk, job: Job) -> str | None:
 def _evidence(case: _Case) -> list[str]:
     told = [_told_of(row) for row in case.executions if case.run is None]
     if case.job.cancel_requested_at is not None:
-        told.append(f"Somebody asked for it to be cancelled at {_at(case.job.cancel_requested_at)}.")
+        told.append(f"Somebody asked for it to be cancelled at {moment_of(case.job.cancel_requested_at)}.")
     if case.run is not None:
         told += [
             f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
@@ -221,7 +169,7 @@ def _told_of(row: LogRow) -> str:
     took = f"{row.duration.total_seconds():.3f}s"
     stderr = first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr and row.status is not LogStatus.SUCCEEDED else ""
-    return f"Execution {row.execution} {row.status} after {took}: {_sentence(', '.join(parts) or 'ok')}{tail}"
+    return f"Execution {row.execution} {row.status} after {took}: {sentence(', '.join(parts) or 'ok')}{tail}"
 
 
 async def _saw(desk: Desk, case: _Case) -> JsonObject:
@@ -273,7 +221,3 @@ def _advice(case: _Case, *, waits: bool) -> list[str]:
         return ["ductile system status"]
     told.append(advice_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id))
     return told
-
-
-def _at(at: datetime | None) -> str:
-    return "-" if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -16,6 +16,7 @@ from ductile.engine.schedule_table import Watched, conditions_of
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.job_waiting import moment_of
 from ductile.operations.schedules import known_schedule
 from ductile.operations.shown import instant, shown_breaker, shown_occurrence
 from ductile.store.values import BreakerRow, Occurrence, OccurrenceOutcome, ScheduleEntry
@@ -161,7 +162,7 @@ def _verdict(case: _Case, cause: ScheduleCause) -> str:
     sentence = SCHEDULE_CAUSES[cause]
     match cause:
         case ScheduleCause.ON_TIME if case.entry is not None:
-            sentence = f"{sentence[:-1]}, next at {_at(case.entry.next_at)}."
+            sentence = f"{sentence[:-1]}, next at {moment_of(case.entry.next_at)}."
         case ScheduleCause.LAST_SKIPPED:
             sentence = f"{sentence[:-1]}: {_why_skipped(case.occurrences[0])}"
         case ScheduleCause.LAST_FAILED if case.last_job is not None:
@@ -180,26 +181,26 @@ def _why_skipped(row: Occurrence) -> str:
 def _evidence(case: _Case, cause: ScheduleCause) -> list[str]:
     entry, told = case.entry, []
     if entry is not None and entry.paused_at is not None:
-        told.append(f"Paused since {_at(entry.paused_at)}.")
+        told.append(f"Paused since {moment_of(entry.paused_at)}.")
     if case.last_job is not None:
         told.append(
             f"Its latest run is job {case.last_job.id}: {case.last_job.status} ({case.last_job.reason})."
         )
     if case.breaker is not None and case.breaker.breaker.state != "closed":
         breaker = case.breaker.breaker
-        since = f" since {_at(breaker.opened_at)}" if breaker.opened_at else ""
+        since = f" since {moment_of(breaker.opened_at)}" if breaker.opened_at else ""
         told.append(
             f"The breaker of {case.command} is {breaker.state}{since}, after {breaker.failures} failures."
         )
     if cause is ScheduleCause.OUTSTANDING_POLLS:
         told.append(f"{case.outstanding} polls of {case.name} are queued or running.")
     if entry is not None and entry.next_at is not None:
-        told.append(f"Next due at {_at(entry.next_at)}.")
+        told.append(f"Next due at {moment_of(entry.next_at)}.")
         told += _coming_skip(case, entry.next_at)
     for row in case.occurrences:
         if row.outcome is OccurrenceOutcome.SKIPPED:
-            times = f", {row.count} times until {_at(row.until_at)}" if row.count > 1 else ""
-            told.append(f"Skipped at {_at(row.nominal_at)}{times}: {_why_skipped(row)}")
+            times = f", {row.count} times until {moment_of(row.until_at)}" if row.count > 1 else ""
+            told.append(f"Skipped at {moment_of(row.nominal_at)}{times}: {_why_skipped(row)}")
     return told
 
 
@@ -224,7 +225,3 @@ def _advice(case: _Case, cause: ScheduleCause) -> list[str]:
         for line in _ADVICE[cause]
         if all(known[name] for name in _PLACEHOLDER.findall(line))
     ]
-
-
-def _at(at: datetime | None) -> str:
-    return "-" if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -14,6 +14,7 @@ from random import Random
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.addresses import fault_in_url
 from ductile.core.dedupe import KeyDoor, namespaced_key, normalise_key
+from ductile.core.equality import same
 from ductile.core.jobs import Callback, Job, SubmittedBy
 from ductile.core.json_values import JsonObject, nests_too_deep
 from ductile.errors import RefusedError, UsageError
@@ -82,7 +83,7 @@ def refuse_other_body(intake: Intake, existing: Job | None) -> None:
     if not intake.idempotent or existing is None:
         return
     url = None if existing.callback is None else existing.callback.url
-    if (existing.payload or {}) != (intake.payload or {}) or url != intake.callback_url:
+    if not same(existing.payload or {}, intake.payload or {}) or url != intake.callback_url:
         raise RefusedError(
             "this Idempotency-Key was used with another body",
             hint="Use a new key for a new request.",

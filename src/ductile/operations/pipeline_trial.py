@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 
+from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.conditions import ConditionError, evaluate, explain
 from ductile.core.fanout import Sender, why_not
@@ -99,11 +100,12 @@ def _begun(
         told[str(entry.data["step"])] = fault if "error" in entry.data else bypass
     for step in progress.steps:
         told[step.job.step_path or ""] = _step(step, event, facts, snapshot)
+    passed = [path for path, outcome in told.items() if outcome["outcome"] == "bypassed"]
     shown: list[JsonValue] = []
     for node in sorted(pipeline.graph.nodes.values(), key=lambda node: node.position):
         if node.path in told:
             shown.append({"step": node.path, **told[node.path]})
-        elif isinstance(node, Use):
+        elif isinstance(node, Use) and not any(node.path.startswith(f"{path}/") for path in passed):
             shown.append({"step": node.path, "outcome": "later", "because": None})
     return shown
 
@@ -118,7 +120,7 @@ def _step(step: NewStep, event: NewEvent, facts: RunFacts, snapshot: Snapshot) -
         if (told := _why(node, event, facts, snapshot)) is not None
     ]
     payload = event.payload if step.job.payload is None else step.job.payload
-    return {"outcome": "runs", "because": "; ".join(because) or None, **target, "payload": payload}
+    return {"outcome": "runs", "because": "; ".join(because) or None, **target, "payload": redact(payload)}
 
 
 def _on_the_way(path: str, facts: RunFacts) -> list[Node]:

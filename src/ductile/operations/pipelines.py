@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 
+from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.durations import format_duration
 from ductile.core.graph_json import graph_to_json
@@ -18,13 +20,13 @@ from ductile.core.shown_values import MASK
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
-from ductile.operations.job_ids import named_job
+from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.log import patience, wait_for_news
 from ductile.operations.run_account import account_of
 from ductile.operations.runs import known_pipeline, publish_event, start_pipeline
 from ductile.operations.shown import instant, shown_job
 from ductile.operations.system import engine_of
-from ductile.store.values import JobFilter
+from ductile.store.values import LARGEST_PAGE, JobFilter
 
 
 class Drawing(StrEnum):
@@ -77,7 +79,7 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
         "on_timeout": settings.on_timeout,
         "notify_on_complete": pipeline.notify_on_complete,
         "tree": [_branch(item) for item in outline(pipeline.graph, is_secret)],
-        "graph": {**_shown_graph(pipeline.graph, snapshot), "fingerprint": pipeline.graph.fingerprint},
+        "graph": {**_shown_graph(pipeline.graph, is_secret), "fingerprint": pipeline.graph.fingerprint},
     }
 
 
@@ -95,7 +97,8 @@ def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
 async def follow_run(desk: Desk, given: JsonObject) -> JsonObject:
     """How a run gets on: answers when more of its steps have ended than the caller knows of.
 
-    Or when the run itself has, the time is up, or the daemon stops; `stopping` tells the last.
+    Or when the run itself has, the time is up, or the daemon stops; `stopping` tells the last. Only the
+    latest steps are looked at: of a run with hundreds of them nobody reads every one as it ends.
     """
     engine = engine_of(desk)
     run = await named_job(desk, given)
@@ -103,10 +106,10 @@ async def follow_run(desk: Desk, given: JsonObject) -> JsonObject:
     deadline = asyncio.get_running_loop().time() + patience(given)
     while True:
         coming = asyncio.Event() if desk.news is None else desk.news.coming()
-        record = await desk.store.run(run.id)
-        members = () if record is None else record.members
-        ended = [job for job in members if job.status in TERMINAL]
-        over = record is None or record.job.status in TERMINAL
+        # The run first: whatever ended before it is then seen.
+        over = (await find_job(desk, run.id)).status in TERMINAL
+        latest = (await desk.store.jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
+        ended = [job for job in latest[::-1] if job.status in TERMINAL]
         stopping = bool(engine.status()["stopping"])
         left = deadline - asyncio.get_running_loop().time()
         if over or stopping or len(ended) > known or left <= 0:
@@ -154,23 +157,34 @@ def _branch(item: Item) -> JsonValue:
     }
 
 
-def _shown_graph(graph: Graph, snapshot: Snapshot) -> JsonObject:
+def _shown_graph(graph: Graph, is_secret: Callable[[str], bool]) -> JsonObject:
     """The compiled graph with nothing secret in it: what `with` builds and conditions compare may be."""
-    masked = _masked(graph_to_json(graph), snapshot)
-    return masked if isinstance(masked, dict) else {}
+    shown = graph_to_json(graph)
+    nodes = shown["nodes"]
+    masked: list[JsonValue] = [
+        _shown_node(node, is_secret) for node in (nodes if isinstance(nodes, list) else ())
+    ]
+    return {**shown, "nodes": masked}
 
 
-def _masked(value: JsonValue, snapshot: Snapshot) -> JsonValue:
-    is_secret = snapshot.rules.is_secret
+def _shown_node(node: JsonValue, is_secret: Callable[[str], bool]) -> JsonValue:
+    if not isinstance(node, dict):
+        return node
+    shown = dict(node)
+    if "with" in shown:
+        shown["with"] = redact(shown["with"])
+    if "if" in shown:
+        shown["if"] = _masked_condition(shown["if"], is_secret)
+    return shown
+
+
+def _masked_condition(value: JsonValue, is_secret: Callable[[str], bool]) -> JsonValue:
+    """Of a comparison with something secret: not what it is compared with."""
     if isinstance(value, list):
-        return [_masked(inner, snapshot) for inner in value]
+        return [_masked_condition(inner, is_secret) for inner in value]
     if not isinstance(value, dict):
         return value
     path = value.get("path")
-    compared = "op" in value and isinstance(path, str) and any(is_secret(key) for key in path.split("."))
-    return {
-        key: MASK
-        if (compared and key == "value") or (is_secret(key) and isinstance(inner, str))
-        else _masked(inner, snapshot)
-        for key, inner in value.items()
-    }
+    if not isinstance(path, str):
+        return {key: _masked_condition(inner, is_secret) for key, inner in value.items()}
+    return {**value, "value": MASK} if any(is_secret(key) for key in path.split(".")) else value

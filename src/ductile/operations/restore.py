@@ -20,7 +20,7 @@ _INSIDE = "inside"
 
 def verify(path: Path, files: StoreFiles, progress: Progress) -> JsonObject:
     """Read all of an archive and open its store; raises what is wrong with it."""
-    with tempfile.TemporaryDirectory(prefix="ductile-verify-") as scratch:
+    with _scratch_for(path) as scratch:
         manifest, version = _unpack(path, Path(scratch), files, progress, only_store=True)
     return {
         "path": str(path),
@@ -35,6 +35,14 @@ def verify(path: Path, files: StoreFiles, progress: Progress) -> JsonObject:
         "secrets": manifest.secrets,
         "left_out": list(manifest.left_out),
     }
+
+
+def _scratch_for(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Beside the archive, where there was room for it: the usual place is often kept in memory."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+    except OSError:
+        return tempfile.TemporaryDirectory(prefix="ductile-verify-")
 
 
 def restore(

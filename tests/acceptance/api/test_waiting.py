@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builders.daemons import Place
-from builders.http import an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_place, token_for
 
 SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
 PIPELINES = """\
@@ -47,3 +47,19 @@ def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
         api.daemon.wait_for("api.request", lambda line: line["status"] == 499)
         assert api.post("/pipeline/quick", status=200)["status"] == "succeeded"
         assert api.get(f"/job/{started['job_id']}")["status"] == "running"
+
+
+def test_what_was_accepted_for_somebody_who_has_gone_is_run(tmp_path: Path) -> None:
+    """SPEC 4.3, 4.4, 7.7: a caller who hangs up while the run is being written leaves it to be started."""
+    with an_api(a_place_with_runs(tmp_path)) as api:
+        head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+        for number in range(1, 6):
+            with api.connect() as caller:
+                caller.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+            api.daemon.wait_for("api.request", lambda _, number=number: _noticed(api) == number)  # type: ignore[misc]  # as many as were sent
+        for job in api.get("/jobs?plugin=pipeline")["jobs"]:
+            assert api.ended(job["job_id"])["status"] == "succeeded"
+
+
+def _noticed(api: Api) -> int:
+    return sum(line.get("path") == "/pipeline/quick" for line in api.daemon.lines)

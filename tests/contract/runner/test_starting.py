@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +27,7 @@ from ductile.core.jobs import Reason
 from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
 from ductile.runner.port import CouldNotStart, Limits, Run, Runner
+from ductile.runner.spawn import SpawnRunner
 
 LOOK = """\
 import json, os, sys
@@ -74,6 +78,49 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(runner: Runner, 
         "descriptors": [0, 1, 2],
         "request": "all of it",
     }
+
+
+async def test_what_the_daemon_was_started_with_is_kept_from_plugins(tmp_path: Path) -> None:
+    """SPEC 3.4: three descriptors, also for a plugin that runs in the daemon's own directory."""
+    leaking = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leaking, True)
+    runner = SpawnRunner()
+    try:
+        seen = await result_of(runner, a_run(a_python_plugin(tmp_path, LOOK)))
+    finally:
+        os.close(leaking)
+        await runner.close()
+    assert seen["directory"] == str(tmp_path)
+    assert seen["descriptors"] == [0, 1, 2]
+    assert seen["leads"]
+
+
+START = """
+import asyncio, sys
+from datetime import timedelta
+from ductile.runner.port import Run
+from ductile.runner.spawn import SpawnRunner
+
+async def main():
+    runner = SpawnRunner()
+    run = Run(entrypoint=sys.argv[1], request=b"all of it", environment={}, directory=sys.argv[2],
+              timeout=timedelta(seconds=60))
+    process = await runner.start(run)
+    return (await process.wait()).remains.stdout
+
+answer = asyncio.run(main())
+with open("answer", "wb") as file:
+    file.write(answer)
+"""
+
+
+def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -> None:
+    """SPEC 3.4: pipes in the places of the daemon's closed descriptors reach the plugin all the same."""
+    plugin = a_python_plugin(tmp_path, LOOK)
+    command = f'exec {sys.executable} -c "$0" {plugin} {tmp_path} <&- >&- 2>&-'
+    subprocess.run(["/bin/sh", "-c", command, START], check=True, timeout=60, cwd=tmp_path)
+    seen = json.loads((tmp_path / "answer").read_text())["result"]
+    assert (seen["request"], seen["descriptors"]) == ("all of it", [0, 1, 2])
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from builders.pipelines import (
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
 from ductile.core.jobs import JobStatus, NewJob, Reason
+from ductile.core.json_values import MAX_DEPTH
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.store.port import Store
@@ -210,7 +211,12 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
     made = [{"z": 1, "result": "done"}, {"z": 2, "result": "done"}]
     assert payload_of(joined) == {
         "branches": [
-            {"id": "x", "status": "succeeded", "payload": {"result": "done"}, "payloads": [{"result": "done"}]},
+            {
+                "id": "x",
+                "status": "succeeded",
+                "payload": {"result": "done"},
+                "payloads": [{"result": "done"}],
+            },
             {"id": "y", "status": "succeeded", "payload": made[-1], "payloads": made},
         ]
     }
@@ -245,6 +251,27 @@ async def test_branches_that_end_at_the_same_instant_join_once(store: Store, cou
     claims = await claim_all(store)
     await asyncio.gather(*(settle(store, claim.job, ok(), rules) for claim in claims))
     assert await run_out(store, rules) == ["after"]
+
+
+async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
+    """ENGINE 2: the last leaf in step-path order, then of events; whichever ended last."""
+
+    def answers(word: str) -> Outcome:
+        return ok(stdout=f'{{"result": "{word}"}}')
+
+    rules = steps_rules(split("s", uses("x"), uses("y")))
+    run_id = await begin_run(store, rules)
+    claims = await claims_by_step(store)
+    await settle(store, claims["s/y"].job, answers("y"), rules)
+    await settle(store, claims["s/x"].job, answers("x"), rules)
+    assert (await store.executions(run_id))[0].result == '{"result": "y"}'
+    rules = steps_rules(uses("a", on_events={"odd": [uses("h")]}))
+    run_id = await begin_run(store, rules)
+    # The second event ends where the first step ends; the first one goes further.
+    first = ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2}), stdout='{"result": "a"}')
+    await settle_step(store, rules, "a", first)
+    await settle_step(store, rules, "a/odd/h", answers("h"))
+    assert (await store.executions(run_id))[0].result == '{"result": "h"}'
 
 
 async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
@@ -388,11 +415,28 @@ async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
     assert "kept" in (step.last_error or "")
 
 
+async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> None:
+    """SPEC 7.5: what was claimed lasts to the end of the run."""
+    rules = steps_rules(
+        uses("a", baggage={"kept": "payload.n"}), split("s", uses("x"), uses("y")), uses("after")
+    )
+    await begin_run(store, rules, {"n": 1})
+    await settle_step(store, rules, "a")
+    for claim in await claim_all(store):
+        assert claim.baggage == {"kept": 1}
+        await settle(store, claim.job, ok(), rules)
+    joined = (await claims_by_step(store))["after"]
+    assert joined.baggage == {"kept": 1}
+    await settle(store, joined.job, ok(), rules)
+
+
 async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
     """Two branches may keep different things under one name; the join is given what the split was."""
-    kept = {"baggage": {"kept": "payload.n"}}
+    kept: dict[str, Any] = {"baggage": {"kept": "payload.n"}}
     branch = {"id": "x", "steps": [uses("x1"), uses("x2", **kept)]}
-    rules = steps_rules(split("s", branch, uses("y", **kept)), uses("after", baggage={"late": "context.kept"}))
+    rules = steps_rules(
+        split("s", branch, uses("y", **kept)), uses("after", baggage={"late": "context.kept"})
+    )
     run_id = await begin_run(store, rules, {"n": 1})
     claims = await claims_by_step(store)
     await settle(store, claims["s/x/x1"].job, ok(emitted("e", {"n": 2})), rules)
@@ -404,6 +448,34 @@ async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- bounds
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+async def test_branches_that_made_something_too_deep_break_their_split(store: Store) -> None:
+    """What each made may be kept, and what they made together may not: the run says so and ends."""
+    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, rules)
+    claims = await claims_by_step(store)
+    await settle(store, claims["s/x"].job, ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})), rules)
+    await settle(store, claims["s/y"].job, ok(), rules)
+    job = await stored(store, run_id)
+    assert (job.status, job.reason) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert f"s: what the branches of s made is nested more than {MAX_DEPTH} levels deep" == job.last_error
+
+
+async def test_a_template_that_makes_something_too_deep_fails_its_step(store: Store) -> None:
+    rules = steps_rules(uses("a"), uses("b", with_={"in": {"it": "{payload}"}}))
+    run_id = await begin_run(store, rules)
+    await settle_step(store, rules, "a", ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})))
+    step = (await members(store, run_id))["b"]
+    assert (step.status, step.reason) == (JobStatus.FAILED, Reason.BAD_TEMPLATE)
+    assert f"more than {MAX_DEPTH} levels" in (step.last_error or "")
 
 
 async def test_more_than_a_thousand_events_are_a_permanent_failure(store: Store) -> None:

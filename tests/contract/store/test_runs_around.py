@@ -102,7 +102,9 @@ async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(
     condition = {"path": "payload.n", "op": "lt", "value": 4}
     rules = rules_of({"name": "flow", "on": "found", "if": condition, "steps": [uses("a")]})
     await accept(store, a_new_job("source"))
-    await settle(store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), rules)
+    await settle(
+        store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), rules
+    )
     assert len(await runs_of(store, "flow")) == 1
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
     assert (entry.data["pipeline"], entry.data["event_type"]) == ("flow", "found")
@@ -117,9 +119,9 @@ async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> Non
         await settle(store, await claim_one(store), ok(emitted("found", {}, key="k")), rules)
         await run_out(store, rules)
     assert len(await runs_of(store, "flow")) == 1
-    assert [row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"] == [
-        "event:k"
-    ]
+    assert [
+        row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"
+    ] == ["event:k"]
 
 
 async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
@@ -148,13 +150,18 @@ async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> No
 # ------------------------------------------------------------------------------------------------------ hooks
 
 
-def hook_rules(*more: dict[str, Any], notify: bool = True, **config: Any) -> Rules:
+def hook_rules(*more: dict[str, Any], **config: Any) -> Rules:
     hooks = [
-        {"name": f"on_{word}", "on-hook": f"job.{word}", "steps": [uses(word, plugin="r")]}
+        {
+            "name": f"on_{word}",
+            "on-hook": f"job.{word}",
+            "notify_on_complete": True,  # which changes nothing for what a hook started
+            "steps": [uses(word, plugin="r")],
+        }
         for word in ("completed", "failed", "timed_out")
     ]
     return rules_of(
-        *hooks, *more, plugins={"source": {"notify_on_complete": notify, "max_attempts": 1}}, **config
+        *hooks, *more, plugins={"source": {"notify_on_complete": True, "max_attempts": 1}}, **config
     )
 
 
@@ -285,7 +292,7 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
     assert ran == ["a", "h", "a", "h", "a", "h"]
 
 
-# ----------------------------------------------------------------------------------------------- state webhooks
+# -------------------------------------------------------------------------------------------- state webhooks
 
 
 async def told(store: Store, job_id: str) -> list[dict[str, Any]]:
@@ -351,7 +358,7 @@ async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> No
     assert said == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
 
 
-# --------------------------------------------------------------------------------------------- what must not be
+# ------------------------------------------------------------------------------------------ what must not be
 
 
 async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: StoreFactory) -> None:

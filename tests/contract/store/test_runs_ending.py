@@ -159,7 +159,7 @@ async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
     assert await end_of(store, run_id) == DEAD
 
 
-# ------------------------------------------------------------------------------------------------ trying again
+# --------------------------------------------------------------------------------------------- trying again
 
 
 async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
@@ -228,7 +228,7 @@ async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> 
 
 
 async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
-    """ENGINE 2: the branch is tried again after its join went on without it, and the run ends all the same."""
+    """ENGINE 2: the branch is tried again after its join went on without it, and the run ends."""
     outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
     rules = steps_rules(outer, uses("after"))
     run_id = await begin_run(store, rules)
@@ -337,13 +337,13 @@ async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
         assert (await stored(store, run_id)).status in (JobStatus.DEAD, JobStatus.FAILED, JobStatus.SUCCEEDED)
 
 
-# ------------------------------------------------------------------------------------------ again, from a step
+# --------------------------------------------------------------------------------------- again, from a step
 
 
 async def rerun(store: Store, rules: Rules, run_id: str, step: str) -> str:
     """Begin anew at a step; the id of the new run."""
-    run = a_new_run(rules, job_id=run_id) if False else a_new_run(rules)
-    answer = await store.rerun(run_id, step, replace(run, job=replace(run.job, source_event_id=None)), rules)
+    run = a_new_run(rules, source_event_id=None)
+    answer = await store.rerun(run_id, step, run, rules)
     assert isinstance(answer, Accepted), answer
     return answer.job_id
 

@@ -65,7 +65,12 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     clock.advance(hours=25)
     await prune(store)
     left = rows(store_factory)
-    assert (left["pipeline_runs"], left["run_scopes"], left["run_members"], left["run_leaves"]) == (0, 0, 0, 0)
+    assert (left["pipeline_runs"], left["run_scopes"], left["run_members"], left["run_leaves"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     found = await store.run(run_id)
     assert found is not None
     assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from uvicorn.config import Config
+
 from ductile.errors import DuctileError
 from ductile.listening.bodies import HungUpError, read_body, refuse_body
 from ductile.listening.listener import Listener
-from ductile.listening.protocol import Limits
+from ductile.listening.protocol import BoundedProtocol, Limits, ListenerState
 from ductile.listening.rendering import send_error, send_json
 
 if TYPE_CHECKING:
@@ -166,3 +169,81 @@ async def test_an_error_says_how_long_to_wait() -> None:
     async with a_listener(busy) as port:
         assert b"retry-after: 1\r\n" in await exchange(port, b"GET / HTTP/1.1\r\n\r\n")
         assert b"retry-after: 7\r\n" in await exchange(port, b"GET / HTTP/1.1\r\n\r\n")
+
+
+async def test_bytes_that_begin_no_request_keep_nothing_open() -> None:
+    """SPEC 8: a blank line after an answer does not hold the connection for ever."""
+    async with a_listener(head_seconds=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST + b"Content-Length: 0\r\n\r\n")
+        await reader.readuntil(b'{"bytes":0}')
+        writer.write(b"\r\n")
+        assert await _until_closed(reader) == b""
+        writer.close()
+
+
+async def test_the_rest_of_a_body_nobody_reads_keeps_nothing_open() -> None:
+    """SPEC 8: whoever was answered before the body was read does not hold the connection with the rest."""
+
+    async def refuse(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send_json(send, 401, {"known": False})
+
+    async with a_listener(refuse, head_seconds=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST + b"Content-Length: 1000\r\n\r\n")
+        await reader.readuntil(b'{"known":false}')
+        writer.write(b"x")
+        assert await _until_closed(reader) == b""
+        writer.close()
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(PATIENCE):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+async def test_whoever_asks_twice_and_goes_is_noticed() -> None:
+    """SPEC 7.7, ENGINE 6: that a caller has gone is told to the request that is being answered, even if
+    another one had been sent behind it.
+    """
+    noticed = asyncio.Event()
+
+    async def send_until_gone(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()  # there is no body
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            await asyncio.sleep(0)
+        noticed.set()
+
+    async with a_listener(send_until_gone) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        assert await reader.read(1)
+        writer.transport.abort()
+        async with asyncio.timeout(PATIENCE):
+            await noticed.wait()
+
+
+async def test_a_small_rest_that_nobody_reads_keeps_nothing_open() -> None:
+    """ENGINE 6: a closed connection is let go, even if less is left than would make a writer wait."""
+
+    async def say_much(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send_json(send, 200, {"much": "x" * 50_000})
+
+    class Hasty(BoundedProtocol):
+        limits = Limits(unread_seconds=0.1)
+
+    state, loop = ListenerState(), asyncio.get_running_loop()
+    config = Config(say_much, http=Hasty, ws="none", lifespan="off", log_config=None, interface="asgi3")
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await loop.connect_accepted_socket(lambda: Hasty(config, state, {}), ours)
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            await state.emptied.wait()

@@ -167,11 +167,9 @@ def test_what_starts_a_pipeline() -> None:
 
 
 def test_a_pipeline_that_grows_beyond_all_bounds_is_refused() -> None:
-    """Each calls the one before it ten times: three steps that are a thousand."""
-    pipelines = [{"name": "p0", "steps": [uses()] * 10}]
-    for number in (1, 2, 3):
-        pipelines.append({"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10})
+    """Each calls the one before it ten times: what is short to write becomes thousands of steps."""
+    calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10} for number in (1, 2, 3)]
+    pipelines: list[dict[str, Any]] = [{"name": "p0", "steps": [uses()] * 10}, *calls]
     with pytest.raises(ConfigError) as refused:
         rules_of(*pipelines)
-    # p3 is the one that is too long: ten thousand steps.
     assert [problem.key for problem in refused.value.problems] == ["pipelines[2].steps", "pipelines[3].steps"]

@@ -1,4 +1,4 @@
-"""How a run goes on, decided over values alone (ENGINE 2). With a store: tests/contract/store/test_runs.py."""
+"""How a run goes on, decided over values alone (ENGINE 2). With a store: `tests/contract/store`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ def in_split(rules: Rules, branch: int, *ends: BranchEnd, **fields: Any) -> RunV
 
 
 def an_end(branch: int, status: LeafStatus = LeafStatus.SUCCEEDED, **fields: Any) -> BranchEnd:
-    given: dict[str, Any] = {"order": "", "payload": {"from": branch}, "error": None, "job_id": f"job{branch}"}
+    given: dict[str, Any] = {
+        "order": "",
+        "payload": {"from": branch},
+        "error": None,
+        "job_id": f"job{branch}",
+    }
     return BranchEnd(branch=branch, status=status, **(given | fields))
 
 
@@ -98,7 +103,8 @@ def test_as_many_lines_as_events_go_on_in_their_order() -> None:
 def test_the_order_of_lines_is_the_order_of_their_text() -> None:
     """Places are compared as text, in the store too."""
     rules = steps_rules(uses("a"), uses("b"))
-    progress = go_on(a_view(rules), a_step("a"), rules, *({"n": number} for number in range(1000)))
+    payloads: list[JsonObject] = [{"n": number} for number in range(1000)]
+    progress = go_on(a_view(rules), a_step("a"), rules, *payloads)
     orders = [step.place.order for step in progress.steps]
     assert orders == sorted(orders)
 
@@ -232,9 +238,7 @@ def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: Reason) -> 
 
 
 def test_the_error_of_a_run_names_the_first_step_that_failed() -> None:
-    assert summarise(ends("ok", "no", "no")) == RunEnded(
-        reason=Reason.PARTIAL_SUCCESS, error="step1: why"
-    )
+    assert summarise(ends("ok", "no", "no")) == RunEnded(reason=Reason.PARTIAL_SUCCESS, error="step1: why")
     nameless = [replace(ends("no")[0], error=None)]
     assert summarise(nameless).error == "step0 failed"
 

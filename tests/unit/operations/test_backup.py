@@ -222,7 +222,8 @@ def renamed(name: str) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
 
 
 TAMPERED: dict[str, Callable[[dict[str, bytes]], dict[str, bytes]]] = {
-    "another byte": lambda all_: all_ | {"inside/config.yaml": b"plugins: {}\n"},
+    "another byte": lambda all_: all_ | {"inside/config.yaml": b"#" + all_["inside/config.yaml"][1:]},
+    "more bytes": lambda all_: all_ | {"inside/config.yaml": all_["inside/config.yaml"] + b"#"},
     "a file that is not listed": lambda all_: all_ | {"inside/extra": b""},
     "a file that is gone": lambda all_: {
         name: data for name, data in all_.items() if name != "inside/config.yaml"

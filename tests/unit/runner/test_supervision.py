@@ -114,17 +114,51 @@ async def test_an_end_that_nobody_tells_is_given_up() -> None:
     assert isinstance(await process.wait(), RunnerLost)
 
 
-async def test_a_leader_is_looked_at_when_its_pipes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most plugins end within a moment: until then only their pipes are watched."""
+async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most plugins end within a moment: until then only their end is watched."""
     monkeypatch.setattr(supervision, "_MOMENT", 3600)
     leader, pipes = SlowWord(), open_pipes()
     process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
-    await deadline_passes()
-    assert leader.told is None
+    os.write(pipes.theirs[1], b"answer")
+    os.write(pipes.theirs[2], b"words")
     pipes.close_theirs()
-    await asyncio.wait_for(leader.watched.wait(), 20)
+    await deadline_passes()
     leader.tell(ExitStatus(exit_code=0))
+    ending = await process.wait()
+    assert isinstance(ending, Exited)
+    assert (ending.remains.stdout, ending.remains.stderr) == (b"answer", b"words")
+    assert leader.signals == [signal.SIGKILL]  # once: after it was reaped the number is somebody else's
+
+
+async def test_a_leader_that_goes_on_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPEC 3.4: whoever prints more than a pipe holds is not left blocked until its deadline."""
+    monkeypatch.setattr(supervision, "_MOMENT", 0)
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    printed = b"x" * 1_000_000
+    await asyncio.to_thread(write_all, pipes.theirs[1], printed)
+    pipes.close_theirs()
+    leader.tell(ExitStatus(exit_code=0))
+    assert (await process.wait()).remains.stdout == printed  # type: ignore[union-attr]  # nobody lost it
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+async def test_who_waits_may_be_cancelled() -> None:
+    """The port: a caller that goes away touches neither the process nor whoever else waits for it."""
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    gone, stays = (asyncio.create_task(process.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    pipes.close_theirs()
+    leader.tell(ExitStatus(exit_code=0))
+    assert isinstance(await stays, Exited)
     assert isinstance(await process.wait(), Exited)
+    assert gone.cancelled()
 
 
 async def test_a_leader_that_goes_on_is_watched_though_its_pipes_are_open() -> None:

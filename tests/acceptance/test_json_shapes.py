@@ -1,0 +1,233 @@
+"""Every command answers JSON, in the shape that docs/reference/json.md tells (SPEC 11).
+
+All commands are run in a place where a lot has happened, without a daemon and then with one, and what they
+answer is put together. With UPDATE_GOLDEN=1 in the environment the page is written anew, and the difference
+is then read by a person.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_daemon, a_place
+from builders.plugins import a_manifest, a_plugin
+from builders.receivers import a_receiver
+from builders.shapes import Shape, told
+from builders.terminal import DUCTILE
+from ductile.cli.commands import NOUNS
+from ductile.cli.main import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
+BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
+ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
+#: They answer with lines, not with one object; the page tells of them in words.
+LINES = {"system start", "system watch"}
+#: Told once, under a name. The first command has it in its answer, under the keys that follow.
+NAMED = {
+    "Job": ("job list", "jobs"),
+    "LogRow": ("system logs", "logs"),
+    "Execution": ("job logs", "executions"),
+    "Step": ("pipeline explain", "steps"),
+    "Event": ("event tail", "events"),
+    "Plugin": ("plugin list", "plugins"),
+    "Problem": ("config check", "problems"),
+}
+#: Null in all that is done here, and what else it may be.
+ELSE_NULL = {"signal": "number", "hold": "text", "column": "number", "idle": "text"}
+KEEPING = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'echo \'{"status": "ok", "result": "made", "state_updates": {"seen": 1}, '
+    '"events": [{"type": "made", "payload": {"total": 5}}]}\'\n'
+)
+FACTS = "fact_outputs:\n  - {when: {command: handle}, from: state_updates, fact_type: seen}\n"
+MORE = """\
+  maker: {}
+  broken:
+    retry: {max_attempts: 1}
+    schedules: [{id: hourly, every: 1h}]
+  patient: {retry: {backoff_base: 1h}}
+  slow: {}
+  gone: {}
+pipelines:
+  - name: order
+    on: order.placed
+    steps:
+      - {id: make, uses: maker}
+      - {id: big, uses: echo, if: {path: payload.total, op: gt, value: 10}}
+      - id: both
+        split: [{id: left, uses: echo}, {id: right, uses: broken}]
+      - {id: after, uses: echo}
+state_webhooks: {allow: [127.0.0.1]}
+"""
+HOOK = 'webhooks: {listen: "127.0.0.1:0", endpoints: [{name: gh, path: /gh, plugin: echo, secret_ref: hook}]}\n'
+
+
+@dataclass(slots=True)
+class Asker:
+    """Runs commands in this process, and keeps what they answered."""
+
+    directory: Path
+    shapes: dict[str, Shape] = field(default_factory=lambda: defaultdict(Shape))
+
+    def __call__(self, words: str, *more: str, status: int = 0, tried: bool = False) -> dict[str, Any]:
+        """The answer to `words`, a noun and an action. With `tried` it is asked as a dry run first."""
+        if tried:
+            assert self(words, *more, "--dry-run")["dry_run"] is True
+        ended, answer = self.run(words, *more)
+        assert ended == status, (words, more, answer)
+        if set(answer) >= {"error", "message"} and not words.endswith("check"):
+            return answer
+        self.shapes[f"{words} --dry-run" if "--dry-run" in more else words].add(answer)
+        return answer
+
+    def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home")}
+        out, err = io.StringIO(), io.StringIO()
+        line = [*words.split(), *more, "--config", str(self.directory / "demo"), "--json"]
+        ended = run(line, environ, out, err)
+        assert err.getvalue() == "", line
+        answer = json.loads(out.getvalue())
+        assert isinstance(answer, dict), line
+        return ended, answer
+
+
+def a_busy_place(directory: Path) -> Place:
+    place = a_place(directory, MORE)
+    root = directory / "demo" / "plugins"
+    a_plugin(root, "maker", script=KEEPING, manifest=a_manifest("maker", extra=FACTS))
+    for name, script in (("broken", BROKEN), ("patient", BROKEN), ("slow", SLOW)):
+        place.plugin(name, script)
+    (directory / "demo" / "tokens.yaml").write_text("tokens: []\n")
+    (directory / "demo" / ".env").write_text("")
+    place.config.write_text(
+        "include: [tokens.yaml]\nenvironment_vars: {include: [.env]}\n" + place.config.read_text()
+    )
+    return place
+
+
+def ask_without_a_daemon(ask: Asker, place: Place) -> None:
+    """What is about files, and what works on the store alone."""
+    directory = place.directory
+    ask("config init", str(directory / "new"), tried=True)
+    ask("config schema")
+    ask("config check", status=78)
+    ask("config lock", tried=True)
+    ask("token create", "hook", tried=True)
+    place.append(HOOK)
+    ask("config lock")
+    ask("token create", "agent", "--scopes", "jobs:ro")
+    ask("token list")
+    ask("token revoke", "agent", tried=True)
+    ask("config check", status=78)
+    ask("config show", "service")
+    ask("config get", "service.log_level")
+    ask("config get", "service.tick_interval")
+    ask("config set", "service.log_level", "info", "--lock", tried=True)
+    ask("plugin list")
+    ask("plugin show", "maker")
+    ask("plugin show", "gone")
+    ask("plugin check", status=78)
+    ask("plugin check", "echo")
+    ask("plugin new", "fresh", "--lang", "sh", "--dir", str(directory), tried=True)
+    ask("plugin test", str(directory / "fresh"))
+    ask("plugin lock", "echo", tried=True)
+    ask("pipeline show", "order")
+    ask("pipeline check")
+    ask("pipeline check", "order", "--payload", '{"total": 5}')
+    ask("pipeline graph", "order")
+    ask("pipeline graph", "order", "--output", str(directory / "order.mmd"))
+    ask("system completion", "bash")
+    ask("system unit")
+    ask("system start", "--dry-run")
+    ask("system doctor", status=1)
+    ask("system selfcheck")
+    ask("system status")
+    saved = str(directory / "saved.tar.gz")
+    ask("plugin run", "maker", "handle", tried=True)
+    ask("system backup", saved, tried=True)
+    ask("system backup", saved, "--verify")
+    ask("system restore", saved, "--to", str(directory / "back"), tried=True)
+    ask("event send", "order.nobody", tried=True)
+    ask("system stop", status=69)
+
+
+def ask_with_a_daemon(ask: Asker, url: str) -> None:
+    """What is about jobs: good ones, bad ones, waiting ones and running ones."""
+    good = ask("plugin run", "maker", "handle", "--payload", '{"a": 1}', "--dedupe-key", "once", tried=True)
+    again = ask("plugin run", "maker", "handle", "--dedupe-key", "once")
+    assert again["job_id"] == good["job_id"]
+    bad = ask("plugin run", "broken", status=1)
+    told_of = ask("plugin run", "maker", "handle", "--state-webhook-url", url)
+    waiting = ask("plugin run", "patient", "--no-wait")
+    running = ask("plugin run", "slow", "--no-wait")
+    ran = ask("pipeline run", "order", "--payload", '{"total": 1}', tried=True, status=1)
+    ask("pipeline list")
+    ask("pipeline explain", ran["job_id"])
+    ask("job wait", good["job_id"])
+    ask("job wait", waiting["job_id"], "--timeout", "10ms", status=75)
+    for job in (good, bad, running, ran, waiting):
+        ask("job show", job["job_id"])
+        ask("job explain", job["job_id"])
+        ask("job tree", job["job_id"])
+        ask("job logs", job["job_id"])
+    for words in ("queue list", "queue status", "job list", "system logs", "plugin list", "webhook list"):
+        ask(words)
+    ask("job list", "--limit", "1")
+    ask("system status")
+    ask("system status", "--health")
+    ask("job cancel", running["job_id"], tried=True)
+    ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
+    ask("job retry", bad["job_id"], tried=True)
+    ask("job retry", ran["job_id"], "--from-step", "both", tried=True)
+    ask("queue purge", "--all", tried=True)
+    ask("queue purge", "patient")
+    ask("schedule list")
+    ask("schedule next", "-n", "2")
+    ask("schedule run", "broken", tried=True)
+    ask("schedule history", "broken")
+    ask("schedule explain", "broken")
+    ask("schedule pause", "broken", tried=True)
+    ask("schedule explain", "broken")
+    ask("schedule list")
+    ask("schedule resume", "broken", tried=True)
+    ask("event send", "order.placed", "--payload", "{}", tried=True)
+    ask("event tail")
+    ask("plugin state", "maker")
+    ask("plugin facts", "maker")
+    deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
+    ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
+    ask("webhook send", "gh", "--dry-run")
+    ask("system breaker", "broken")
+    ask("system reset", "broken", tried=True)
+    ask("system reload", tried=True)
+    ask("system doctor", status=1)
+    ask("system selfcheck")
+    ask("system stop", tried=True)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
+    directory = tmp_path_factory.mktemp("busy")
+    place = a_busy_place(directory)
+    ask = Asker(directory)
+    ask_without_a_daemon(ask, place)
+    with a_receiver() as receiver, a_daemon(place) as daemon:
+        ask_with_a_daemon(ask, receiver.url())
+        daemon.process.wait(PATIENCE)
+    return ask
+
+
+def test_debug(asked: Asker) -> None:
+    for words in asked.shapes:
+        print(words, told(asked.shapes[words], {}))
+    print(set(ACTIONS) - set(asked.shapes))

@@ -1,0 +1,97 @@
+"""Who gets an event, decided over values alone (SPEC 6; ENGINE 2, 10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders.jobs import START, an_event, some_dice
+from builders.pipelines import rules_of, uses
+from ductile.core.fanout import Fanout, Sender, Told, fan_out
+from ductile.core.jobs import Origin, SubmittedBy
+from ductile.core.ledger import LedgerKind
+from ductile.core.rules import Rules
+
+RULES = rules_of(
+    {"name": "first", "on": "found", "steps": [uses()]},
+    {"name": "second", "on": "found", "from_plugin": "q", "steps": [uses()]},
+    {
+        "name": "choosy",
+        "on": "found",
+        "if": {"path": "context.kept", "op": "eq", "value": 1},
+        "steps": [uses()],
+    },
+    routes=[
+        {"from": "p", "event_type": "found", "to": "sink"},
+        {"from": "p", "event_type": "found", "to": "r.poll"},
+        {"from": "api", "event_type": "found", "to": "sink"},
+    ],
+    service={"max_hops": 3},
+)
+SENDER = Sender(
+    submitted_by=SubmittedBy.ROUTE,
+    job_id="producer",
+    execution=2,
+    run_id="run",
+    context_id="context",
+    baggage={"kept": 1},
+    hops=1,
+    trace_id="trace",
+)
+
+
+def fanned(*, sender: Sender = SENDER, rules: Rules = RULES, index: int = 0, **event: Any) -> Fanout:
+    told = Told(event=an_event("found", **({"source": "p"} | event)), index=index)
+    return fan_out(sender, [told], rules, START, some_dice())
+
+
+def test_every_route_and_pipeline_that_matches_fires_in_the_order_of_the_configuration() -> None:
+    started = fanned()
+    assert [(job.plugin, job.command) for job in started.jobs] == [("sink", "handle"), ("r", "poll")]
+    assert [run.job.command for run in started.runs] == ["first", "choosy"]
+    assert started.ledger == ()
+    assert [run.job.command for run in fanned(source="q").runs] == ["first", "second", "choosy"]
+
+
+def test_what_is_started_knows_where_it_comes_from() -> None:
+    started = fanned(dedupe_key="k", index=7)
+    for job, target in ((started.jobs[0], "sink.handle"), (started.runs[0].job, "pipeline:first")):
+        assert job.origin == Origin(job_id="producer", execution=2, event_index=7, target=target)
+        assert (job.parent_job_id, job.hops, job.trace_id) == ("producer", 1, "trace")
+        assert (job.event_context_id, job.dedupe_key, job.run_id) == ("context", "event:k", None)
+        assert job.submitted_detail == "p:found"
+
+
+def test_an_event_from_outside_has_no_producer() -> None:
+    sender = Sender(submitted_by=SubmittedBy.API, detail="token")
+    started = fanned(sender=sender, source="api")
+    assert [(job.origin, job.parent_job_id) for job in started.jobs] == [(None, None)]
+    assert {job.submitted_detail for job in started.jobs} == {"token"}
+
+
+def test_a_pipeline_whose_if_is_against_it_is_told_of_and_not_started() -> None:
+    started = fanned(sender=replace(SENDER, baggage={}))
+    assert [run.job.command for run in started.runs] == ["first"]
+    (entry,) = started.ledger
+    assert (entry.kind, entry.job_id, entry.run_id) == (LedgerKind.SWITCH, "producer", "run")
+    assert entry.data["pipeline"] == "choosy"
+
+
+@pytest.mark.parametrize(("hops", "dropped"), [(3, False), (4, True)])
+def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: bool) -> None:
+    """SPEC 6: `max_hops` hops are allowed, and not one more."""
+    started = fanned(sender=replace(SENDER, hops=hops))
+    assert (started.jobs == ()) == (started.runs == ()) == dropped
+    assert [entry.kind for entry in started.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
+    if dropped:
+        targets = ["sink.handle", "r.poll", "pipeline:first", "pipeline:choosy"]
+        assert started.ledger[0].data["targets"] == targets
+
+
+def test_an_event_that_nobody_wants_is_not_worth_an_entry() -> None:
+    assert (
+        fan_out(replace(SENDER, hops=9), [Told(event=an_event("lost"))], RULES, START, some_dice())
+        == Fanout()
+    )

@@ -1,0 +1,111 @@
+"""Which hook the end of a job fires, for whom, and what it tells (SPEC 7.6; ENGINE 1)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.jobs import START, a_job, some_dice
+from builders.pipelines import rules_of, uses
+from ductile.core.fanout import Fanout
+from ductile.core.hooks import JobEnding, fire_hooks
+from ductile.core.jobs import Job, JobStatus, SubmittedBy
+from ductile.core.ledger import LedgerKind
+from ductile.core.pipelines import Hook
+
+RULES = rules_of(
+    *(
+        {"name": hook.replace("job.", "on_"), "on-hook": hook, "steps": [uses()]}
+        for hook in ("job.completed", "job.failed", "job.timed_out")
+    ),
+    {"name": "loud", "notify_on_complete": True, "steps": [uses()]},
+    {"name": "quiet", "steps": [uses()]},
+    plugins={"source": {"notify_on_complete": True}},
+    service={"max_hops": 3},
+)
+
+
+def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
+    given: dict[str, Any] = {"status": JobStatus.SUCCEEDED, "timed_out": False, "error": None, "attempt": 1}
+    told = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
+    return fire_hooks(job, told, baggage or {}, RULES, START, some_dice())
+
+
+@pytest.mark.parametrize(
+    ("ending", "hook"),
+    [
+        ({}, Hook.COMPLETED),
+        ({"status": JobStatus.FAILED}, Hook.FAILED),
+        ({"status": JobStatus.DEAD}, Hook.FAILED),
+        ({"status": JobStatus.DEAD, "timed_out": True}, Hook.TIMED_OUT),
+    ],
+)
+def test_one_end_one_hook(ending: dict[str, Any], hook: Hook) -> None:
+    """ENGINE 1: `job.timed_out` if the last execution timed out, else `job.failed`; never both."""
+    (run,) = fired(a_job("source"), **ending).runs
+    assert (run.event.type, run.job.submitted_by, run.event_is_new) == (hook, SubmittedBy.HOOK, True)
+    assert run.job.source_event_id == run.event.id
+
+
+def test_what_a_hook_is_told() -> None:
+    job = a_job("source", "poll", hops=1, trace_id="t")
+    (run,) = fired(job, status=JobStatus.DEAD, error="no luck", attempt=4).runs
+    assert run.event.payload == {
+        "job_id": job.id,
+        "plugin": "source",
+        "command": "poll",
+        "status": "dead",
+        "attempt": 4,
+        "error": "no luck",
+        "message": "source.poll dead: no luck",
+        "text": "source.poll dead: no luck",
+        "duration_ms": 1500.0,
+        "pipeline": None,
+    }
+    assert (run.job.parent_job_id, run.job.hops, run.job.trace_id) == (job.id, 2, "t")
+
+
+def test_what_a_hook_is_told_of_a_run() -> None:
+    (run,) = fired(a_job("pipeline", "loud")).runs
+    assert (run.event.source, run.event.payload["pipeline"]) == ("loud", "loud")
+    assert run.event.payload["message"] == "pipeline loud succeeded"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        a_job("p"),
+        a_job("pipeline", "quiet"),
+        a_job("pipeline", "gone"),
+        a_job("source", parent_job_id="somebody"),
+        a_job("source", run_id="a run", step_path="a"),
+        a_job("source", submitted_by=SubmittedBy.CORE),
+        a_job("source", submitted_by=SubmittedBy.HOOK),
+        a_job("pipeline", "loud", submitted_by=SubmittedBy.HOOK),
+    ],
+    ids=["not asked for", "quiet", "gone", "child", "step", "core", "hook's job", "hook's run"],
+)
+def test_who_fires_none(job: Job) -> None:
+    """SPEC 7.6: root jobs and runs that ask for it; what a hook started starts no hook again."""
+    assert fired(job) == Fanout()
+
+
+def test_a_run_need_not_be_the_root() -> None:
+    assert len(fired(a_job("pipeline", "loud", parent_job_id="somebody")).runs) == 1
+
+
+@pytest.mark.parametrize(("hops", "dropped"), [(2, False), (3, True)])
+def test_a_hook_that_goes_too_far_is_dropped_and_recorded(hops: int, dropped: bool) -> None:
+    told = fired(a_job("source", hops=hops))
+    assert (told.runs == ()) == dropped
+    assert [entry.kind for entry in told.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
+
+
+def test_an_end_without_an_execution_has_no_identity_to_be_mistaken_for() -> None:
+    """A job can end in the queue, be retried and end there again: those are two ends."""
+    (ran,) = fired(a_job("source")).runs
+    assert ran.job.origin is not None
+    (queued,) = fired(a_job("source", status=JobStatus.QUEUED), status=JobStatus.DEAD).runs
+    assert queued.job.origin is None

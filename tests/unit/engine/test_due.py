@@ -1,0 +1,37 @@
+"""Work that is due at an instant: nothing that was announced is forgotten (ENGINE 4, 10)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from builders.clocks import SimulatedClock
+from ductile.engine.due import DueWork
+
+
+async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:
+    """ENGINE 4, 10: a retry or a deadline written while the loop reads, and not seen by it, is not lost."""
+    clock = SimulatedClock()
+    first, later = clock.now() + timedelta(seconds=1), clock.now() + timedelta(seconds=5)
+    answers: list[datetime | None] = [first, None, later, None]
+    looked: list[datetime] = []
+    enough = asyncio.Event()
+
+    async def look() -> datetime | None:
+        looked.append(clock.now())
+        answer = answers.pop(0)
+        if len(looked) == 2:
+            # Committed after this look has read the store, and told of before it has its answer.
+            due.expect(later)
+        if len(looked) == 3:
+            enough.set()
+        return answer
+
+    due = DueWork(clock, look)
+    running = asyncio.create_task(due.run())
+    await clock.rest()
+    await clock.advance(seconds=1)
+    async with asyncio.timeout(5):
+        await enough.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
