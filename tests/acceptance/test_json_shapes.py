@@ -22,7 +22,7 @@ import pytest
 from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_daemon, a_place
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
-from builders.shapes import Shape, told
+from builders.shapes import Shape, Teller, learn
 from builders.terminal import DUCTILE
 from ductile.cli.commands import NOUNS
 from ductile.cli.main import run
@@ -31,19 +31,42 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
 #: They answer with lines, not with one object; the page tells of them in words.
-LINES = {"system start", "system watch"}
+LINES = {"system watch"}
+#: What only looks; `plugin test` runs a plugin outside of any queue, and `pipeline graph` draws.
+READING = {
+    *("system status", "system breaker", "system logs", "system doctor", "system selfcheck", "system watch"),
+    *("system unit", "system completion"),
+    *("config check", "config show", "config get", "config schema"),
+    *("plugin list", "plugin show", "plugin check", "plugin test", "plugin state", "plugin facts"),
+    *("pipeline list", "pipeline show", "pipeline check", "pipeline graph", "pipeline explain"),
+    *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
+    *("queue status", "queue list"),
+    *("schedule list", "schedule next", "schedule history", "schedule explain"),
+    *("event tail", "webhook list", "webhook deliveries", "token list"),
+}
 #: Told once, under a name. The first command has it in its answer, under the keys that follow.
 NAMED = {
     "Job": ("job list", "jobs"),
+    "WholeJob": ("job wait",),
+    "JobNode": ("job tree", "tree"),
     "LogRow": ("system logs", "logs"),
     "Execution": ("job logs", "executions"),
     "Step": ("pipeline explain", "steps"),
     "Event": ("event tail", "events"),
     "Plugin": ("plugin list", "plugins"),
+    "Schedule": ("schedule list", "schedules"),
+    "StepNode": ("pipeline show", "tree"),
+    "SealEntry": ("config lock", "sealed"),
     "Problem": ("config check", "problems"),
 }
-#: Null in all that is done here, and what else it may be.
-ELSE_NULL = {"signal": "number", "hold": "text", "column": "number", "idle": "text"}
+#: They answer with what the operator wrote, or with a JSON Schema.
+OPEN_ANSWERS = {"config show": "value", "config schema": "value"}
+#: Options that make another answer of it.
+FORMS = ("--dry-run", "--no-wait", "--verify", "--from-step")
+#: Null or empty in all that is done here, and what else it may be.
+KNOWN = {
+    "artifacts": "[any JSON]",
+}
 KEEPING = (
     "#!/bin/sh\ncat >/dev/null\n"
     'echo \'{"status": "ok", "result": "made", "state_updates": {"seen": 1}, '
@@ -87,7 +110,8 @@ class Asker:
         assert ended == status, (words, more, answer)
         if set(answer) >= {"error", "message"} and not words.endswith("check"):
             return answer
-        self.shapes[f"{words} --dry-run" if "--dry-run" in more else words].add(answer)
+        form = next((option for option in FORMS if option in more), None)
+        self.shapes[f"{words} {form}" if form else words].add(answer, OPEN_ANSWERS.get(words, ""))
         return answer
 
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -188,7 +212,7 @@ def ask_with_a_daemon(ask: Asker, url: str) -> None:
     ask("job cancel", running["job_id"], tried=True)
     ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
     ask("job retry", bad["job_id"], tried=True)
-    ask("job retry", ran["job_id"], "--from-step", "both", tried=True)
+    ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
     ask("queue purge", "--all", tried=True)
     ask("queue purge", "patient")
     ask("schedule list")
@@ -227,7 +251,64 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
     return ask
 
 
-def test_debug(asked: Asker) -> None:
-    for words in asked.shapes:
-        print(words, told(asked.shapes[words], {}))
-    print(set(ACTIONS) - set(asked.shapes))
+def named_shapes(asked: Asker) -> dict[str, Shape]:
+    """What is told once: all objects with the same keys, from all answers together."""
+    found = {}
+    for name, (words, *way) in NAMED.items():
+        shape = asked.shapes[words]
+        for key in way:
+            shape = shape.keys[key]
+        keys = set((shape.items or shape).keys)
+        found[name] = Shape()
+        for each in [part for whole in asked.shapes.values() for part in whole.inside()]:
+            if set(each.keys) == keys:
+                found[name].merge(each)
+    return found
+
+
+def page_part(asked: Asker) -> str:
+    named = named_shapes(asked)
+    known = learn([*asked.shapes.values()]) | KNOWN
+    teller = Teller(names={frozenset(shape.keys): name for name, shape in named.items()}, known=known)
+    lines = ["## Shapes with a name", ""]
+    for name, shape in named.items():
+        lines += [f"### {name}", "", "```text", teller.told(shape, in_full=True), "```", ""]
+    for noun in NOUNS:
+        lines += [f"## {noun.name}", ""]
+        for action in noun.actions:
+            words = f"{noun.name} {action.name}"
+            forms = {form: shape for form, shape in asked.shapes.items() if f"{form} ".startswith(f"{words} ")}
+            lines += [f"### ductile {words}", ""] if forms else []
+            for form, shape in sorted(forms.items()):
+                lines += ["" if form == words else f"With `{form.removeprefix(words).strip()}`:", ""]
+                lines += ["```text", teller.told(shape), "```", ""]
+    return "\n".join(lines).replace("\n\n\n", "\n\n")
+
+
+def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
+    """SPEC 11: a stable shape. A key that goes, or changes its type, changes this page."""
+    page = PAGE.read_text()
+    head, _, rest = page.partition(BEGIN)
+    written = f"{head}{BEGIN}\n{page_part(asked)}\n{END}{rest.partition(END)[2]}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGE.write_text(written)
+    assert written == PAGE.read_text()
+
+
+def test_every_command_was_asked(asked: Asker) -> None:
+    """SPEC 11: every command has JSON, and none is forgotten here."""
+    assert {" ".join(words.split()[:2]) for words in asked.shapes} | LINES == set(ACTIONS)
+
+
+def test_every_mutation_was_tried(asked: Asker) -> None:
+    """SPEC 11: every mutation has --dry-run, and its answer says that nothing was done."""
+    tried = {words.removesuffix(" --dry-run") for words in asked.shapes if words.endswith(" --dry-run")}
+    assert tried == {
+        words for words, action in ACTIONS.items() if any("--dry-run" in o.flags for o in action.options)
+    }
+    assert tried == set(ACTIONS) - READING
+
+
+def test_nothing_on_the_page_is_left_open(asked: Asker) -> None:
+    """What was null or empty every time is told in `KNOWN`."""
+    assert [line for line in page_part(asked).splitlines() if line.endswith((": ?", ": ? or null"))] == []

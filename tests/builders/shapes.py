@@ -8,9 +8,12 @@ from typing import Any
 
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: What plugins and operators put in: any JSON. A key only counts here with an object or a list in it.
+#: What plugins and operators put in, or what has a schema of its own. Counts with an object or a list in it.
 OPEN = frozenset(
-    {"payload", "result", "state", "data", "context", "details", "fact", "value", "input_schema", "raw"}
+    {
+        *("payload", "result", "state", "data", "context", "details", "fact", "value", "config", "graph"),
+        *("if", "input_schema", "output_schema"),
+    }
 )
 #: Objects whose keys are names, so that every value has the same shape.
 BY_NAME = frozenset({"breakers", "files", "counts"})
@@ -84,32 +87,48 @@ def _word(value: object) -> str:
     return "text"
 
 
-def told(shape: Shape, names: dict[frozenset[str], str], *, indent: str = "", title: bool = True) -> str:
-    """As a block of text. An object whose keys are those of a named one is told by that name, unless it
-    is told in full as a title.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """Writes shapes as text. Objects that have a name are told by it; what was null or empty wherever it was
+    seen is told from what the same key holds elsewhere, or from `known`.
     """
-    words = shape.words - {"null", "any JSON"}
-    if len(words - {"text"}) < len(words):
-        words -= {"instant", "id"}
-    parts = sorted(words)
-    if "any JSON" in shape.words:
-        return "any JSON"
-    if shape.objects:
-        name = names.get(frozenset(shape.keys))
-        parts.append(name if name and not title else _object(shape, names, indent))
-    if shape.items is not None:
-        inner = told(shape.items, names, indent=indent, title=False)
-        parts.append(f"[{inner}]")
-    if shape.values is not None:
-        parts.append(f"{{name: {told(shape.values, names, indent=indent, title=False)}}}")
-    parts += ["null"] if "null" in shape.words else []
-    return " or ".join(parts)
+
+    names: dict[frozenset[str], str]
+    known: dict[str, str]
+
+    def told(self, shape: Shape, key: str = "", indent: str = "", *, in_full: bool = False) -> str:
+        if "any JSON" in shape.words:
+            return "any JSON"
+        parts = sorted(_precise(shape.words))
+        if shape.objects:
+            name = self.names.get(frozenset(shape.keys))
+            parts.append(name if name and not in_full else self._object(shape, indent))
+        if shape.items is not None:
+            parts.append(f"[{self.told(shape.items, key, indent)}]")
+        if shape.values is not None:
+            parts.append(f"{{name: {self.told(shape.values, key, indent)}}}")
+        if not parts or parts == ["[]"]:
+            parts = [self.known.get(key, "?")]
+        return " or ".join(parts + (["null"] if "null" in shape.words else []))
+
+    def _object(self, shape: Shape, indent: str) -> str:
+        deeper = f"{indent}  "
+        lines = []
+        for key, each in shape.keys.items():
+            mark = "?" if shape.seen[key] < shape.objects else ""
+            lines.append(f"{deeper}{key}{mark}: {self.told(each, key, deeper)}")
+        return "\n".join(["{", *lines, f"{indent}}}"])
 
 
-def _object(shape: Shape, names: dict[frozenset[str], str], indent: str) -> str:
-    deeper = f"{indent}  "
-    lines = []
-    for key, each in shape.keys.items():
-        mark = "?" if shape.seen[key] < shape.objects else ""
-        lines.append(f"{deeper}{key}{mark}: {told(each, names, indent=deeper, title=False)}")
-    return "\n".join(["{", *lines, f"{indent}}}"])
+def _precise(words: set[str]) -> set[str]:
+    """Without null, which is told last, and without what is only a kind of text."""
+    return words - {"null"} - ({"instant", "id"} if "text" in words else set())
+
+
+def learn(shapes: list[Shape]) -> dict[str, str]:
+    """What keys hold that are not null and not empty, from wherever they were seen."""
+    found: dict[str, set[str]] = {}
+    for shape in (each for whole in shapes for each in whole.inside()):
+        for key, each in shape.keys.items():
+            found.setdefault(key, set()).update(_precise(each.words))
+    return {key: " or ".join(sorted(_precise(words))) for key, words in found.items() if words}

@@ -35,8 +35,12 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import PluginInstance
 
 
-class _TooLongError(Exception):
-    """A pipeline that grows beyond all bounds when its calls are put in place."""
+#: As deep as steps may lie in one another, calls put in place; what is written nests no deeper either.
+_DEEPEST = 100
+
+
+class _TooLargeError(Exception):
+    """A pipeline that grows beyond all bounds when its calls are put in place; it says which."""
 
 
 def compile_pipelines(
@@ -48,10 +52,10 @@ def compile_pipelines(
     for index, pipeline in enumerate(config.pipelines):
         try:
             compiled.append(_compile_pipeline(pipeline, written, plugins))
-        except _TooLongError:
+        except _TooLargeError as error:
             report.error(
                 ("pipelines", index, "steps"),
-                f"with its calls put in place the pipeline has more than {MAX_STEPS} steps",
+                f"with its calls put in place the pipeline {error}",
                 hint="let one pipeline start the other by an event instead of calling it",
             )
     return tuple(compiled)
@@ -101,7 +105,9 @@ class _Compiler:
     def _step(self, step: StepSettings, path: str, following: str | None) -> None:
         position = len(self.nodes)
         if position >= MAX_STEPS:
-            raise _TooLongError
+            raise _TooLargeError(f"has more than {MAX_STEPS} steps")
+        if path.count("/") > _DEEPEST:
+            raise _TooLargeError(f"has steps more than {_DEEPEST} levels deep")
         condition = None if step.condition is None else compile_condition(step.condition)
         # Taken now: the steps inside come after it, in the order in which they are written.
         self.nodes[path] = placeholder = Block(

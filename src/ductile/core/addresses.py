@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
+from unicodedata import normalize
 from urllib.parse import SplitResult, urlsplit
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -20,8 +21,14 @@ LONGEST_URL = 8192
 _PORTS = {"http": 80, "https": 443}
 #: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
 _HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:]+")
-_NAT64 = IPv6Network("64:ff9b::/96")
-_COMPATIBLE = IPv6Network("::/96")
+#: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052), by the host itself
+#: (RFC 2765), and the oldest form.
+_EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("::/96"))
+#: Not public, though not every version of the standard library knows: a gateway's own translation prefix
+#: (RFC 8215), which can hold any private address, site-local, segment routing, documentation.
+_NOT_PUBLIC = tuple(map(IPv6Network, ("64:ff9b:1::/48", "fec0::/10", "5f00::/16", "3fff::/20")))
+#: Stops that IDNA takes for a dot, so that they separate the bytes of an address too.
+_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 _LOW_32_BITS = 0xFFFF_FFFF
 _PARTS_OF_IPV4 = 4
 _LARGEST_BYTE = 0xFF
@@ -88,7 +95,7 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
         yield address.sixtofour
     elif address.teredo is not None:
         yield from address.teredo
-    elif address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+    elif int(address) > 1 and any(address in network for network in _EMBEDDING):
         yield IPv4Address(int(address) & _LOW_32_BITS)
 
 
@@ -97,17 +104,25 @@ def _is_forbidden(address: Address, *, listed: bool) -> bool:
         return True
     # Link-local and the rest are not global either; said in full, since the registries change.
     outside = (
-        address.is_global and not address.is_private and not address.is_loopback and not address.is_link_local
+        address.is_global
+        and not address.is_private
+        and not address.is_loopback
+        and not address.is_link_local
+        and not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
     )
     return not (outside or listed)
 
 
 def parse_literal(host: str) -> Address | None:
-    """The address a host is written as; None for a name. Old forms count too: `127.1`, `0x7f.0.0.1`."""
+    """The address a host is written as; None for a name. Old forms count too: `127.1`, `0x7f.0.0.1`.
+
+    So do other scripts' digits and dots: whoever resolves the host makes them into ours.
+    """
+    plain = host if host.isascii() else normalize("NFKC", host.translate(_DOTS))
     try:
-        return ip_address(host.strip("[]"))
+        return ip_address(plain.strip("[]"))
     except ValueError:
-        return _parse_old_form(host)
+        return _parse_old_form(plain)
 
 
 def _parse_old_form(host: str) -> IPv4Address | None:

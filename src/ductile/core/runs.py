@@ -16,7 +16,7 @@ from ductile.core.baggage import BaggageError, claim
 from ductile.core.conditions import ConditionError, Verdict, evaluate, explain, verdict_to_json
 from ductile.core.ids import make_id
 from ductile.core.jobs import Job, NewJob, Origin, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject, JsonValue, encoded_size
+from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.lineage import NewContext, NewEvent
 from ductile.core.outcomes import NotMade, RunEnded
@@ -471,6 +471,8 @@ class _Walk:
             return CANCELLED
         if failed and split.join is not Join.ALWAYS:
             return failed[0].error or "a branch failed"
+        if nests_too_deep(line.event.payload):
+            return f"what the branches of {split.path} made is nested more than {MAX_DEPTH} levels deep"
         if encoded_size(line.event.payload) > MAX_JOINED_BYTES:
             return f"what the branches of {split.path} made is larger than {MAX_JOINED_BYTES} bytes"
         return None

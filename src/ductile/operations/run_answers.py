@@ -25,13 +25,19 @@ async def finished(store: Store, job: Job) -> JsonObject:
         "status": outcome_of(job),
         "execution_mode": ExecutionMode.SYNCHRONOUS,
         "duration_ms": _lasted(job),
-        "result": None if own is None else with_output(own),
+        "result": None if own is None or _is_empty(job, own) else with_output(own),
         **_branches(job, members, executions),
         "message": _message(job),
     }
     if job.last_error is not None:
         shown["error"] = job.last_error
     return shown
+
+
+def _is_empty(job: Job, row: LogRow) -> bool:
+    """A run of which nothing ran has no result (ENGINE 2)."""
+    silent = row.result is None and not row.stderr
+    return job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None
 
 
 async def still_running(

@@ -202,7 +202,7 @@ async def _submit(
     with slot, _registered(engine, run_id) as ended:
         began = desk.now()
         # Whoever hangs up meanwhile takes back nothing: what is on disk has to be told of, or nobody starts it.
-        (answer,) = await _enqueue(desk, submission)
+        (answer,) = await asyncio.shield(_enqueue(desk, submission))
         if isinstance(answer, Deduplicated):
             refuse_other_body(intake, await desk.store.job(answer.job_id))
         if waiting is None or engine is None:

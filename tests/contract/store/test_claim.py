@@ -9,6 +9,7 @@ from builders.jobs import Clock, a_new_job, an_id, failed, ok
 from builders.stores import (
     LEASE,
     ROOMY,
+    RULES,
     accept,
     claim_all,
     claim_one,

@@ -32,8 +32,8 @@ from builders.stores import (
 )
 from ductile.core.jobs import Callback, Hold, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
 from ductile.core.keeping import MAX_STATE_BYTES
+from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Orphaned, Response
 from ductile.core.rules import FactRule
 from ductile.core.settle import MAX_EVENTS

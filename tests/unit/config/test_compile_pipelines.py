@@ -166,6 +166,15 @@ def test_what_starts_a_pipeline() -> None:
     assert table.by_name["hooked"].notify_on_complete
 
 
+def test_a_pipeline_that_goes_deeper_than_any_is_written_is_refused() -> None:
+    """Each calls the one before it: no stack may run out over that."""
+    calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}]} for number in range(1, 400)]
+    with pytest.raises(ConfigError) as refused:
+        rules_of({"name": "p0", "steps": [uses()]}, *calls)
+    first = refused.value.problems[0]
+    assert (first.key, "100 levels deep" in first.message) == ("pipelines[101].steps", True)
+
+
 def test_a_pipeline_that_grows_beyond_all_bounds_is_refused() -> None:
     """Each calls the one before it ten times: what is short to write becomes thousands of steps."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10} for number in (1, 2, 3)]
