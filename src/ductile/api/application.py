@@ -52,6 +52,8 @@ class _Exchange:
     endpoint: Endpoint | None = None
     token: str | None = None
     body_read: bool = False
+    #: Whether an answer was begun.
+    answered: bool = False
     status: int = 200
 
 
@@ -84,6 +86,10 @@ class Application:
             await self._serve(exchange)
         except HungUpError:
             exchange.status = HUNG_UP
+        except asyncio.CancelledError:
+            # The listener closes, and nobody can be waited for any longer. Even that is told in our own shape.
+            await self._refuse_at_the_end(exchange)
+            raise
         finally:
             self._log(exchange, self._clock() - began)
 
@@ -102,6 +108,12 @@ class Application:
         else:
             await _send_answer(exchange, answer)
 
+    async def _refuse_at_the_end(self, exchange: _Exchange) -> None:
+        if not exchange.answered:
+            error = TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+            exchange.status = error.http_status
+            await send_error(exchange.send, error, close=True)
+
     async def _answer(self, exchange: _Exchange) -> Answer:
         scope = exchange.scope
         endpoint, path = self._router.find(scope["method"], scope["raw_path"])
@@ -115,6 +127,9 @@ class Application:
         if endpoint.intake:
             _refuse_when_stopping(self._desk)
         body = await self._body(exchange) if endpoint.body is not None else None
+        if endpoint.intake:
+            # Again: a slow body may have outlasted the daemon's last moment for work.
+            _refuse_when_stopping(self._desk)
         asked = Asked(
             desk=self._desk,
             services=self._services,
@@ -134,7 +149,7 @@ class Application:
         return body
 
     async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
-        exchange.status = error.http_status
+        exchange.status, exchange.answered = error.http_status, True
         if isinstance(error, TooLargeError | TooSlowError) or _has_much_to_say(exchange):
             await refuse_body(exchange.receive, exchange.send, error)
         else:
@@ -193,6 +208,7 @@ async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[Answer])
 
 
 async def _send_answer(exchange: _Exchange, answer: Answer) -> None:
+    exchange.answered = True
     match answer:
         case Reply(body=body, status=status):
             exchange.status = status

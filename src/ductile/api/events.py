@@ -94,7 +94,7 @@ class EventStreams:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             # Being cancelled is how a stream is ended: by the reader's going, or by the daemon's.
             with suppress(TooFarBehindError, asyncio.CancelledError):
-                await out.write("retry: 2000\n\n")
+                await out.write(_beginning(follower, wanted))
                 await self._replay(out, follower, wanted)
                 await self._follow(out, follower, wanted)
         await out.finish()
@@ -141,6 +141,12 @@ class _Out:
 
 def _event(row: LedgerRow) -> str:
     return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(shown_ledger(row))}\n\n"
+
+
+def _beginning(follower: Follower, wanted: Wanted) -> str:
+    """For a new reader, with the place where it joined: cut off before its first event, it misses nothing."""
+    place = f"id: {follower.joined_at}\n" if wanted.after is None else ""
+    return f"retry: 2000\n{place}\n"
 
 
 def _gap(lowest: int) -> str:

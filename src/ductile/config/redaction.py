@@ -28,29 +28,45 @@ def shown_entries(node: MapNode) -> dict[str, JsonValue]:
     return {key.text: _shown(value, secret=looks_secret(key.text)) for key, value in node.entries}
 
 
-def shown_config(node: Node, path: KeyPath = ()) -> JsonValue:
+def shown_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
     """The whole configuration, masked by the model and by the keys of what the model leaves free."""
     match node:
         case MapNode(entries=entries):
-            return {key.text: shown_config(value, (*path, key.text)) for key, value in entries}
+            return {
+                key.text: shown_config(
+                    value, (*path, key.text), secret=secret or _compares_secret(node, key.text)
+                )
+                for key, value in entries
+            }
         case ListNode(items=items):
-            return [shown_config(item, (*path, index)) for index, item in enumerate(items)]
+            return [shown_config(item, (*path, index), secret=secret) for index, item in enumerate(items)]
         case ScalarNode():
-            return _shown(node, secret=_is_secret(path))
+            return _shown(node, secret=secret or _is_secret(path))
 
 
-def secret_scalars(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ScalarNode]]:
+def secret_scalars(
+    node: Node, path: KeyPath = (), *, secret: bool = False
+) -> Iterator[tuple[KeyPath, ScalarNode]]:
     """Everything in a configuration that says something secret, with its path."""
     match node:
         case MapNode(entries=entries):
             for key, value in entries:
-                yield from secret_scalars(value, (*path, key.text))
+                hidden = secret or _compares_secret(node, key.text)
+                yield from secret_scalars(value, (*path, key.text), secret=hidden)
         case ListNode(items=items):
             for index, item in enumerate(items):
-                yield from secret_scalars(item, (*path, index))
+                yield from secret_scalars(item, (*path, index), secret=secret)
         case ScalarNode():
-            if _is_secret(path) and not isinstance(scalar_value(node), bool | None):
+            if (secret or _is_secret(path)) and not isinstance(scalar_value(node), bool | None):
                 yield path, node
+
+
+def _compares_secret(node: MapNode, key: str) -> bool:
+    """Whether this is the value of a condition on something secret: then it says what that would be."""
+    if key != "value":
+        return False
+    names = {entry.text: value.text for entry, value in node.entries if isinstance(value, ScalarNode)}
+    return "op" in names and any(looks_secret(part) for part in names.get("path", "").split("."))
 
 
 def _is_secret(path: KeyPath) -> bool:

@@ -47,6 +47,10 @@ _PRESETS = {
     WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
 }
 _SOURCE = "webhook"
+#: Words in the names of headers that carry proofs, and before `key` those of the keys that are one:
+#: `x-functions-key` is, Bitbucket's `x-event-key` and `idempotency-key` are not.
+_PROOFS = frozenset(("auth", "authentication", "hmac", "session", "csrf", "xsrf"))
+_KEYRINGS = frozenset(("function", "functions", "hook", "shared", "subscription", "webhook"))
 
 
 def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
@@ -123,8 +127,18 @@ def shown_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str,
     return {
         name: value
         for name, value in headers.items()
-        if name != scheme.header and "signature" not in name and not looks_secret(name)
+        if name != scheme.header and not _tells_who(name) and not looks_secret(name)
     }
+
+
+def _tells_who(header: str) -> bool:
+    """Whether a header is there to prove something: headers say so in more ways than settings do."""
+    *owners, last = header.split("-")
+    return (
+        "signature" in header
+        or not _PROOFS.isdisjoint((*owners, last))
+        or (last == "key" and not _KEYRINGS.isdisjoint(owners))
+    )
 
 
 async def _run_plugin(desk: Desk, door: Door, given: JsonObject) -> JsonObject:

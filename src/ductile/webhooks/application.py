@@ -91,25 +91,26 @@ class WebhookApplication:
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")
-        self._refuse_when_full()
+        self._refuse_when_stopping()
+        if self._inside >= AT_ONCE:
+            raise TooBusyError("too many requests at once", hint="Try again in a moment.")
         self._inside += 1
         try:
             body = await read_body(
                 scope, exchange.receive, limit=endpoint.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
+            self._refuse_when_stopping()  # a slow body may have outlasted the last moment for work
             answer = await receive(self._desk, endpoint, _headers(scope), body)
         finally:
             self._inside -= 1
         self._tell_accepted(exchange, answer)
         return _OK if "challenge" in answer else _ACCEPTED, answer
 
-    def _refuse_when_full(self) -> None:
+    def _refuse_when_stopping(self) -> None:
         engine = self._desk.engine
         if engine is not None and engine.status()["stopping"]:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
-        if self._inside >= AT_ONCE:
-            raise TooBusyError("too many requests at once", hint="Try again in a moment.")
 
     def _tell_accepted(self, exchange: _Exchange, answer: JsonObject) -> None:
         job_id = answer.get("job_id")

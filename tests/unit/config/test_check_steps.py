@@ -207,3 +207,16 @@ def test_a_reference_is_not_a_secret_in_the_clear(tmp_path: Path, written: str) 
 def test_a_secret_in_a_template_is_one_in_the_clear(tmp_path: Path, written: str) -> None:
     (warning,) = loaded(with_step(tmp_path, written)).warnings
     assert "in the clear" in warning.message
+
+
+def test_what_a_secret_is_compared_with_is_a_secret(tmp_path: Path) -> None:
+    """SPEC 2.1: it says what the secret is, so it is told of and never shown."""
+    config = loaded(with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
+    (warning,) = config.warnings
+    assert "in the clear" in warning.message
+    assert "canary-77" not in str(config.shown())
+
+
+def test_what_anything_else_is_compared_with_is_shown(tmp_path: Path) -> None:
+    config = loaded(with_step(tmp_path, "if: {path: payload.kind, op: eq, value: parcel}"))
+    assert "parcel" in str(config.shown())
