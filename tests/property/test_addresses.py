@@ -39,6 +39,7 @@ def clothed(inner: IPv4Address) -> list[IPv6Address]:
     low = int(inner)
     forms = [
         IPv6Address((0xFFFF << 32) | low),
+        IPv6Address((0xFFFF << 48) | low),
         IPv6Address((0x2002 << 112) | (low << 80) | 1),
         IPv6Address((0x0064_FF9B << 96) | low),
         IPv6Address((0x2001_0000 << 96) | (int(GLOBAL) << 64) | (low ^ 0xFFFF_FFFF)),
@@ -153,3 +154,18 @@ def test_names_are_listed_whatever_their_case_and_final_dot() -> None:
 def test_a_zone_does_not_hide_a_link_local_address() -> None:
     assert is_forbidden(ip_address("fe80::1%eth0"))
     assert fault_in_url("http://[fe80::1%25eth0]/", ()) is not None
+
+
+@pytest.mark.parametrize(
+    "address", ["64:ff9b:1::7f00:1", "64:ff9b:1:ffff::a00:1", "fec0::1", "5f00::1", "3fff::1", "fe80::1%eth0"]
+)
+def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -> None:
+    """ENGINE 9: a gateway's own translation prefix leads anywhere, and older networks still lead home."""
+    assert is_forbidden(ip_address(address))
+
+
+@pytest.mark.parametrize("host", ["\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\uff611", "\u2460\u2461\u2466.1"])
+def test_other_scripts_digits_are_digits(host: str) -> None:
+    """SPEC 9.3: a literal forbidden address is refused at submit, however it is written."""
+    assert parse_literal(host) == IPv4Address("127.0.0.1")
+    assert fault_in_url(f"http://{host}/", ()) is not None

@@ -12,7 +12,7 @@ from random import Random
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import Reason
+from ductile.core.jobs import JobStatus, Reason
 from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
 from ductile.engine.deliveries import LAST_SECONDS, Deliveries
@@ -149,6 +149,10 @@ class Engine:
     async def end_running(self, job_id: str) -> None:
         self._with.signals.emit(Signal.JOB_CANCELLING, job_id=job_id)
         self._executor.stop(job_id)
+        job = await self._with.store.job(job_id)
+        if job is None or job.status is not JobStatus.RUNNING:
+            # It ended before it could be told. The wish must not wait for a later execution of the same job.
+            self._executor.forget(job_id)
 
     def stop(self) -> None:
         """Stop in good order; asked a second time, at once."""

@@ -16,7 +16,6 @@ from ductile.core.jobs import Job, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
 from ductile.engine.clock import Clock
-from ductile.engine.gathering import Gathering
 from ductile.engine.reloading import rules_at_end
 from ductile.engine.reporting import Reporter
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
@@ -61,7 +60,6 @@ class Executor:
         self._report = reporter
         self._surroundings = surroundings
         self._processes: dict[str, Process] = {}
-        self._results = Gathering()
         self._stop_wanted: set[str] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
@@ -82,7 +80,6 @@ class Executor:
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
-            await self._results.join(len(self._processes))
             # Handed to the store at once: from then on it is written, whatever becomes of us meanwhile.
             answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
         finally:
@@ -95,6 +92,10 @@ class Executor:
         self._stop_wanted.add(job_id)
         if (process := self._processes.get(job_id)) is not None:
             process.stop()
+
+    def forget(self, job_id: str) -> None:
+        """The job that was to be ended does not run any more."""
+        self._stop_wanted.discard(job_id)
 
     def stop_all(self, *, at_once: bool) -> None:
         """The daemon stops and has no more patience: end everything; nothing new is started."""
@@ -109,6 +110,9 @@ class Executor:
     def _prepare(self, claim: Claim, snapshot: Snapshot) -> Run | Outcome:
         """The process to start, or how the job ends without one."""
         job = claim.job
+        if job.cancel_requested_at is not None:
+            # Its run was cancelled while it was still queued, and ending it had not come to it yet.
+            return Ended(reason=Reason.CANCELLED, error="cancelled while it was queued")
         plugin = snapshot.plugins.get(job.plugin)
         if plugin is None or not plugin.enabled:
             return Ended(reason=Reason.PLUGIN_REMOVED, error=f"the plugin {job.plugin} is not active")

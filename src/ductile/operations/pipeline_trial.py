@@ -21,7 +21,8 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN, Node, Pipeline, Use
 from ductile.core.run_values import NewRun, NewStep, RunFacts
-from ductile.core.runs import begin, sight_of
+from ductile.core.runs import begin
+from ductile.core.walk import sight_of
 from ductile.operations.runs import known_pipeline
 
 

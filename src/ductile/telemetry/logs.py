@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -32,7 +31,7 @@ class LogWriter:
     ) -> None:
         self._stream = stream
         self._clock = clock
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(WAITING_LINES)
+        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._dropped = 0
         self.configure(level=level, text=text)
         self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
@@ -45,25 +44,29 @@ class LogWriter:
     def __call__(self, happening: Happening) -> None:
         if happening.severity < self._level:
             return
-        line = self._format(happening, format_instant(self._clock()))
-        try:
-            self._waiting.put_nowait(line)
-        except queue.Full:
+        if self._waiting.qsize() >= WAITING_LINES:
             self._dropped += 1
+        else:
+            self._waiting.put(self._format(happening, format_instant(self._clock())))
 
     def close(self) -> None:
         """Write what waits, but do not wait for ever for somebody who does not read."""
-        with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=CLOSING_SECONDS)
+        self._waiting.put(None)
         self._thread.join(CLOSING_SECONDS)
 
     def _write(self) -> None:
-        while (line := self._waiting.get()) is not None:
+        going_on = True
+        while going_on:
+            # All that wait go out at once: to be woken and to write costs more than a line does.
+            lines = [self._waiting.get(), *(self._waiting.get() for _ in range(self._waiting.qsize()))]
+            going_on = None not in lines
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                line += b'{"level":"warn","component":"log","message":"%d lines were dropped"}\n' % dropped
+                lines.append(
+                    b'{"level":"warn","component":"log","message":"%d lines were dropped"}\n' % dropped
+                )
             try:
-                self._stream.write(line)
+                self._stream.write(b"".join(filter(None, lines)))
                 self._stream.flush()
             except (OSError, ValueError):
                 return  # nobody reads our log any more; jobs matter more

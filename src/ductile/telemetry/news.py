@@ -12,11 +12,15 @@ class News:
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
+        self._awaited = False
 
     def __call__(self, _happening: Happening) -> None:
-        self._next.set()
-        self._next = asyncio.Event()
+        if self._awaited:
+            self._awaited = False
+            self._next.set()
+            self._next = asyncio.Event()
 
     def coming(self) -> asyncio.Event:
         """Set by the next happening. Get it before looking at the store, or miss what comes in between."""
+        self._awaited = True
         return self._next

@@ -6,9 +6,10 @@ Emitting costs a function call for each subscriber; subscribers must not block a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
+
+import msgspec
 
 from ductile.core.json_values import JsonValue
 
@@ -136,13 +137,14 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """What was told. Made several times for each job, and so what is made fastest."""
+
     signal: Signal
     message: str
     plugin: str | None = None
     job_id: str | None = None
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    data: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     #: Where it is not the signal's usual level, such as a plugin's own log lines.
     level: Level | None = None
 

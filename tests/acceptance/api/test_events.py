@@ -95,3 +95,18 @@ def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
         api.daemon.wait_for("api.request", lambda line: line["path"] == "/events" and line["status"] == 200)
         with EventReader(api):
             pass
+
+
+def test_a_new_reader_is_told_where_it_joined(tmp_path: Path) -> None:
+    """SPEC 8: one who is cut off before its first event resumes from there, and misses nothing."""
+    with an_api(an_api_place(tmp_path)) as api:
+        api.ended(api.post("/plugin/echo/poll")["job_id"])
+        with api.connect() as reader, reader.makefile("rb") as lines:
+            head = f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n\r\n"
+            reader.sendall(head.encode())
+            place = next(line for line in lines if line.startswith(b"id: "))
+        missed = api.post("/plugin/echo/poll")["job_id"]
+        api.ended(missed)
+        with EventReader(api, last_id=int(place.removeprefix(b"id: "))) as resumed:
+            events = resumed.wait_until(lambda seen: missed in succeeded(seen))
+        assert {event["data"]["job_id"] for event in events} == {missed}

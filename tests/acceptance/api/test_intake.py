@@ -29,12 +29,13 @@ commands:
         tags: {type: array, items: {type: string}}
   handle: {}
 """
+PIPELINES = "pipelines: [{name: told, on: order.paid, steps: [{uses: echo}]}]\n"
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins)
+    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
     plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
     (plugin / "manifest.yaml").write_text(STRICT)
     with an_api(place) as running:
@@ -142,3 +143,14 @@ def test_a_callback_is_kept_with_the_job_and_not_shown(api: Api) -> None:
     url = "https://hooks.example.org/canary-5d1f"
     job_id = api.post("/plugin/echo/poll", {"state_webhook_url": url})["job_id"]
     assert b"hooks.example.org" not in api.ask("GET", f"/job/{job_id}").content
+
+
+def test_an_idempotency_key_covers_an_event_with_its_body(api: Api) -> None:
+    """ENGINE 7: the same key with another body is 422, for events too; and true is not 1."""
+    sent = {"Idempotency-Key": "paid-1"}
+    first = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)
+    again = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)
+    assert [one["job_id"] for one in again["deduplicated"]] == [one["job_id"] for one in first["started"]]
+    for payload in ({"n": 2}, {"n": True}):
+        said = api.ask("POST", "/event", {"type": "order.paid", "payload": payload}, headers=sent)
+        assert (said.status, said.code) == (422, "refused")

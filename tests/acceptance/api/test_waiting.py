@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import socket
 from pathlib import Path
 
 from builders.daemons import Place
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_place, read_all, token_for
 
 SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
 PIPELINES = """\
@@ -63,3 +66,35 @@ def test_what_was_accepted_for_somebody_who_has_gone_is_run(tmp_path: Path) -> N
 
 def _noticed(api: Api) -> int:
     return sum(line.get("path") == "/pipeline/quick" for line in api.daemon.lines)
+
+
+def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path) -> None:
+    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who had begun to ask before."""
+    with an_api(a_place_with_runs(tmp_path)) as api:
+        api.daemon.wait_until_started(api.post("/plugin/slow/poll")["job_id"])
+        with _beginning_to_ask(api) as slow_caller:
+            api.daemon.process.send_signal(signal.SIGTERM)
+            api.daemon.wait_for("service.stopping")
+            slow_caller.sendall(b"{}")
+            assert slow_caller.recv(65536).startswith(b"HTTP/1.1 503 ")
+        assert api.daemon.end() == 0
+        assert not [line for line in api.daemon.lines if line["signal"] == "job.accepted"][1:]
+
+
+def test_whoever_is_still_asking_at_the_end_is_told_so(tmp_path: Path) -> None:
+    """SPEC 8: every answer is JSON in the one shape, the last ones too."""
+    with an_api(a_place_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
+        api.daemon.process.send_signal(signal.SIGTERM)
+        answer = read_all(slow_caller)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_busy"
+
+
+def _beginning_to_ask(api: Api) -> socket.socket:
+    """A caller whose head was read and whose body is waited for."""
+    caller = api.connect()
+    head = f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+    caller.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode())
+    assert caller.recv(65536).startswith(b"HTTP/1.1 100 ")
+    return caller

@@ -35,12 +35,6 @@ async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
 
 
 @pytest.fixture(autouse=True)
-def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plugins run where their daemon runs, unless a test says otherwise."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(autouse=True)
 def _no_survivors(tmp_path: Path) -> Iterator[None]:
     """A process that has left its group is nobody's to end; here it is the test's."""
     yield

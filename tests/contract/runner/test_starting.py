@@ -27,7 +27,6 @@ from ductile.core.jobs import Reason
 from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
 from ductile.runner.port import CouldNotStart, Limits, Run, Runner
-from ductile.runner.spawn import SpawnRunner
 
 LOOK = """\
 import json, os, sys
@@ -78,21 +77,6 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(runner: Runner, 
         "descriptors": [0, 1, 2],
         "request": "all of it",
     }
-
-
-async def test_what_the_daemon_was_started_with_is_kept_from_plugins(tmp_path: Path) -> None:
-    """SPEC 3.4: three descriptors, also for a plugin that runs in the daemon's own directory."""
-    leaking = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(leaking, True)
-    runner = SpawnRunner()
-    try:
-        seen = await result_of(runner, a_run(a_python_plugin(tmp_path, LOOK)))
-    finally:
-        os.close(leaking)
-        await runner.close()
-    assert seen["directory"] == str(tmp_path)
-    assert seen["descriptors"] == [0, 1, 2]
-    assert seen["leads"]
 
 
 START = """

@@ -28,9 +28,10 @@ from ductile.core.run_values import (
     ScopeState,
     ScopeView,
 )
-from ductile.core.runs import MAX_JOINED_BYTES, Emission, advance, begin, give_up, last_job, summarise
+from ductile.core.runs import Emission, advance, begin, give_up, last_job, summarise
 from ductile.core.settle import settle
 from ductile.core.settlement import SettleView
+from ductile.core.walk import MAX_JOINED_BYTES
 
 ROOT = Place(scope_id="root", branch=0, order="")
 

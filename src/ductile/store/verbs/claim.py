@@ -31,10 +31,14 @@ def claim(session: Session, *, owner: str, caps: Caps, limit: int, lease: timede
         seq = heads.pop(plugin)
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
-        following = session.one("next_head", plugin=plugin, seq=seq)
-        if following is not None and following[0] is not None:
-            heads[plugin] = following[0]
+        if len(claims) < limit and (following := _head_after(session, plugin, seq)) is not None:
+            heads[plugin] = following
     return tuple(claims)
+
+
+def _head_after(session: Session, plugin: str, seq: int) -> int | None:
+    row = session.one("next_head", plugin=plugin, seq=seq)
+    return None if row is None else row[0]
 
 
 def claim_these(

@@ -1,0 +1,48 @@
+"""Cancelling at awkward moments: before the process is there, and after the job has gone (ENGINE 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.engines import an_engine
+from ductile.core.instants import format_instant
+from ductile.core.jobs import JobStatus, Reason
+from ductile.store.sqlite.writer import Lane
+from ductile.telemetry.signals import Signal
+
+
+async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_path: Path) -> None:
+    """A large run is cancelled in sweeps: what is claimed between two of them must not run."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        bench.store.full.add("claim")
+        await bench.started()
+        job = await bench.job(await bench.submit())
+        at = format_instant(job.created_at)
+        await bench.store.real._write(
+            Lane.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
+        )
+        bench.store.full.clear()
+        bench.engine.wake()
+        assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
+        ended = await bench.job(job.id)
+        assert (ended.status, ended.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert Signal.JOB_STARTED not in {happening.signal for happening in bench.told}
+
+
+async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp_path: Path) -> None:
+    """The job had ended when its process was to be ended; tried again, it runs."""
+    failing = '#!/bin/sh\necho \'{"status": "error", "error": "no", "retry": false}\'\n'
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        entrypoint = next(
+            path for path in (tmp_path / "plugins" / "echo").iterdir() if path.suffix != ".yaml"
+        )
+        entrypoint.write_text(failing)
+        await bench.started()
+        job_id = await bench.submit()
+        await bench.until(Signal.JOB_FAILED)
+        await bench.engine.end_running(job_id)
+        await bench.store.real.retry(job_id, bench.engine.snapshot().rules)
+        bench.engine.wake()
+        await bench.until(Signal.JOB_FAILED)
+        assert Signal.JOB_INTERRUPTED not in {happening.signal for happening in bench.told}
+        assert (await bench.job(job_id)).execution == 2

@@ -1,0 +1,42 @@
+"""Which headers of a signed call a plugin may see (SPEC 9.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.core.signatures import GITHUB
+from ductile.operations.webhooks import shown_headers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-auth",
+        "x-auth-key",
+        "x-api-key",
+        "x-functions-key",
+        "x-webhook-key",
+        "ocp-apim-subscription-key",
+        "x-session-id",
+        "x-csrf-token",
+        "x-gitlab-token",
+        "x-shopify-hmac-sha256",
+        "x-twilio-signature",
+        "x-hub-signature",
+        "x-hub-signature-256",
+    ],
+)
+def test_no_credential_and_no_signature(name: str) -> None:
+    """SPEC 9.1: whatever proves who sent it, or that it was not changed, is left out."""
+    assert shown_headers({name: "canary"}, GITHUB) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["x-event-key", "idempotency-key", "x-github-event", "user-agent", "content-type", "x-request-id"]
+)
+def test_what_tells_about_the_event_stays(name: str) -> None:
+    """SPEC 9.1: the rest is for the plugin, by lower-case name."""
+    assert shown_headers({name: "value"}, GITHUB) == {name: "value"}
