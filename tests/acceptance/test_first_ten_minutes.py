@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from builders.screens import TMUX, WIDTH, Desk, a_desk, plain
+from builders.daemons import a_daemon, a_place
+from builders.screens import TMUX, WIDTH, Desk, Pane, a_desk, plain
 from builders.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
 COLOUR = "\x1b["
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+#: Goes on when somebody writes into its pipe.
+UNTIL_TOLD = """#!/bin/sh
+cat >/dev/null
+read -r _ <"$(dirname "$0")/told"
+echo '{"status": "ok", "result": "gone on"}'
+"""
 
 
 @pytest.fixture
@@ -48,7 +57,9 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
 
         status = you.type("ductile status --config demo")
         assert "daemon: \x1b[32mrunning" in status
-        assert re.search(r"^PLUGIN +STATUS +LAST RUN +NEXT RUN +HEALTH +BREAKER$", plain(status), re.MULTILINE)
+        assert re.search(
+            r"^PLUGIN +STATUS +LAST RUN +NEXT RUN +HEALTH +BREAKER$", plain(status), re.MULTILINE
+        )
         assert "\x1b[1mPLUGIN" in status
         assert COLOUR not in you.type("ductile status --config demo | cat").rstrip("\n")
         assert "announce (echo)" in plain(you.type("ductile plugins --config demo"))
@@ -72,3 +83,56 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
         followed(desk, you)
         assert "has stopped." in plain(you.type("ductile system stop --config demo"))
         assert "daemon: \x1b[33mnot running" in you.type("ductile status --config demo")
+
+
+def followed(desk: Desk, you: Pane) -> None:
+    """`logs -f` shows what ends while it is looked at, until Ctrl-C."""
+    with desk.a_pane("logs") as logs:
+        logs.start("ductile logs -f --config demo")
+        logs.wait_for("echo poll  succeeded")
+        mark = len(logs.flow)
+        you.type("""ductile run announce handle --payload '{"message": "now"}' --config demo""")
+        logs.wait_for("announce handle  succeeded", after=mark)
+        assert "announce handle  \x1b[32msucceeded" in logs.flow
+        logs.interrupt()
+
+
+def watch_a_run(you: Pane, told: Path, expected: str) -> None:
+    mark = len(you.flow)
+    you.start("ductile run slow --config demo")
+    you.wait_for(expected, after=mark)
+    told.write_text("go on\n")
+    assert plain(you.finish(mark)) == "gone on\n"
+
+
+def test_long_work_shows_that_it_goes_on(desk: Desk, tmp_path: Path) -> None:
+    """SPEC 11: a line that counts while a job is waited for, without a daemon and with one; it is gone when
+    the result is there.
+    """
+    place = a_place(tmp_path, "  slow: {}\n")
+    told = place.plugin("slow", UNTIL_TOLD) / "told"
+    os.mkfifo(told)
+    with desk.a_pane("you") as you:
+        watch_a_run(you, told, "waiting for slow, 1.0s")
+        with a_daemon(place):
+            watch_a_run(you, told, "waiting for slow, job ")
+
+
+def test_help_is_read_on_the_way(desk: Desk) -> None:
+    """SPEC 11: what is typed without knowing is answered with the way on."""
+    with desk.a_pane("you") as you:
+        assert "Start with `ductile init DIR`" in plain(you.type("ductile"))
+        assert "ductile NOUN ACTION" in plain(you.type("ductile --help"))
+        assert "retry JOB" in plain(you.type("ductile job --help"))
+        refused = you.type("ductile status")
+        assert "\x1b[31merror:" in refused
+        assert "ductile init" in plain(refused)
+
+
+def test_the_screen_is_for_a_terminal(tmp_path: Path) -> None:
+    """SPEC 17: piped, or with --json, `system watch` would wait for keys that nobody can press."""
+    terminal = Terminal(directory=tmp_path)
+    for words in (("system", "watch"), ("system", "watch", "--json")):
+        ran = terminal.ductile(*words)
+        assert ran.status == 2
+        assert "needs a terminal" in ran.out + ran.err

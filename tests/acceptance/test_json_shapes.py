@@ -11,19 +11,16 @@ import io
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_daemon, a_place
+from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Place, a_daemon, a_place
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
 from builders.shapes import Shape, Teller, learn
-from builders.terminal import DUCTILE
 from ductile.cli.commands import NOUNS
 from ductile.cli.main import run
 
@@ -80,12 +77,32 @@ KNOWN = {
     "dropped": "{target: text, reason: text}",
     "artifacts": "any JSON",
 }
+#: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have
+#: not fired, of processes that were killed.
+NULLABLE = frozenset(
+    {
+        *(
+            "started_at",
+            "exit_code",
+            "stdout",
+            "stderr",
+            "trace_id",
+            "last_fired_at",
+            "last_job_id",
+            "next_at",
+        ),
+        *("nominal_at", "opened_at", "last_failure_at", "file", "hint", "refused", "health"),
+    }
+)
 KEEPING = (
     "#!/bin/sh\ncat >/dev/null\n"
     'echo \'{"status": "ok", "result": "made", "state_updates": {"seen": 1}, '
     '"events": [{"type": "made", "payload": {"total": 5}}]}\'\n'
 )
-FACTS = "config_keys: {optional: [api_key]}\nfact_outputs:\n  - {when: {command: handle}, from: state_updates, fact_type: seen}\n"
+FACTS = (
+    "config_keys: {optional: [api_key]}\n"
+    "fact_outputs:\n  - {when: {command: handle}, from: state_updates, fact_type: seen}\n"
+)
 MORE = """\
   maker: {config: {api_key: told-in-the-open}}
   broken:
@@ -106,7 +123,9 @@ pipelines:
       - {id: after, uses: echo}
 state_webhooks: {allow: [127.0.0.1]}
 """
-HOOK = 'webhooks: {listen: "127.0.0.1:0", endpoints: [{name: gh, path: /gh, plugin: echo, secret_ref: hook}]}\n'
+HOOK = (
+    'webhooks: {listen: "127.0.0.1:0", endpoints: [{name: gh, path: /gh, plugin: echo, secret_ref: hook}]}\n'
+)
 
 
 @dataclass(slots=True)
@@ -171,7 +190,7 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("config show", "service")
     ask("config get", "service.log_level")
     ask("config get", "service.tick_interval")
-    ask("config set", "service.log_level", "info", "--lock", tried=True)
+    ask("config set", "service.max_hops", "10", "--lock", tried=True)
     ask("plugin list")
     ask("plugin show", "maker")
     ask("plugin show", "broken")
@@ -200,7 +219,7 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("event send", "order.nobody", tried=True)
 
 
-def ask_with_a_daemon(ask: Asker, place: Place, url: str) -> None:
+def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     """What is about jobs: good ones, bad ones, waiting ones and running ones."""
     good = ask("plugin run", "maker", "handle", "--payload", '{"a": 1}', "--dedupe-key", "once", tried=True)
     again = ask("plugin run", "maker", "handle", "--dedupe-key", "once")
@@ -209,6 +228,10 @@ def ask_with_a_daemon(ask: Asker, place: Place, url: str) -> None:
     told_of = ask("plugin run", "maker", "handle", "--state-webhook-url", url)
     waiting = ask("plugin run", "patient", "--no-wait")
     running = ask("plugin run", "slow", "--no-wait")
+    daemon.wait_for("breaker.changed")
+    daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting["job_id"])
+    daemon.wait_until_started(running["job_id"])
+    daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == told_of["job_id"])
     ran = ask("pipeline run", "order", "--payload", '{"total": 1}', tried=True, status=1)
     ask("pipeline list")
     ask("pipeline explain", ran["job_id"])
@@ -230,6 +253,13 @@ def ask_with_a_daemon(ask: Asker, place: Place, url: str) -> None:
     ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
     ask("queue purge", "--all", tried=True)
     ask("queue purge", "patient")
+    deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
+    ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
+    ask("webhook send", "gh", "--dry-run")
+
+
+def ask_about_the_rest(ask: Asker, place: Place) -> None:
+    """Schedules, events, what plugins keep, and the daemon itself, to its end."""
     ask("schedule list")
     ask("schedule next", "-n", "2")
     ask("schedule run", "broken", "--dry-run")
@@ -244,9 +274,6 @@ def ask_with_a_daemon(ask: Asker, place: Place, url: str) -> None:
     ask("event tail")
     ask("plugin state", "maker")
     ask("plugin facts", "maker")
-    deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
-    ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
-    ask("webhook send", "gh", "--dry-run")
     ask("system breaker", "broken")
     ask("system reset", "broken", tried=True)
     place.plugin("added", BROKEN)
@@ -265,7 +292,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
     ask = Asker(directory)
     ask_without_a_daemon(ask, place)
     with a_receiver() as receiver, a_daemon(place) as daemon:
-        ask_with_a_daemon(ask, place, receiver.url())
+        ask_about_jobs(ask, daemon, receiver.url())
+        ask_about_the_rest(ask, place)
         daemon.process.wait(PATIENCE)
     return ask
 
@@ -288,7 +316,8 @@ def named_shapes(asked: Asker) -> dict[str, Shape]:
 def page_part(asked: Asker) -> str:
     named = named_shapes(asked)
     known = learn([*asked.shapes.values()]) | KNOWN
-    teller = Teller(names={frozenset(shape.keys): name for name, shape in named.items()}, known=known)
+    names = {frozenset(shape.keys): name for name, shape in named.items()}
+    teller = Teller(names=names, known=known, nullable=NULLABLE)
     lines = ["## Shapes with a name", ""]
     for name, shape in named.items():
         lines += [f"### {name}", "", "```text", teller.told(shape, in_full=True), "```", ""]
@@ -296,7 +325,9 @@ def page_part(asked: Asker) -> str:
         lines += [f"## {noun.name}", ""]
         for action in noun.actions:
             words = f"{noun.name} {action.name}"
-            forms = {form: shape for form, shape in asked.shapes.items() if f"{form} ".startswith(f"{words} ")}
+            forms = {
+                form: shape for form, shape in asked.shapes.items() if f"{form} ".startswith(f"{words} ")
+            }
             lines += [f"### ductile {words}", ""] if forms else []
             for form, shape in sorted(forms.items()):
                 lines += [] if form == words else [f"With `{form.removeprefix(words).strip()}`:", ""]

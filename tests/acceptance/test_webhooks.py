@@ -84,7 +84,7 @@ def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
         job = hooked.place.said("job", "wait", said["job_id"])
         again = hooked.post(b'{"action": "opened"}', X_GitHub_Delivery="d1")
         assert again[1]["job_id"] == said["job_id"]
-        assert again[1]["deduplicated"]
+        assert (again[1]["deduplicated"], again[1]["status"]) == (True, "succeeded")
     event = job["result"]["result"]
     assert (event["type"], event["payload"]) == ("webhook.gh", {"action": "opened"})
     assert event["headers"]["x-github-event"] == "issues"
@@ -140,6 +140,21 @@ def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
         assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
         hooked.port = old
         assert hooked.post(b"{}", secret="another")[0] == 202
+
+
+def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
+    """SPEC 9.1, 10: what counts is the secret in force when the body is there; and one Allow for a 405."""
+    with a_daemon(hooked.place), socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender:
+        signed = f"X-Hub-Signature-256: {sign_body(SECRET, b'{}')}\r\nExpect: 100-continue\r\n"
+        head = f"POST /hook/github HTTP/1.1\r\nHost: x\r\n{signed}Content-Length: 2\r\n\r\n"
+        sender.sendall(head.encode())
+        assert sender.recv(65536).startswith(b"HTTP/1.1 100 ")
+        hooked.configure(ENDPOINT, secret="another")
+        hooked.place.said("system", "reload")
+        sender.sendall(b"{}")
+        assert sender.recv(65536).startswith(b"HTTP/1.1 403 ")
+        sender.sendall(b"GET /hook/github HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert sender.recv(65536).count(b"allow: POST\r\n") == 1
 
 
 def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:

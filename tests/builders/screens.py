@@ -63,6 +63,10 @@ class Pane:
         """Type a line, wait until it has ended; what it printed, with colours as they were."""
         mark = len(self.flow)
         self.start(line)
+        return self.finish(mark)
+
+    def finish(self, mark: int) -> str:
+        """Wait until the line that was typed at this mark has ended; what it printed."""
         self.number += 1
         self.wait_for(_PROMPT.format(number=self.number), after=mark)
         return self.printed(self.number - 1)
@@ -76,14 +80,13 @@ class Pane:
         """Ctrl-C, and wait for the prompt."""
         mark = len(self.flow)
         self.desk.tmux("send-keys", "-t", self.target, "C-c")
-        self.number += 1
-        self.wait_for(_PROMPT.format(number=self.number), after=mark)
+        self.finish(mark)
 
     def printed(self, number: int) -> str:
         """What stands between two prompts, with its colours, lines that were wrapped in one piece."""
         whole = self.desk.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
-        after = whole.partition(_PROMPT.format(number=number))[2]
-        return after.partition(_PROMPT.format(number=number + 1))[0].partition("\n")[2]
+        before = whole.partition(_PROMPT.format(number=number + 1))[0]
+        return before.rpartition(_PROMPT.format(number=number))[2].partition("\n")[2]
 
     def screen(self) -> str:
         return self.desk.tmux("capture-pane", "-p", "-t", self.target)
@@ -121,7 +124,7 @@ class Desk:
         pane = Pane(desk=self, target=f"desk:{name}", pipe=pipe)
         reader = threading.Thread(target=pane.read, daemon=True)
         reader.start()
-        gate = f"read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
+        gate = "read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
         self.tmux("new-window", "-t", "desk", "-n", name, f"/bin/sh -c {_quoted(gate)}")
         # The shell begins only when the pipe is there, so that its first prompt is not missed.
         self.tmux("pipe-pane", "-t", pane.target, f"exec cat > {pipe}")
@@ -140,7 +143,7 @@ def _quoted(text: str) -> str:
 
 @contextmanager
 def a_desk(directory: Path) -> Iterator[Desk]:
-    """tmux with one idle window, so that it lives until the end, and is then gone with all that runs in it."""
+    """A server with one idle window, so that it lives to the end; then all that runs in it is gone."""
     desk = Desk(directory=directory)
     desk.tmux("new-session", "-d", "-s", "desk", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity")
     desk.tmux("set-option", "-g", "history-limit", "20000")

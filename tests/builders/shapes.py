@@ -90,11 +90,13 @@ def _word(value: object) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teller:
     """Writes shapes as text. Objects that have a name are told by it; what was null or empty wherever it was
-    seen is told from what the same key holds elsewhere, or from `known`.
+    seen is told from what the same key holds elsewhere, or from `known`; keys in `nullable` may be null
+    though they never were.
     """
 
     names: dict[frozenset[str], str]
     known: dict[str, str]
+    nullable: frozenset[str] = frozenset()
 
     def told(self, shape: Shape, key: str = "", indent: str = "", *, in_full: bool = False) -> str:
         if "any JSON" in shape.words:
@@ -104,12 +106,13 @@ class Teller:
             name = self.names.get(frozenset(shape.keys))
             parts.append(name if name and not in_full else self._object(shape, indent))
         if shape.items is not None:
-            parts.append(f"[{self.told(shape.items, key, indent)}]")
+            parts.append(f"[{self.told(shape.items, f'{key}[]', indent)}]")
         if shape.values is not None:
             parts.append(f"{{name: {self.told(shape.values, key, indent)}}}")
         if not parts or parts == ["[]"]:
-            parts = [self.known.get(key, "?")]
-        return " or ".join(parts + (["null"] if "null" in shape.words else []))
+            parts = [self.known.get(key.removesuffix("[]"), "?")]
+        may_be_null = not in_full and ("null" in shape.words or key in self.nullable)
+        return " or ".join(parts + (["null"] if may_be_null else []))
 
     def _object(self, shape: Shape, indent: str) -> str:
         deeper = f"{indent}  "

@@ -164,7 +164,9 @@ def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -
     assert is_forbidden(ip_address(address))
 
 
-@pytest.mark.parametrize("host", ["\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\uff611", "\u2460\u2461\u2466.1"])
+@pytest.mark.parametrize(
+    "host", ["\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\uff611", "\u2460\u2461\u2466.1"]
+)
 def test_other_scripts_digits_are_digits(host: str) -> None:
     """SPEC 9.3: a literal forbidden address is refused at submit, however it is written."""
     assert parse_literal(host) == IPv4Address("127.0.0.1")

@@ -89,16 +89,27 @@ class Gatekeeper:
             )
         return token.name
 
+    def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
+        """Whether one who was admitted would be so now; a long answer outlives a reload."""
+        snapshot = self._snapshot()
+        if access.need is None or (access.discovery and is_open(snapshot)):
+            return True
+        token = None if authorization is None else self._find(snapshot, authorization)
+        return token is not None and allows(token.scopes, access.need(snapshot, path))
+
     def _identify(self, snapshot: Snapshot, authorization: bytes | None, peer: str | None) -> AccessToken:
-        if snapshot is not self._known:
-            self._ring, self._known = TokenRing(snapshot.tokens), snapshot
         if authorization is None:
             raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
-        if authorization[: len(_SCHEME)].lower() == _SCHEME:
-            token = self._ring.find(authorization[len(_SCHEME) :].strip())
-            if token is not None:
-                return token
+        if (token := self._find(snapshot, authorization)) is not None:
+            return token
         raise self._guessed(peer or "")
+
+    def _find(self, snapshot: Snapshot, authorization: bytes) -> AccessToken | None:
+        if snapshot is not self._known:
+            self._ring, self._known = TokenRing(snapshot.tokens), snapshot
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return None
+        return self._ring.find(authorization[len(_SCHEME) :].strip())
 
     def _guessed(self, peer: str) -> UnauthorizedError | TooManyError:
         """A right token is never refused for the guesses of others: behind a proxy all have one address."""

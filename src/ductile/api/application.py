@@ -7,8 +7,9 @@ accepted job is the hottest of the daemon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ductile.api.asking import gather
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ductile.api.access import Gatekeeper
     from ductile.api.routing import Router
+    from ductile.config.snapshot import Snapshot
     from ductile.core.json_values import JsonObject
     from ductile.operations.desk import Desk
 
@@ -87,7 +89,7 @@ class Application:
         except HungUpError:
             exchange.status = HUNG_UP
         except asyncio.CancelledError:
-            # The listener closes, and nobody can be waited for any longer. Even that is told in our own shape.
+            # The listener closes and waits for nobody any longer. Even that is told in our own shape.
             await self._refuse_at_the_end(exchange)
             raise
         finally:
@@ -119,6 +121,7 @@ class Application:
         endpoint, path = self._router.find(scope["method"], scope["raw_path"])
         exchange.endpoint = endpoint
         headers = dict(scope["headers"])
+        began_with = self._desk.snapshot()
         exchange.token = self._gatekeeper.admit(
             endpoint.access, path, headers.get(b"authorization"), exchange.peer
         )
@@ -126,10 +129,9 @@ class Application:
             raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
             _refuse_when_stopping(self._desk)
-        body = await self._body(exchange) if endpoint.body is not None else None
-        if endpoint.intake:
-            # Again: a slow body may have outlasted the daemon's last moment for work.
-            _refuse_when_stopping(self._desk)
+        body = None if endpoint.body is None else await self._body(exchange)
+        if body is not None:
+            self._admit_again(exchange, endpoint, path, headers.get(b"authorization"), began_with)
         asked = Asked(
             desk=self._desk,
             services=self._services,
@@ -137,10 +139,27 @@ class Application:
             headers=headers,
             token=exchange.token,
             peer=exchange.peer,
+            admitted=partial(
+                self._gatekeeper.still_admits, endpoint.access, path, headers.get(b"authorization")
+            ),
         )
         if endpoint.waits:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
+
+    def _admit_again(
+        self,
+        exchange: _Exchange,
+        endpoint: Endpoint,
+        path: Mapping[str, str],
+        authorization: bytes | None,
+        began_with: Snapshot,
+    ) -> None:
+        """A slow body may have outlasted the daemon's last moment for work, or the caller's token."""
+        if endpoint.intake:
+            _refuse_when_stopping(self._desk)
+        if self._desk.snapshot() is not began_with:
+            exchange.token = self._gatekeeper.admit(endpoint.access, path, authorization, exchange.peer)
 
     async def _body(self, exchange: _Exchange) -> bytes:
         limit = self._desk.snapshot().api.max_body_size

@@ -53,6 +53,8 @@ class Asked:
     headers: Mapping[bytes, bytes]
     token: str | None = None
     peer: str | None = None
+    #: Whether the caller would still be admitted, for answers that last.
+    admitted: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,10 @@ def read_last_id(text: str | None) -> int | None:
     return int(digits)
 
 
+class _NoLongerAdmittedError(Exception):
+    """The reader's token was taken away, or may no longer read events. Asking again tells it so."""
+
+
 class EventStreams:
     """All who follow the ledger over HTTP."""
 
@@ -75,25 +79,27 @@ class EventStreams:
         for stream in list(self._open):
             stream.cancel()
 
-    def opened(self, wanted: Wanted) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
+    def opened(
+        self, wanted: Wanted, admitted: Callable[[], bool] = lambda: True
+    ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
+        """A stream for one reader, up to the moment when it is no longer `admitted`."""
         if len(self._open) >= MOST_STREAMS:
             raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
-            task = asyncio.ensure_future(self._run(send, wanted))
+            task = asyncio.ensure_future(self._run(_Out(send, admitted), wanted))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
             return task
 
         return run
 
-    async def _run(self, send: ASGISendCallable, wanted: Wanted) -> None:
-        out = _Out(send)
+    async def _run(self, out: _Out, wanted: Wanted) -> None:
         await self._feed.start_reading()
         with self._feed.joined() as follower:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await out.start()
             # Being cancelled is how a stream is ended: by the reader's going, or by the daemon's.
-            with suppress(TooFarBehindError, asyncio.CancelledError):
+            with suppress(TooFarBehindError, _NoLongerAdmittedError, asyncio.CancelledError):
                 await out.write(_beginning(follower, wanted))
                 await self._replay(out, follower, wanted)
                 await self._follow(out, follower, wanted)
@@ -124,8 +130,12 @@ class EventStreams:
 class _Out:
     """The way to one reader. One who does not read is cut off by the connection, which has a time for it."""
 
-    def __init__(self, send: ASGISendCallable) -> None:
+    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool]) -> None:
         self._send = send
+        self._admitted = admitted
+
+    async def start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
     async def rows(self, rows: Iterable[LedgerRow], wanted: Wanted) -> None:
         text = "".join(_event(row) for row in rows if wanted.holds(row))
@@ -133,6 +143,8 @@ class _Out:
             await self.write(text)
 
     async def write(self, text: str) -> None:
+        if not self._admitted():
+            raise _NoLongerAdmittedError
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def finish(self) -> None:

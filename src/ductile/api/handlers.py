@@ -97,7 +97,7 @@ async def events(asked: Asked) -> Stream:
         kinds=frozenset(kind.strip() for kind in kinds.split(",")) if kinds else frozenset(),
         job_id=read.optional_text(asked.given, "job_id"),
     )
-    return Stream(run=asked.services.streams.opened(wanted))
+    return Stream(run=asked.services.streams.opened(wanted, asked.admitted))
 
 
 async def show_metrics(asked: Asked) -> Document:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.json_argument import json_object
+from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
 from ductile.cli.wording import count, facts, indented, section, span, value_text
 from ductile.core.outcomes import Completed, Failed
@@ -56,11 +57,11 @@ def test(call: Call) -> Answer:
         config=json_object(call.optional("settings"), "settings"),
         timeout=_timeout(call),
     )
-    report = asyncio.run(
-        check_contract(
-            call.config, call.environ, call.text("NAME|DIR"), wishes, now=lambda: datetime.now(UTC)
+    target = call.text("NAME|DIR")
+    with waiting_for(call, f"the runs of {target}"):
+        report = asyncio.run(
+            check_contract(call.config, call.environ, target, wishes, now=lambda: datetime.now(UTC))
         )
-    )
     data: JsonObject = {
         "name": report.name,
         "directory": str(report.directory),

@@ -8,6 +8,7 @@ from ductile import __version__
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon
 from ductile.cli.failures import paragraph
+from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
 from ductile.cli.wording import count
 from ductile.control.client import converse
@@ -26,7 +27,8 @@ def doctor(call: Call) -> Answer:
     connection = _daemon(call)
     if connection is not None:
         # Plugins are asked for their health, each in its own time: there is no limit to wait for.
-        found: Said = converse(connection, "system.doctor", {"version": __version__}, timeout=None)
+        with waiting_for(call, "the plugins to tell how they are"):
+            found: Said = converse(connection, "system.doctor", {"version": __version__}, timeout=None)
     else:
         import asyncio  # noqa: PLC0415 - a running daemon spares it
 

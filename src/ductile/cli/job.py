@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon, present
+from ductile.cli.progress import waiting_for
 from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable
 from ductile.cli.wording import (
@@ -68,7 +69,8 @@ def wait(call: Call) -> Answer:
     if connection is None:
         job = ask(call, "job.wait", given)
     else:
-        job = converse(connection, "job.wait", present(given), timeout=None)
+        with waiting_for(call, f"job {call.text('JOB')}"):
+            job = converse(connection, "job.wait", present(given), timeout=None)
     return Answer(data=job, text=lambda screen: _verdict(job, screen), exit_status=_wait_status(job))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
+from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
 from ductile.cli.wording import indented, moment, telling_error, value_text
 from ductile.control.client import converse
@@ -42,10 +43,15 @@ def run(call: Call) -> Answer:
         submitted = ask_daemon(call, "plugin.run", given)
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
     connection = find_daemon(call)
+    name = " ".join(part for part in (call.text("PLUGIN"), call.optional("COMMAND")) if part)
     if connection is None:
-        return outcome(run_here(call, "plugin.run", given), daemon_runs=False)
+        with waiting_for(call, name):
+            ended = run_here(call, "plugin.run", given)
+        return outcome(ended, daemon_runs=False)
     submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
-    return outcome(wait_for(call, str(submitted["job_id"])), daemon_runs=True)
+    with waiting_for(call, f"{name}, job {submitted['job_id']}"):
+        ended = wait_for(call, str(submitted["job_id"]))
+    return outcome(ended, daemon_runs=True)
 
 
 def wait_for(call: Call, job_id: str) -> Said:

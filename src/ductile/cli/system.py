@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.process_end import wait_for_end
+from ductile.cli.progress import waiting_for
 from ductile.cli.queue import depth_text
 from ductile.cli.wording import count, indented, moment, span
 from ductile.cli.yaml_text import to_yaml
@@ -48,13 +49,15 @@ def stop(call: Call) -> Answer:
         return Answer(data=said, text=lambda _: f"Would stop process {pid}.")
     if call.switch("no_wait"):
         return Answer(data=said, text=lambda _: f"Process {pid} is stopping.")
-    wait_for_end(pid)
+    with waiting_for(call, f"process {pid} and the jobs it runs"):
+        wait_for_end(pid)
     return Answer(data=said | {"stopped": True}, text=lambda _: f"Process {pid} has stopped.")
 
 
 def status(call: Call) -> Answer:
     if call.switch("health"):
-        ask_daemon(call, "system.health", {}, timeout=None)
+        with waiting_for(call, "the plugins to tell how they are"):
+            ask_daemon(call, "system.health", {}, timeout=None)
     found = ask(call, "system.status", {"reveal": call.switch("reveal")})
     return Answer(data=found, text=lambda screen: _status_text(found, screen))
 

@@ -95,6 +95,8 @@ class Deliveries:
         room = DeliveryRoom(all=IN_ALL - len(self._under_way), each=TO_EACH, busy=busy)
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + SLACK
         taken = await self._store.take_deliveries(room, retry_at=lost_at)
+        if self._stopping:
+            return None  # too late to be sent by us: they are due again like any attempt that was lost
         for delivery in taken.deliveries:
             task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
             self._under_way[task] = delivery

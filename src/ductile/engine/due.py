@@ -33,7 +33,7 @@ class DueWork:
     async def run(self) -> None:
         while True:
             self._woken.clear()
-            # Unknown while it is looked up: what is written meanwhile may not have been seen, whenever it is due.
+            # Unknown while it is looked up: what is written meanwhile may not be seen, whenever it is due.
             self._next = None
             try:
                 self._next = await self._work()

@@ -361,8 +361,8 @@ class Engine:
         for occurrence in firing.occurrences if answer in _ACCOUNTED else ():
             skipped = answer is FiringAnswer.SKIPPED or occurrence.job_id is None
             data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
-            if occurrence.reason is not None:
-                data["reason"] = occurrence.reason
+            if (reason := occurrence.reason or report.reason) is not None:
+                data["reason"] = reason
             self._with.signals.emit(
                 Signal.SCHEDULE_SKIPPED if skipped else Signal.SCHEDULE_FIRED,
                 plugin=occurrence.plugin,

@@ -113,7 +113,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head:
             self._count(len(data))
-        if self.cycle is None or self.cycle.response_complete:
+        if self._answering is None or self._answering.response_complete:
             # uvicorn stops the time for the next request at any byte, be it a blank line or the rest of a
             # body that was refused: whoever sends one and no request would stay for ever.
             self._arm()
@@ -174,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _tell_gone(self) -> None:
-        """uvicorn tells the newest request only; the one that is being answered may be an earlier one."""
+        """To every request: uvicorn tells the newest only, and an earlier one may be being answered."""
         waiting = [cycle for cycle, _ in self.pipeline]
         for cycle in (*waiting, *([self._answering] if self._answering is not None else [])):
             if not cycle.response_complete:

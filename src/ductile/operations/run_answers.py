@@ -41,10 +41,18 @@ def _is_empty(job: Job, row: LogRow) -> bool:
 
 
 async def still_running(
-    store: Store, job: Job, *, allowed: timedelta, elapsed: timedelta, partial: bool, cancels: bool
+    store: Store,
+    job: Job,
+    *,
+    allowed: timedelta,
+    elapsed: timedelta,
+    stopping: bool,
+    partial: bool,
+    cancels: bool,
 ) -> JsonObject:
     """The answer when the time was up first, or the daemon is stopping."""
-    exceeded = elapsed >= allowed
+    # Nothing but a stop ends the waiting early; that too little has gone by may be a clock that was set back.
+    exceeded = elapsed >= allowed or not stopping
     if not exceeded:
         message = "The daemon is stopping; the run goes on when it is started again."
     elif cancels:

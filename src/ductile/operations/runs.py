@@ -201,7 +201,7 @@ async def _submit(
     slot = nullcontext() if waiting is None or engine is None else engine.waiting_slot()
     with slot, _registered(engine, run_id) as ended:
         began = desk.now()
-        # Whoever hangs up meanwhile takes back nothing: what is on disk has to be told of, or nobody starts it.
+        # Whoever hangs up takes back nothing: what is on disk has to be told of, or nobody starts it.
         (answer,) = await asyncio.shield(_enqueue(desk, submission))
         if isinstance(answer, Deduplicated):
             refuse_other_body(intake, await desk.store.job(answer.job_id))
@@ -268,6 +268,7 @@ async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answ
         job,
         allowed=waiting.timeout,
         elapsed=elapsed,
+        stopping=desk.engine is not None and bool(desk.engine.status()["stopping"]),
         partial=waiting.partial,
         cancels=waiting.cancels,
     )

@@ -127,6 +127,11 @@ async def known_schedule(desk: Desk, given: JsonObject) -> ScheduleEntry:
         return next(iter(own.values()))
     if (entry := own.get(wanted or _DEFAULT)) is not None:
         return entry
+    if not own and (configured := desk.snapshot().plugins.get(plugin)) is not None and configured.schedules:
+        raise NotFoundError(
+            f"the schedules of {plugin} are not known to the store yet",
+            hint="The daemon enters them when it starts, or reloads: ductile system start",
+        )
     if not own:
         near = did_you_mean(plugin, {*desk.snapshot().plugins, *(each.plugin for each in entries)} - {plugin})
         raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")

@@ -170,10 +170,12 @@ async def _run_plugin(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     answers = await desk.store.enqueue(submission)
     desk.told_of(answers)
     (answer,) = answers
+    duplicate = isinstance(answer, Deduplicated)
+    existing = await desk.store.job(answer.job_id) if duplicate else None
     return {
         "job_id": answer.job_id,
-        "status": JobStatus.QUEUED,
-        "deduplicated": isinstance(answer, Deduplicated),
+        "status": JobStatus.QUEUED if existing is None else existing.status,
+        "deduplicated": duplicate,
         "message": "accepted",
     }
 

@@ -486,6 +486,8 @@ class FiringReport:
     ended: tuple[MovedJob, ...] = ()
     #: They run; their processes have to be ended.
     stopping: tuple[str, ...] = ()
+    #: Why nothing was started, where that was decided here and not when the firing was planned.
+    reason: str | None = None
 
 
 # ---------------------------------------------------------------------------------------- deliveries

@@ -21,7 +21,7 @@ from ductile.errors import (
     TooSlowError,
 )
 from ductile.listening.bodies import HungUpError, content_length, read_body, refuse_body
-from ductile.listening.rendering import encode, error_body, error_headers, send_bytes, send_json
+from ductile.listening.rendering import send_error, send_json
 from ductile.operations.health import health
 from ductile.operations.webhooks import find_endpoint, receive
 from ductile.telemetry.signals import Level, Signal, Signals
@@ -39,7 +39,6 @@ AT_ONCE = 64
 BODY_SECONDS = 10.0
 
 _ACCEPTED, _OK = 202, 200
-_JSON = (b"content-type", b"application/json")
 #: A refused body up to this size is not worth reading to its end.
 _SMALL_BODY = 64 * 1024
 #: Refusals that anybody on the network can cause by the thousand.
@@ -100,7 +99,9 @@ class WebhookApplication:
                 scope, exchange.receive, limit=endpoint.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
-            self._refuse_when_stopping()  # a slow body may have outlasted the last moment for work
+            # A slow body may have outlasted the last moment for work, or the secret it was signed with.
+            self._refuse_when_stopping()
+            endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
             answer = await receive(self._desk, endpoint, _headers(scope), body)
         finally:
             self._inside -= 1
@@ -165,10 +166,7 @@ async def _refuse(exchange: _Exchange, error: DuctileError) -> None:
     if isinstance(error, TooLargeError | TooSlowError) or _is_sending_much(exchange):
         await refuse_body(exchange.receive, exchange.send, error)
         return
-    headers = [_JSON, *error_headers(error)]
-    if isinstance(error, MethodNotAllowedError):
-        headers.append((b"allow", str(error.details["allow"]).encode()))
-    await send_bytes(exchange.send, error.http_status, encode(error_body(error)), headers)
+    await send_error(exchange.send, error)
 
 
 def _is_sending_much(exchange: _Exchange) -> bool:

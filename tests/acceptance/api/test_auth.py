@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.http import an_api, an_api_place, token_for
+from builders.http import EventReader, an_api, an_api_place, token_for
 
 
 def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
@@ -18,6 +18,35 @@ def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
         assert api.post("/system/reload", status=200)["message"] == "The new configuration is in force."
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).code == "unauthorized"
         assert api.ask("GET", "/jobs", token="another-value").status == 200
+
+
+def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
+    """SPEC 8.1, 10: a token that is taken away reads nothing more, also where it has begun to read."""
+    place = an_api_place(tmp_path)
+    with an_api(place) as api, EventReader(api) as reader:
+        text = place.config.read_text()
+        place.config.write_text(text.replace(token_for("events:ro"), "another-value"))
+        assert place.ductile("config", "lock").status == 0
+        api.post("/system/reload", status=200)
+        reader.wait_for_end()
+        assert api.ask("GET", "/events", token=token_for("events:ro")).code == "unauthorized"
+
+
+def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
+    """SPEC 8.1, 10: a token that was taken away while its caller was still sending starts nothing."""
+    place = an_api_place(tmp_path)
+    with an_api(place) as api, api.connect() as caller:
+        auth = f"Authorization: Bearer {token_for('plugin:rw')}\r\nExpect: 100-continue\r\n"
+        head = f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\n{auth}Content-Length: 2\r\n\r\n"
+        caller.sendall(head.encode())
+        assert caller.recv(65536).startswith(b"HTTP/1.1 100 ")
+        text = place.config.read_text()
+        place.config.write_text(text.replace(token_for("plugin:rw"), "another-value"))
+        assert place.ductile("config", "lock").status == 0
+        api.post("/system/reload", status=200)
+        caller.sendall(b"{}")
+        assert caller.recv(65536).startswith(b"HTTP/1.1 401 ")
+        assert api.get("/jobs")["jobs"] == []
 
 
 def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:

@@ -335,3 +335,21 @@ async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> N
     bodies: list[dict[str, Any]] = [request.body for request in receiver.requests]
     assert bodies[0] == bodies[1]
     assert bodies[0]["timestamp"] == format_instant(START)
+
+
+async def test_what_is_taken_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
+    """SPEC 9.3: a stop while the outbox is being read begins nothing that nobody would wait for."""
+    clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    with a_receiver() as receiver:
+        deliveries = Deliveries(store, HttpPoster(), clock, lambda: snapshot, Signals(), Random(1))
+        await Bench(store, clock).tell(receiver)
+        service = asyncio.create_task(deliveries.run())
+        await asyncio.sleep(0)  # it has asked the store, whose answer comes from another thread
+        await deliveries.stop(0)
+        async with asyncio.timeout(30):
+            await service
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("delivery")]
+        (row,) = (await store.deliveries(limit=5)).rows
+        assert row.status is DeliveryStatus.PENDING
+    await store.close()

@@ -80,6 +80,7 @@ def fire(session: Session, firing: Firing) -> FiringReport:
         answer=FiringAnswer.FIRED if jobs else FiringAnswer.SKIPPED,
         ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
         stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
+        reason=start if isinstance(start, SkipReason) else None,
     )
 
 

@@ -1,0 +1,88 @@
+"""A few threads for short blocking work, with the shortest way there and back.
+
+What `run_in_executor` does with two futures and two callbacks for each call, this does with one of each:
+it is paid for by every job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+Made = TypeVar("Made")
+
+
+class Helpers:
+    def __init__(self, count: int, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._count = count
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0
+        self._idle = asyncio.Event()
+
+    async def do(self, work: Callable[[], Made], *, abandoned: Callable[[Made], None]) -> Made:
+        """What `work` makes in a thread. If nobody waits for it any more, `abandoned` is given it."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Made] = loop.create_future()
+        self._start_threads()
+        self._under_way += 1
+        self._work.put(lambda: self._run(loop, work, made, abandoned))
+        return await made
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let the threads end."""
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        for _ in self._threads:
+            self._work.put(None)
+
+    def _start_threads(self) -> None:
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=self._help, name=f"{self._name}-{number}", daemon=True)
+                for number in range(self._count)
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def _help(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Made],
+        made: asyncio.Future[Made],
+        abandoned: Callable[[Made], None],
+    ) -> None:
+        """In the thread. A defect of the work is raised where it is waited for, not here."""
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits to hear of it
+            fault = error
+            loop.call_soon_threadsafe(lambda: self._failed(made, fault))
+        else:
+            loop.call_soon_threadsafe(lambda: self._done(made, result, abandoned))
+
+    def _done(self, made: asyncio.Future[Made], result: Made, abandoned: Callable[[Made], None]) -> None:
+        self._ended()
+        if made.cancelled():
+            abandoned(result)
+        else:
+            made.set_result(result)
+
+    def _failed(self, made: asyncio.Future[Made], error: Exception) -> None:
+        self._ended()
+        if not made.cancelled():
+            made.set_exception(error)
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()

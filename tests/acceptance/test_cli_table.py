@@ -1,0 +1,216 @@
+"""What holds for every row of the table of commands (SPEC 11)."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import BROKEN, Place, a_daemon, a_place
+from ductile.cli.commands import NOUNS, SHORT_FORMS, Action
+from ductile.cli.main import run
+
+ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
+MUTATIONS = [
+    words
+    for words, action in ACTIONS.items()
+    if any("--dry-run" in option.flags for option in action.options)
+]
+#: Each costs milliseconds, and help needs none of them.
+HEAVY = (
+    "asyncio",
+    "argparse",
+    "json",
+    "msgspec",
+    "ruamel",
+    "yaml",
+    "sqlite3",
+    "socket",
+    "difflib",
+    "textual",
+)
+#: Without the full text index, which is written in the background and keeps its place in `store_meta`.
+TABLES = """
+SELECT name FROM pragma_table_list
+WHERE schema = 'main' AND type = 'table' AND name <> 'store_meta'
+ORDER BY name
+"""
+PLUGINS = """\
+  broken:
+    retry: {max_attempts: 1}
+    circuit_breaker: {threshold: 1}
+    schedules: [{id: hourly, every: 1h}]
+  patient: {retry: {backoff_base: 1h}}
+pipelines:
+  - {name: order, on: order.placed, steps: [{id: make, uses: echo}, {id: fail, uses: broken}]}
+state_webhooks: {allow: [127.0.0.1]}
+"""
+
+
+def needed(action: Action) -> list[str]:
+    return ["x" for argument in action.arguments if argument.required]
+
+
+@pytest.mark.parametrize("words", ACTIONS)
+def test_mistakes_are_told_in_json_as_well(words: str, tmp_path: Path) -> None:
+    """SPEC 11: one shape of error, whichever command; the exit status of a mistake is 2, and of a missing
+    configuration 78.
+    """
+    for more, expected in (
+        (["--nonsense"], {2}),
+        ([*needed(ACTIONS[words]), "and", "too", "many"], {2}),
+        ([*needed(ACTIONS[words]), "--config", str(tmp_path / "nowhere")], {0, 1, 2, 78}),
+    ):
+        out, err = io.StringIO(), io.StringIO()
+        dry = ["--dry-run"] if words in MUTATIONS and expected != {2} else []
+        environ = {"HOME": str(tmp_path), "PATH": ""}
+        status = run([*words.split(), *more, *dry, "--json"], environ, out, err)
+        assert status in expected, out.getvalue()
+        answer = json.loads(out.getvalue())
+        if status:
+            error = answer.get("error")
+            assert error is None or set(error) == {"code", "message", "hint", "details"}
+            assert error is not None or words == "system doctor"
+        assert err.getvalue() == ""
+
+
+def test_help_of_everything_loads_nothing_heavy() -> None:
+    """SPEC 11: help in under 100 ms. Time depends on the machine; what is imported does not."""
+    lines = [["--help"], *([noun.name, "--help"] for noun in NOUNS)]
+    lines += [[*words.split(), "--help"] for words in ACTIONS]
+    lines += [[form.name, "--help"] for form in SHORT_FORMS]
+    program = (
+        "import io, sys\n"
+        "from ductile.cli.main import run\n"
+        f"for line in {lines!r}:\n"
+        "    out = io.StringIO()\n"
+        "    assert run(line, {}, out, out) == 0 and out.getvalue().startswith('Usage: ductile'), line\n"
+        f"print(sorted(name for name in {HEAVY!r} if name in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("noun", [noun.name for noun in NOUNS])
+def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
+    """SPEC 11: did-you-mean, for each action with a letter too many, and for the noun."""
+    for word, meant in (
+        *(((noun, f"{words.split()[1]}s"), words) for words in ACTIONS if words.split()[0] == noun),
+        ((f"{noun}z",), noun),
+    ):
+        out, err = io.StringIO(), io.StringIO()
+        if " ".join(word) in ACTIONS:
+            continue
+        assert run(word, {}, out, err) == 2
+        assert f"did you mean `{meant}`?" in err.getvalue()
+
+
+def everything(place: Place) -> dict[str, object]:
+    """Every file of the configuration, and every row of the store."""
+    data = place.directory / "demo" / "data"
+    found: dict[str, object] = {
+        str(path): path.read_bytes()
+        for path in sorted(place.directory.rglob("*"))
+        if path.is_file() and not path.is_relative_to(data)
+    }
+    with closing(sqlite3.connect(f"file:{data / 'state.db'}?mode=ro", uri=True)) as store:
+        for (name,) in store.execute(TABLES).fetchall():
+            found[name] = store.execute(f'SELECT * FROM "{name}"').fetchall()  # noqa: S608 - the schema's names
+    return found
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    """SPEC 11: every mutation has --dry-run; after all of them each file and each row is as it was."""
+    place = a_place(tmp_path, PLUGINS)
+    for name in ("broken", "patient"):
+        place.plugin(name, BROKEN)
+    place.config.write_text(place.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
+    assert place.ductile("config", "lock").status == 0
+    saved = tmp_path / "saved.tar.gz"
+    with a_daemon(place) as daemon:
+        daemon.wait_for("breaker.changed")
+        dead = place.said("run", "broken", status=1)["job_id"]
+        waiting = place.said("run", "patient", "--no-wait")["job_id"]
+        daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
+        assert place.ductile("system", "backup", str(saved)).status == 0
+        lines = {
+            "system start": None,  # refused while a daemon runs
+            "system stop": [],
+            "system reload": [],
+            "system reset": ["broken"],
+            "system backup": [str(tmp_path / "more.tar.gz")],
+            "system restore": [str(saved), "--to", str(tmp_path / "back")],
+            "config lock": [],
+            "config set": ["service.log_level", "info"],
+            "config init": [str(tmp_path / "fresh")],
+            "plugin run": ["echo"],
+            "plugin new": ["fresh", "--dir", str(tmp_path)],
+            "plugin lock": [],
+            "pipeline run": ["order"],
+            "job cancel": [waiting],
+            "job retry": [dead],
+            "queue purge": ["--all"],
+            "schedule pause": ["broken"],
+            "schedule resume": ["broken"],
+            "schedule run": ["broken"],
+            "event send": ["order.placed"],
+            "webhook send": None,  # needs an endpoint
+            "webhook resend": None,  # needs a delivery
+            "token create": ["fresh"],
+            "token revoke": ["spare"],
+        }
+        assert set(lines) == set(MUTATIONS)
+        before = everything(place)
+        for words, more in lines.items():
+            if more is not None:
+                assert place.said(*words.split(), *more, "--dry-run")["dry_run"] is True
+        assert everything(place) == before
+        assert daemon.process.poll() is None
+
+
+MISSPELT = (
+    *("plugin run ecko", "plugin show ecko", "plugin check ecko", "plugin test ecko", "plugin lock ecko"),
+    *(
+        "plugin state ecko",
+        "plugin facts ecko",
+        "system logs ecko",
+        "system breaker ecko",
+        "system reset ecko",
+    ),
+    *("job list --plugin ecko", "queue list --plugin ecko", "queue purge ecko", "schedule list ecko"),
+    *("schedule next ecko", "schedule history ecko", "schedule explain ecko", "schedule pause ecko"),
+    *("schedule resume ecko", "pipeline show ordr", "pipeline run ordr", "pipeline check ordr"),
+    *("pipeline graph ordr", "token revoke spar", "config get servce", "config set servce.name x"),
+)
+
+
+def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> None:
+    """SPEC 11: did-you-mean for names, wherever a name is asked for."""
+    place = a_place(tmp_path, PLUGINS)
+    for name in ("broken", "patient"):
+        place.plugin(name, BROKEN)
+    place.config.write_text(place.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
+    meant = ("did you mean echo?", "did you mean order?", "did you mean spare?", "did you mean service?")
+    assert place.ductile("config", "lock").status == 0
+    for words in MISSPELT:
+        out, err = io.StringIO(), io.StringIO()
+        status = run([*words.split(), "--config", str(place.config)], {"HOME": str(tmp_path)}, out, err)
+        assert status in (1, 78), (words, err.getvalue())
+        assert any(hint in err.getvalue() for hint in meant), (words, err.getvalue())
+
+
+def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_path: Path) -> None:
+    """SPEC 11: what to do. It is in the configuration, so that it has none would be wrong."""
+    place = a_place(tmp_path, PLUGINS)
+    for name in ("broken", "patient"):
+        place.plugin(name, BROKEN)
+    said = place.ductile("schedule", "pause", "broken")
+    assert said.status == 1
+    assert "the schedules of broken are not known to the store yet" in said.err
+    assert "ductile system start" in said.err

@@ -1,0 +1,43 @@
+"""Every page of docs/ can be found from the README, and the index has all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {path.resolve() for path in DOCS.rglob("*.md")}
+#: As much as a terminal or a browser shows without scrolling far.
+ONE_SCREEN = 64
+
+
+def links(page: Path) -> set[Path]:
+    found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in found if "://" not in link}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = {ROOT / "README.md"}
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        waiting |= {link for link in links(page) if link.suffix == ".md" and link.exists()} - reached
+    assert {path.relative_to(ROOT).as_posix() for path in PAGES - reached} == set()
+
+
+def test_the_index_has_every_page() -> None:
+    """Decisions have an index of their own."""
+    index = DOCS / "README.md"
+    missing = {page for page in PAGES - links(index) - {index} if page.parent.name != "decisions"}
+    assert {path.relative_to(ROOT).as_posix() for path in missing} == set()
+
+
+def test_the_readme_shows_the_product_on_one_screen() -> None:
+    """What it is, a plugin, how to run it and what is typed then come before the list of pages."""
+    first, heading, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation\n")
+    assert heading
+    assert len(first.splitlines()) <= ONE_SCREEN
+    for sight in ("A shell script is a plugin", "plugins/greet/run.py", "make run", "ductile run echo"):
+        assert sight in first

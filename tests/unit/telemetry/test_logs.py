@@ -1,0 +1,59 @@
+"""The log: nobody who reads it slowly, or not at all, holds up a job (SPEC 12)."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import UTC, datetime
+from typing import BinaryIO
+
+from ductile.telemetry import logs
+from ductile.telemetry.logs import LogWriter
+from ductile.telemetry.signals import Happening, Signal
+
+
+def a_line(number: int) -> Happening:
+    return Happening(signal=Signal.JOB_SUCCEEDED, message="done", data={"number": number})
+
+
+def read_all(descriptor: int) -> list[dict[str, object]]:
+    with os.fdopen(descriptor, "rb") as file:
+        return [json.loads(line) for line in file]
+
+
+def a_log(stream: BinaryIO) -> LogWriter:
+    return LogWriter(stream, lambda: datetime.now(UTC))
+
+
+def test_lines_come_in_order_and_all_of_them() -> None:
+    """SPEC 12: one line for each happening; closing writes what waits."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    for number in range(100):
+        log(a_line(number))
+    log.close()
+    stream.close()
+    assert [line["number"] for line in read_all(reading)] == list(range(100))
+
+
+def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
+    """SPEC 12: what finds the waiting room full is dropped; the log says how much that was."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    told = logs.WAITING_LINES * 3
+    for number in range(told):
+        log(a_line(number))
+    found: list[dict[str, object]] = []
+    reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
+    reader.start()
+    log.close()
+    stream.close()
+    reader.join()
+    numbers = [line["number"] for line in found if "number" in line]
+    lost = [str(line["message"]) for line in found if line["component"] == "log"]
+    assert numbers == sorted(numbers)  # type: ignore[type-var]  # they are integers
+    assert len(numbers) + sum(int(words.split()[0]) for words in lost) == told
+    assert lost
