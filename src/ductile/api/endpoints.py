@@ -175,11 +175,7 @@ def _lists() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(log.list_log),
         message="Executions, newest first.",
-        query=(
-            *FILTERS,
-            LOG_STATUS,
-            Parameter(name="query", about="Words that all occur in its result, error or stderr."),
-        ),
+        query=(*FILTERS, LOG_STATUS),
         tag="jobs",
     )
 

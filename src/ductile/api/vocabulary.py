@@ -50,6 +50,7 @@ FILTERS = (
     ),
     Parameter(name="from", about="Not before this instant.", schema={"format": "date-time"}),
     Parameter(name="to", about="Before this instant.", schema={"format": "date-time"}),
+    Parameter(name="query", about="Words that all occur in a result, an error or stderr."),
     LIMIT,
     CURSOR,
 )
@@ -61,5 +62,5 @@ JOB_STATUS = Parameter(
 LOG_STATUS = Parameter(
     name="status",
     about="That ended so.",
-    schema={"enum": [*(str(status) for status in LogStatus), *LOG_ALIASES]},
+    schema={"enum": [*(str(status) for status in LogStatus), *LOG_ALIASES, "pending"]},
 )

@@ -14,7 +14,8 @@ def print_unit(call: Call) -> Answer:
     from ductile.operations.unit import systemd_unit  # noqa: PLC0415
 
     opened = open_configuration(call.config, call.environ)
-    unit = systemd_unit(opened.snapshot, opened.loaded.directory, _command(), call.optional("user") or "ductile")
+    user = call.optional("user") or "ductile"
+    unit = systemd_unit(opened.snapshot, opened.loaded.directory, _command(), user)
     return Answer(data={"unit": unit}, text=lambda _: unit.rstrip("\n"))
 
 

@@ -79,6 +79,7 @@ class Engine:
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: BaseException | None = None
+        self._ready = False
         self._adopting = asyncio.Lock()
         self._reloads: set[asyncio.Task[JsonObject]] = set()
         self._waiters = Waiters()
@@ -167,6 +168,7 @@ class Engine:
             "version": __version__,
             "uptime_seconds": round(uptime.total_seconds(), 1),
             "config": self._snapshot.fingerprint,
+            "ready": self._ready,
             "stopping": self._stop_wanted.is_set(),
             "waiting_callers": len(self._waiters),
         }
@@ -227,6 +229,7 @@ class Engine:
         for service in services:
             service.add_done_callback(self._service_ended)
         self._dispatcher.wake()
+        self._ready = True
         ready()
         await self._stop_wanted.wait()
         await self._wind_down(services)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 class Waiters:
     def __init__(self) -> None:
         self._by_job: dict[str, set[asyncio.Future[None]]] = {}
+        self._over = False
 
     @contextmanager
     def waiting_for(self, job_id: str) -> Iterator[asyncio.Future[None]]:
@@ -17,6 +18,8 @@ class Waiters:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._by_job.setdefault(job_id, set())
         waiting.add(future)
+        if self._over:  # whoever comes now would wait for somebody who has gone
+            future.set_result(None)
         try:
             yield future
         finally:
@@ -32,7 +35,8 @@ class Waiters:
         self._wake(self._by_job.get(job_id, ()))
 
     def everybody(self) -> None:
-        """The daemon stops: nobody is left waiting."""
+        """The daemon stops: nobody is left waiting, and nobody begins to."""
+        self._over = True
         for waiting in list(self._by_job.values()):
             self._wake(waiting)
 

@@ -36,9 +36,12 @@ async def health(desk: Desk, peer: str | None) -> JsonObject:
 
 
 async def ready(desk: Desk, peer: str | None) -> JsonObject:
-    """As `health`, and not while the daemon is on its way out: nobody should send it work any more."""
-    if desk.engine is not None and desk.engine.status()["stopping"]:
+    """As `health`, but not before recovery is done, nor on the way out: nobody should send it work then."""
+    status = {} if desk.engine is None else desk.engine.status()
+    if status.get("stopping"):
         raise TooBusyError("the daemon is stopping")
+    if not status.get("ready", True):
+        raise TooBusyError("the daemon is starting")
     return await health(desk, peer)
 
 

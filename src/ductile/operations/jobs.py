@@ -23,6 +23,7 @@ from ductile.operations.intake import (
     refuse_other_body,
 )
 from ductile.operations.job_ids import find_job, named_job
+from ductile.operations.log import catch_up
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.run_account import steps_of
 from ductile.operations.shown import (
@@ -141,7 +142,10 @@ async def list_jobs(desk: Desk, given: JsonObject) -> JsonObject:
         created_before=read.optional_instant(given, "to"),
         parent_job_id=read.optional_text(given, "parent"),
         run_id=read.optional_text(given, "run"),
+        query=read.optional_text(given, "query"),
     )
+    if where.query is not None:
+        await catch_up(desk)
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
     page = await desk.store.jobs(where, limit=limit, cursor=read.optional_text(given, "cursor"))
     return {"jobs": [shown_job(job) for job in page.rows], "next_cursor": page.next_cursor}

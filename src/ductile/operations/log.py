@@ -32,15 +32,17 @@ _SWEEPS = 4
 
 async def list_log(desk: Desk, given: JsonObject) -> JsonObject:
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
+    if given.get("status") == "pending":
+        return {"logs": [], "next_cursor": None}  # what has not ended has no row here
     where = await _filter(desk, given)
     if where.query is not None:
-        await _catch_up(desk)
+        await catch_up(desk)
     page = await desk.store.log(where, limit=limit, cursor=read.optional_text(given, "cursor"))
     shown = await _shown(desk, page.rows, output=read.flag(given, "output"))
     return {"logs": shown, "next_cursor": page.next_cursor}
 
 
-async def _catch_up(desk: Desk) -> None:
+async def catch_up(desk: Desk) -> None:
     """Indexing lags some seconds behind, and who searches expects what has just ended to be found."""
     with suppress(StoreError):  # then what is indexed is searched
         for _ in range(_SWEEPS):

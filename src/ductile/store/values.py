@@ -244,6 +244,8 @@ class JobFilter:
     created_before: datetime | None = None
     parent_job_id: str | None = None
     run_id: str | None = None
+    #: Words that must all occur in the result, the error or stderr of one of its executions.
+    query: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

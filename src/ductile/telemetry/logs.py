@@ -95,4 +95,7 @@ def _as_text(happening: Happening, at: str) -> bytes:
     parts += [f"[{about}]"] if about else []
     parts += [more] if more else []
     # A plugin's text must not be able to forge lines.
-    return " ".join(parts).replace("\n", "\\n").encode(errors="backslashreplace") + b"\n"
+    line = " ".join(parts)
+    if not line.isprintable():  # nor to steer a terminal
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line.encode(errors="backslashreplace") + b"\n"

@@ -300,6 +300,10 @@ def test_pages_follow_one_another(api: Api) -> None:
     assert api.ask("GET", "/jobs?plugni=reader").body["error"]["hint"] == "did you mean plugin?"
     assert api.get(f"/jobs?job_id={made[0]}&submitted_by=api")["jobs"][0]["job_id"] == made[0]
     assert len(api.get("/job-logs?plugin=reader&limit=2")["logs"]) == 2
+    assert api.get("/job-logs?status=pending")["logs"] == []
+    found = api.get("/jobs?query=read&plugin=reader")["jobs"]
+    assert {job["job_id"] for job in found} >= set(made)
+    assert api.get("/jobs?query=nobody-said-this")["jobs"] == []
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:

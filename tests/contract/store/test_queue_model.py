@@ -109,7 +109,10 @@ class Model:
         suspects = [other for other in self.jobs.values() if was_suspect and other.hold is Hold.SUSPECT]
         for line in (waiting, suspects):
             for other in line:
+                waited_for = other.hold
                 self.admit(other)
+                if other.hold in (None, waited_for):
+                    break
 
     def start(self, job: ModelJob) -> None:
         job.status = JobStatus.RUNNING

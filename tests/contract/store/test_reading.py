@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
-from builders.stores import accept, claim_all, run_next, settle, submit, whole_ledger
+from builders.stores import accept, claim_all, claim_one, run_next, settle, submit, whole_ledger
 from ductile.core.jobs import JobStatus, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import LogStatus
@@ -361,3 +361,21 @@ async def test_what_is_not_there(store: Store) -> None:
     assert await store.executions("nobody") == ()
     assert (await store.facts("nobody", limit=9)).rows == ()
     assert await store.breaker_history("nobody", limit=9) == ()
+
+
+async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
+    """SPEC 8: full text over a job's executions; with the other filters, newest first."""
+    first, second = await accept(store, a_new_job("a")), await accept(store, a_new_job("b"))
+    for plugin, words in (("a", "blue whale"), ("b", "blue sky")):
+        job = await claim_one(store)
+        assert job.plugin == plugin
+        await settle(store, job, ok(stdout=words))
+    await store.make_searchable()
+
+    async def found(**where: Any) -> list[str]:
+        return [job.id for job in (await store.jobs(JobFilter(**where), limit=10)).rows]
+
+    assert await found(query="blue") == [second, first]
+    assert await found(query="whale blue") == [first]
+    assert await found(query="blue", plugin="b") == [second]
+    assert await found(query="green") == []

@@ -57,3 +57,17 @@ def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
     assert numbers == sorted(numbers)  # type: ignore[type-var]  # they are integers
     assert len(numbers) + sum(int(words.split()[0]) for words in lost) == told
     assert lost
+
+
+def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
+    """SPEC 12: in the format for people a plugin's words stay words, whatever is in them."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    log.configure(level="info", text=True)
+    log(Happening(signal=Signal.JOB_STDERR, message="one\r\n\x1b[31mtwo\u2028three ä"))
+    log.close()
+    stream.close()
+    with os.fdopen(reading, "rb") as file:
+        (line,) = file.read().decode().splitlines()
+    assert line.endswith(r"one\r\n\x1b[31mtwo\u2028three ä")

@@ -93,8 +93,12 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) 
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
+    words = _as_words(where.query)
     # Each list is driven by the index of its most selective filter; the others are checked on the rows.
-    if where.job_id is not None:
+    if words is not None:
+        query = "jobs_with_words"
+        values["words"] = words
+    elif where.job_id is not None:
         query = "job_of_id"
     elif where.run_id is not None:
         query = "jobs_of_run"

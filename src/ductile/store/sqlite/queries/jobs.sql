@@ -218,6 +218,14 @@ SELECT {job_columns} FROM job_queue
 WHERE id = :id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
+-- name: jobs_with_words
+SELECT {job_columns} FROM job_queue
+WHERE id IN (
+    SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
+    WHERE job_log_text MATCH :words
+  ) AND seq < :before AND {job_filters}
+ORDER BY seq DESC LIMIT :limit
+
 -- name: jobs_of_status
 -- For every status but succeeded: most rows have that, and reading from the newest finds them soonest.
 SELECT {job_columns} FROM job_queue

@@ -1,0 +1,18 @@
+"""Callers who wait, when the daemon is about to go (SPEC 4.8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ductile.engine.waiters import Waiters
+
+
+async def test_whoever_comes_after_everybody_was_told_does_not_wait() -> None:
+    """A job that is accepted in the last moment: its caller is answered with the id, and not left hanging."""
+    waiters = Waiters()
+    with waiters.waiting_for("early") as early:
+        waiters.everybody()
+        assert early.done()
+    with waiters.waiting_for("late") as late:
+        async with asyncio.timeout(10):
+            await late
