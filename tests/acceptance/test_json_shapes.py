@@ -342,7 +342,7 @@ def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
     written = f"{head}{BEGIN}\n{page_part(asked)}\n{END}{rest.partition(END)[2]}"
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(written)
-    assert written == PAGE.read_text()
+    assert written == PAGE.read_text(), "if it is meant so, write the page anew with UPDATE_GOLDEN=1"
 
 
 def test_every_command_was_asked(asked: Asker) -> None:
