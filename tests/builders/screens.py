@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,8 +134,22 @@ class Desk:
         try:
             yield pane
         finally:
-            self.tmux("kill-window", "-t", pane.target)
+            # A daemon takes the closing of its terminal for a wish to reload: it has to be ended by hand.
+            for pid in _session(int(self.tmux("display-message", "-p", "-t", pane.target, "#{pane_pid}"))):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             reader.join(PATIENCE)
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a terminal's session, those first that the shell has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                found.append(int(stat.parent.name))
+    return sorted(found, reverse=True)
 
 
 def _quoted(text: str) -> str:
