@@ -130,7 +130,7 @@ class Api:
                 connection.sendall(content)
                 connection.shutdown(socket.SHUT_WR)
                 return read_all(connection)
-            except (ConnectionError, BrokenPipeError):
+            except OSError:  # it may close, or have closed, while we still talk
                 return b""
 
 
