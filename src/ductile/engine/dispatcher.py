@@ -96,9 +96,9 @@ class Dispatcher:
             if free <= 0:
                 return
             claims = await self._store.claim(owner=self._owner, caps=caps, limit=free, lease=LEASE)
-            if not claims:
-                return
             self._launch(claims)
+            if len(claims) < free:
+                return  # the rest may not start; whatever changes that wakes us
 
     def _caps(self) -> Caps:
         snapshot = self._snapshot()

@@ -90,6 +90,10 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     }
 
 
+async def submit_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
+    return await submit(desk, Door(submitted_by=SubmittedBy.CLI), given)
+
+
 async def _existing(desk: Desk, intake: Intake, plugin: str, command: str, job_id: str) -> JsonObject:
     """The answer to a duplicate: the job that is there, as it stands."""
     job = await desk.store.job(job_id)

@@ -1,74 +1,75 @@
-"""Every operation that can be asked for by name, whichever surface asks."""
+"""Every operation that can be asked for by name, whichever surface asks.
+
+Each is loaded when it is first asked for: a daemon that starts has no use for the doctor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from importlib import import_module
 
-from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject
-from ductile.operations import jobs, log, pipelines, plugin_records, queue, rerun, schedules, system, webhooks
 from ductile.operations.desk import Desk
-from ductile.operations.doctor import doctor
-from ductile.operations.explain_job import explain_job
-from ductile.operations.explain_schedule import explain_schedule
-from ductile.operations.intake import Door
-from ductile.operations.selfcheck import selfcheck
 
 Operation = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
 
 
-async def _submit_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
-    return await jobs.submit(desk, Door(submitted_by=SubmittedBy.CLI), given)
+def _found(place: str) -> Operation:
+    """The function at `module:name` of this package."""
+    module, _, name = place.partition(":")
 
+    async def operation(desk: Desk, given: JsonObject) -> JsonObject:
+        loaded: Operation = getattr(import_module(f"ductile.operations.{module}"), name)
+        return await loaded(desk, given)
 
-async def _rerun_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
-    return await rerun.retry_from_step(desk, Door(submitted_by=SubmittedBy.CLI), given)
+    operation.__qualname__ = place
+    return operation
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "plugin.run": _submit_from_cli,
-    "plugin.state": plugin_records.plugin_state,
-    "plugin.facts": plugin_records.plugin_facts,
-    "job.list": jobs.list_jobs,
-    "job.show": jobs.show_job,
-    "job.tree": jobs.job_tree,
-    "job.explain": explain_job,
-    "job.logs": jobs.job_logs,
-    "job.wait": jobs.wait_for_job,
-    "job.cancel": jobs.cancel_job,
-    "job.retry": jobs.retry_job,
-    "job.rerun": _rerun_from_cli,
-    "pipeline.run": pipelines.run_from_cli,
-    "pipeline.list": pipelines.list_pipelines,
-    "pipeline.follow": pipelines.follow_run,
-    "pipeline.explain": pipelines.explain_run,
-    "event.send": pipelines.send_from_cli,
-    "log.list": log.list_log,
-    "log.follow": log.follow_log,
-    "ledger.tail": log.tail_ledger,
-    "ledger.follow": log.follow_ledger,
-    "queue.status": queue.queue_status,
-    "queue.list": queue.queue_list,
-    "queue.purge": queue.queue_purge,
-    "schedule.list": schedules.list_schedules,
-    "schedule.next": schedules.schedule_next,
-    "schedule.history": schedules.schedule_history,
-    "schedule.explain": explain_schedule,
-    "schedule.pause": schedules.pause_schedule,
-    "schedule.resume": schedules.resume_schedule,
-    "schedule.run": schedules.run_schedule,
-    "webhook.list": webhooks.list_webhooks,
-    "webhook.deliveries": webhooks.list_deliveries,
-    "webhook.resend": webhooks.resend_delivery,
-    "system.status": system.status,
-    "system.health": system.check_health,
-    "system.doctor": doctor,
-    "system.selfcheck": selfcheck,
-    "system.reload": system.reload,
-    "system.stop": system.stop,
-    "system.breaker": system.show_breaker,
-    "system.reset": system.reset_breaker,
+    "plugin.run": _found("jobs:submit_from_cli"),
+    "plugin.state": _found("plugin_records:plugin_state"),
+    "plugin.facts": _found("plugin_records:plugin_facts"),
+    "job.list": _found("jobs:list_jobs"),
+    "job.show": _found("jobs:show_job"),
+    "job.tree": _found("jobs:job_tree"),
+    "job.explain": _found("explain_job:explain_job"),
+    "job.logs": _found("jobs:job_logs"),
+    "job.wait": _found("jobs:wait_for_job"),
+    "job.cancel": _found("jobs:cancel_job"),
+    "job.retry": _found("jobs:retry_job"),
+    "job.rerun": _found("rerun:retry_from_cli"),
+    "pipeline.run": _found("pipelines:run_from_cli"),
+    "pipeline.list": _found("pipelines:list_pipelines"),
+    "pipeline.follow": _found("pipelines:follow_run"),
+    "pipeline.explain": _found("pipelines:explain_run"),
+    "event.send": _found("pipelines:send_from_cli"),
+    "log.list": _found("log:list_log"),
+    "log.follow": _found("log:follow_log"),
+    "ledger.tail": _found("log:tail_ledger"),
+    "ledger.follow": _found("log:follow_ledger"),
+    "queue.status": _found("queue:queue_status"),
+    "queue.list": _found("queue:queue_list"),
+    "queue.purge": _found("queue:queue_purge"),
+    "schedule.list": _found("schedules:list_schedules"),
+    "schedule.next": _found("schedules:schedule_next"),
+    "schedule.history": _found("schedules:schedule_history"),
+    "schedule.explain": _found("explain_schedule:explain_schedule"),
+    "schedule.pause": _found("schedules:pause_schedule"),
+    "schedule.resume": _found("schedules:resume_schedule"),
+    "schedule.run": _found("schedules:run_schedule"),
+    "webhook.list": _found("webhooks:list_webhooks"),
+    "webhook.deliveries": _found("webhooks:list_deliveries"),
+    "webhook.resend": _found("webhooks:resend_delivery"),
+    "system.status": _found("system:status"),
+    "system.health": _found("system:check_health"),
+    "system.doctor": _found("doctor:doctor"),
+    "system.selfcheck": _found("selfcheck:selfcheck"),
+    "system.reload": _found("system:reload"),
+    "system.stop": _found("system:stop"),
+    "system.breaker": _found("system:show_breaker"),
+    "system.reset": _found("system:reset_breaker"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN, Pipeline
@@ -79,3 +79,7 @@ async def _refuse_beforehand(desk: Desk, old: Job, pipeline: Pipeline, step: str
     members = () if record is None else record.members
     if pipeline.graph.step(step) is None or all(member.step_path != step for member in members):
         refuse_retry(RetryAnswer.UNKNOWN_STEP, old)
+
+
+async def retry_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
+    return await retry_from_step(desk, Door(submitted_by=SubmittedBy.CLI), given)
