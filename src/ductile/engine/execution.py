@@ -80,8 +80,8 @@ class Executor:
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
-            # Handed to the store at once: from then on it is written, whatever becomes of us meanwhile.
-            answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
+            # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
+            answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot, makes_room))
         finally:
             # A later execution of the job must not find a wish that was meant for this one.
             self._stop_wanted.discard(claim.job.id)

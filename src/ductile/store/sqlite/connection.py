@@ -23,7 +23,7 @@ APPLICATION_ID = 0x44756374
 #: How long a write waits for another process's lock before it gives up.
 BUSY_TIMEOUT_MS = 5000
 #: Pages that a connection keeps. They fill up as the file grows, so a daemon grows by this much; behind them
-#: is the system's own cache, and four times as much made nothing faster.
+#: is the system's own cache.
 _CACHE_KIB = 4 * 1024
 _JOURNAL_LIMIT = 64 * 1024 * 1024
 
