@@ -5,7 +5,8 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 DEMO    ?= demo
-WORKERS ?= auto
+# One more than there are processors: much of a test is waiting for a process to start or to end.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test nightly check bench docs lock clean
