@@ -8,6 +8,7 @@ the reader's screen prefers, light or dark.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,14 +60,14 @@ def to_svg(items: Sequence[Item], name: str, trigger: str) -> str:
     )
 
 
-class _Box:
+class _Box(ABC):
     """Something drawn, entered at the middle of its top and left at the middle of its bottom."""
 
     width: float
     height: float
 
-    def draw(self, x: float, y: float) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def draw(self, x: float, y: float) -> list[str]: ...
 
 
 class _Dot(_Box):

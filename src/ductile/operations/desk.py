@@ -13,7 +13,7 @@ from typing import Protocol
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.store.port import Store
-from ductile.store.values import Enqueued, MovedJob
+from ductile.store.values import Enqueued, MovedJob, Submission
 from ductile.telemetry.news import News
 
 
@@ -93,3 +93,18 @@ class Desk:
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         if self.engine is not None:
             self.engine.told_of(answers)
+
+    async def enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
+        """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
+
+        Shielded: whoever hangs up in between takes nothing back.
+        """
+        return await asyncio.shield(self._enqueue(submission))
+
+    async def _enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
+        answers = await self.store.enqueue(submission)
+        self.told_of(answers)
+        for run in submission.runs:
+            if self.engine is not None and run.deadline_at is not None:
+                self.engine.expect_deadline(run.deadline_at)
+        return answers

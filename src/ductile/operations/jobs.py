@@ -10,6 +10,7 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
@@ -53,13 +54,18 @@ STATUS_ALIASES = {
 LONGEST_WAIT = timedelta(hours=24)
 
 
-async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
-    """Put one job of a plugin's command on the queue."""
+async def submit(desk: Desk, door: Door, given: JsonObject, event: NewEvent | None = None) -> JsonObject:
+    """Put one job of a plugin's command on the queue.
+
+    An event that somebody signed brings its payload along. What such a sender sends is not held against a
+    schema: it could not be told, and would only send it again.
+    """
     snapshot = desk.snapshot()
     plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
     command = known_command(plugin, read.optional_text(given, "command") or default_command(plugin))
     intake = await read_intake(desk, door, given)
-    refuse_invalid_payload(plugin, command, intake.payload)
+    if event is None:
+        refuse_invalid_payload(plugin, command, intake.payload)
     job = NewJob(
         id=make_id(desk.now(), desk.dice),
         plugin=plugin.name,
@@ -67,7 +73,8 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
         submitted_by=door.submitted_by,
         submitted_detail=door.detail,
         max_attempts=plugin.retry.max_attempts,
-        payload=intake.payload,
+        payload=intake.payload if event is None else None,
+        source_event_id=None if event is None else event.id,
         dedupe_key=intake.dedupe_key,
         dedupe_ttl=intake.dedupe_ttl,
         hops=intake.hops,
@@ -76,9 +83,8 @@ async def submit(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     )
     if read.flag(given, "dry_run"):
         return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
-    answers = await desk.store.enqueue(Submission(jobs=(job,), dedupe_window=snapshot.service.dedupe_ttl))
-    desk.told_of(answers)
-    (answer,) = answers
+    submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
+    (answer,) = await desk.enqueue(submission)
     if isinstance(answer, Deduplicated):
         return await _existing(desk, intake, plugin.name, command, answer.job_id)
     return {

@@ -181,7 +181,7 @@ async def _run_plugin(
     timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, desk.snapshot().api.max_sync_timeout)
     with engine.waiting_slot():
         began = desk.now()
-        body = await asyncio.shield(jobs.submit(desk, door, given | {"command": command}))
+        body = await jobs.submit(desk, door, given | {"command": command})
         job = await _wait(desk, engine, str(body["job_id"]), timeout)
         return await _told(desk, job, Waiting(timeout=timeout), began)
 
@@ -201,8 +201,7 @@ async def _submit(
     slot = nullcontext() if waiting is None or engine is None else engine.waiting_slot()
     with slot, _registered(engine, run_id) as ended:
         began = desk.now()
-        # Whoever hangs up takes back nothing: what is on disk has to be told of, or nobody starts it.
-        (answer,) = await asyncio.shield(_enqueue(desk, submission))
+        (answer,) = await desk.enqueue(submission)
         if isinstance(answer, Deduplicated):
             refuse_other_body(intake, await desk.store.job(answer.job_id))
         if waiting is None or engine is None:
@@ -213,17 +212,6 @@ async def _submit(
         else:
             job = await _wait(desk, engine, answer.job_id, waiting.timeout)
         return await _told(desk, job, waiting, began)
-
-
-async def _enqueue(desk: Desk, submission: Submission) -> tuple[Enqueued, ...]:
-    """Put it on disk, and tell those who are to act on it."""
-    answers = await desk.store.enqueue(submission)
-    desk.told_of(answers)
-    if desk.engine is not None:
-        for run in submission.runs:
-            if run.deadline_at is not None:
-                desk.engine.expect_deadline(run.deadline_at)
-    return answers
 
 
 @contextmanager
@@ -313,7 +301,7 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     if read.flag(given, "dry_run"):
         targets: list[JsonValue] = [_target(job) for job in _jobs_of(submission)]
         return {**shown, "would_start": targets, "dry_run": True}
-    answers = await _enqueue(desk, submission)
+    answers = await desk.enqueue(submission)
     if intake.idempotent and answers and all(isinstance(answer, Deduplicated) for answer in answers):
         # Not where something was started: whoever is refused must be able to rely on that nothing was.
         refuse_other_body(intake, await desk.store.job(answers[0].job_id))

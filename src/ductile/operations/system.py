@@ -106,7 +106,7 @@ async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) 
         max_attempts=1,
     )
     with engine.waiting_for(job.id) as ended:
-        desk.told_of(await desk.store.enqueue(Submission(jobs=(job,))))
+        await desk.enqueue(Submission(jobs=(job,)))
         # It waits in the queue like any other job, so it may take longer than its own time.
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _QUEUE_SECONDS)
     found = await desk.store.job(job.id)

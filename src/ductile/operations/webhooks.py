@@ -10,7 +10,7 @@ from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import Snapshot, ToEvent, ToPipeline, ToPlugin, WebhookEndpoint
 from ductile.core.addresses import shown_url
 from ductile.core.ids import make_id
-from ductile.core.jobs import JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
 from ductile.core.signatures import (
     GITHUB,
@@ -25,17 +25,15 @@ from ductile.core.signatures import (
 from ductile.errors import ConflictError, DeniedError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
-from ductile.operations.intake import Door, read_intake
-from ductile.operations.jobs import known_command, runnable_plugin
+from ductile.operations.intake import Door
+from ductile.operations.jobs import submit
 from ductile.operations.shown import instant
 from ductile.store.values import (
     DEFAULT_PAGE,
     LARGEST_PAGE,
-    Deduplicated,
     Delivery,
     DeliveryStatus,
     NewEvent,
-    Submission,
 )
 
 _PRESETS = {
@@ -142,42 +140,17 @@ def _tells_who(header: str) -> bool:
 
 
 async def _run_plugin(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
-    snapshot = desk.snapshot()
-    plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
-    command = known_command(plugin, read.text(given, "command"))
-    intake = await read_intake(desk, door, given)
     event = NewEvent(
         id=make_id(desk.now(), desk.dice),
         type=read.text(given, "event_type"),
         source=_SOURCE,
-        payload=intake.payload or {},
+        payload=read.optional_object(given, "payload") or {},
         headers={name: str(value) for name, value in (read.optional_object(given, "headers") or {}).items()},
         dedupe_key=read.optional_text(given, "delivery_id"),
     )
-    job = NewJob(
-        id=make_id(desk.now(), desk.dice),
-        plugin=plugin.name,
-        command=command,
-        submitted_by=door.submitted_by,
-        submitted_detail=door.detail,
-        max_attempts=plugin.retry.max_attempts,
-        dedupe_key=intake.dedupe_key,
-        dedupe_ttl=intake.dedupe_ttl,
-        source_event_id=event.id,
-        trace_id=intake.trace_id,
-    )
-    submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
-    answers = await desk.store.enqueue(submission)
-    desk.told_of(answers)
-    (answer,) = answers
-    duplicate = isinstance(answer, Deduplicated)
-    existing = await desk.store.job(answer.job_id) if duplicate else None
-    return {
-        "job_id": answer.job_id,
-        "status": JobStatus.QUEUED if existing is None else existing.status,
-        "deduplicated": duplicate,
-        "message": "accepted",
-    }
+    answer = await submit(desk, door, given, event)
+    told = {name: answer[name] for name in ("job_id", "status", "deduplicated")}
+    return {**told, "message": "accepted"}
 
 
 async def _start_pipeline(desk: Desk, door: Door, given: JsonObject) -> JsonObject:

@@ -40,6 +40,7 @@ class Helpers:
             await self._idle.wait()
         for _ in self._threads:
             self._work.put(None)
+        self._threads = []  # whoever comes all the same gets new ones
 
     def _start_threads(self) -> None:
         if not self._threads:

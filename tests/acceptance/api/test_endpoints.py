@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from ductile.api.endpoints import ENDPOINTS
 
 READER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "read"}\'\n'
 PIPELINES = "pipelines:\n  - {name: chain, on: echo.handle, steps: [{uses: echo}]}\n"
-#: Runs are the business of a module that may not be there yet.
-HAS_RUNS = find_spec("ductile.operations.runs") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,17 +207,11 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def needs_runs(case: Case) -> bool:
-    return case.template in ("/pipeline/{pipeline}", "/trigger/{plugin}/{command}", "/event")
-
-
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
     """SPEC 8: exactly these, and `*`; rw includes ro; the older words count."""
     passing = {"*", *case.scopes}
     for scope in SCOPES:
-        if needs_runs(case) and scope in passing and not HAS_RUNS:
-            continue
         said = api.ask(case.method, case.path, case.body, token=token_for(scope))
         if scope in passing:
             assert said.status == case.status, (scope, said)
@@ -259,7 +250,7 @@ def test_every_endpoint_is_among_the_cases() -> None:
 def test_every_answer_has_a_message(api: Api) -> None:
     """SPEC 8: a JSON object with a readable message, whatever was asked."""
     for case in CASES:
-        if (needs_runs(case) and not HAS_RUNS) or case.path == "/metrics":
+        if case.path == "/metrics":
             continue
         said = api.ask(case.method, case.path, case.body)
         assert isinstance(said.body["message"], str), case

@@ -201,7 +201,6 @@ class _CopiedScopes:
     views: dict[str, ScopeView] = field(default_factory=dict)
     leaves: list[Leaf] = field(default_factory=list)
     changed: bool = False
-    _orders: dict[str, list[Place]] = field(default_factory=dict)
 
     def place(self, old: Place, *, lines: int) -> Place:
         """The same place in the new run; `lines` more are live there."""

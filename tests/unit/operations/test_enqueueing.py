@@ -1,0 +1,65 @@
+"""Whatever is on disk is started, whether or not its caller is still there (SPEC 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.engines import an_engine
+from ductile.core.jobs import SubmittedBy
+from ductile.operations import jobs, runs
+from ductile.operations.desk import Desk
+from ductile.operations.intake import Door
+from ductile.telemetry.signals import Signal
+
+DOOR = Door(submitted_by=SubmittedBy.API, detail="somebody")
+
+
+class Committed:
+    """A store whose caller can be taken away between the commit and its answer."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.there = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)
+
+    async def enqueue(self, submission: Any) -> Any:
+        answers = await self._store.enqueue(submission)
+        self.there.set()
+        await self.go_on.wait()
+        return answers
+
+
+async def by_name(desk: Desk) -> object:
+    return await jobs.submit(desk, DOOR, {"plugin": "echo", "command": "poll"})
+
+
+async def by_trigger(desk: Desk) -> object:
+    return await runs.trigger(desk, DOOR, {"plugin": "echo", "command": "poll"})
+
+
+async def by_event(desk: Desk) -> object:
+    return await runs.publish_event(desk, DOOR, {"type": "it.happened", "payload": {}})
+
+
+@pytest.mark.parametrize("door", [by_name, by_trigger, by_event])
+async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(tmp_path: Path, door: Any) -> None:
+    """Nothing polls: a job that nobody was told of would lie in the queue until something else comes."""
+    routes = "routes: [{from: api, event_type: it.happened, to: echo.poll}]\n"
+    async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:
+        await bench.started()
+        store = Committed(bench.store)
+        caller = asyncio.create_task(door(replace(bench.desk, store=store)))
+        await store.there.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        store.go_on.set()
+        assert (await bench.until(Signal.JOB_SUCCEEDED)).plugin == "echo"
