@@ -20,6 +20,7 @@ from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
 from ductile.operations.configuration import open_configuration
+from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.values import Submission
@@ -54,8 +55,27 @@ def measure(directory: Path, rounds: int) -> list[Line]:
 
 
 def bare_rate(loop: Path, entrypoint: Path, jobs: int) -> float:
-    command = [str(loop), str(entrypoint), str(jobs), str(AT_ONCE)]
+    command = [str(loop), str(entrypoint), str(jobs), str(AT_ONCE), a_request()]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def a_request() -> str:
+    """What a plugin is sent for `a_job`, byte for byte as long: a shell reads it byte by byte."""
+    job, now = a_job("sh"), datetime.now(UTC)
+    payload = dict(job.payload or {})
+    event = RequestEvent(type="api.trigger", payload=payload, source="api", timestamp=now, event_id=job.id)
+    request = PluginRequest(
+        job_id=job.id,
+        command=job.command,
+        instance=job.plugin,
+        config={},
+        state={},
+        context={"ductile_plugin": job.plugin},
+        deadline_at=now,
+        payload=payload,
+        event=event,
+    )
+    return encode_request(request).decode()
 
 
 def xargs_rate(entrypoint: Path, jobs: int) -> float:

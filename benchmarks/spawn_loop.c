@@ -1,7 +1,7 @@
-/* The bare machine: start a program so many times, so many at once, write a request to its stdin, read its
+/* The bare machine: start a program so many times, so many at once, write REQUEST to its stdin, read its
  * stdout and stderr to their end, reap it. Nothing is kept, decided or made durable. Prints jobs per second.
  *
- *   spawn_loop PROGRAM JOBS AT_ONCE
+ *   spawn_loop PROGRAM JOBS AT_ONCE REQUEST
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,8 @@ extern char **environ;
 
 struct job { pid_t pid; int out, err; };
 
-static char request[600];
+static const char *request;
+static size_t request_size;
 
 static void check(int failed, const char *what) {
     if (failed) { perror(what); exit(1); }
@@ -42,7 +43,7 @@ static void start(struct job *job, const char *program) {
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     close(in[0]); close(out[1]); close(err[1]);
-    if (write(in[1], request, sizeof request) < 0) check(errno != EPIPE, "write");
+    if (write(in[1], request, request_size) < 0) check(errno != EPIPE, "write");
     close(in[1]);
     job->out = out[0];
     job->err = err[0];
@@ -55,12 +56,12 @@ static void drain(int *fd) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return 2;
+    if (argc != 5) return 2;
     int jobs = atoi(argv[2]), at_once = atoi(argv[3]), started = 0, done = 0;
     struct job *running = calloc(at_once, sizeof *running);
     struct pollfd *polled = calloc(2 * at_once, sizeof *polled);
-    memset(request, ' ', sizeof request);
-    memcpy(request, "{\"command\": \"handle\"}", 21);
+    request = argv[4];
+    request_size = strlen(request);
     signal(SIGPIPE, SIG_IGN);
     struct timespec began, ended;
     clock_gettime(CLOCK_MONOTONIC, &began);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
@@ -18,6 +17,7 @@ from ductile.core.breaker import (
     after_job,
     reason_for,
 )
+from ductile.value import replace
 
 verdicts = st.sampled_from(Verdict)
 policies = st.builds(BreakerPolicy, threshold=st.integers(1, 6))

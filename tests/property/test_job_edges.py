@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -13,6 +12,7 @@ from ductile.core.jobs import EDGES, TERMINAL, Job, JobStatus, Reason, Transitio
 from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
 from ductile.core.settle import settle
 from ductile.core.settlement import SettleView
+from ductile.value import replace
 
 HAPPENINGS: dict[str, Outcome] = {
     "ok": ok(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from ductile.core.schedule_causes import (
     ScheduleFacts,
     decide_cause,
 )
+from ductile.value import replace
 
 WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.OVER, ScheduleCause.ON_TIME}
 STANDING = {

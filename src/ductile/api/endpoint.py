@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from ductile.core.json_values import JsonObject
 from ductile.core.scopes import Right, Subject, scope
+from ductile.value import Value, field
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
@@ -27,24 +27,21 @@ class Kind(StrEnum):
     FLAG = "boolean"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Value):
     name: str
     about: str
     kind: Kind = Kind.TEXT
     schema: JsonObject = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(Value):
     """What answers need besides the desk, and what lives as long as the listener."""
 
     streams: EventStreams
     metrics: Metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Value):
     """A request, read. `token` is the name of the token, None where none is needed."""
 
     desk: Desk
@@ -57,22 +54,19 @@ class Asked:
     admitted: Callable[[], bool] = lambda: True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Value):
     body: JsonObject
     status: int = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Value):
     """An answer that is not one of our objects: another format decides what it looks like."""
 
     content: bytes
     media_type: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(Value):
     """An answer that is sent as it comes. It ends when the caller goes away."""
 
     run: Callable[[ASGISendCallable], Awaitable[None]]
@@ -84,8 +78,7 @@ Handler: TypeAlias = Callable[[Asked], Awaitable[Answer]]
 Need: TypeAlias = "Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(Value):
     """Who may ask: nobody need say who they are, or one of the scopes is needed."""
 
     #: As the reference has it.
@@ -104,8 +97,7 @@ def fixed(subject: Subject, right: Right) -> Access:
     return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Value):
     method: str
     #: With parameters in braces: `/job/{job_id}`.
     path: str

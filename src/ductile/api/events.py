@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from ductile.errors import TooBusyError, UsageError
 from ductile.operations.feed import Follower, LedgerFeed, TooFarBehindError
 from ductile.operations.shown import shown_ledger
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
@@ -32,8 +32,7 @@ _HEADERS = [
 _MOST_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Value):
     """Which entries a reader asked for, and after which."""
 
     after: int | None = None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 from ductile.api.endpoint import Endpoint
 from ductile.errors import MethodNotAllowedError, NotFoundError
+from ductile.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Value, kw_only=False):
     """A path with its parameters; those endpoints that differ only in their method share one."""
 
     segments: tuple[str, ...]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ductile.config.compile_conditions import compile_condition
@@ -26,6 +25,7 @@ from ductile.core.pipelines import (
 )
 from ductile.core.retry import RetryPolicy
 from ductile.core.templates import compile_template
+from ductile.value import replace
 
 if TYPE_CHECKING:
     from ductile.config.model import Config

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from zoneinfo import ZoneInfo
+
+from ductile.value import Value
 
 CRON_ALIASES = {
     "@hourly": "0 * * * *",
@@ -38,8 +39,7 @@ def parse_cron(text: str) -> str:
     return " ".join(expression.split())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronTable:
+class CronTable(Value):
     """A parsed expression in its time zone: what the core asks for the next time (SPEC 5.3).
 
     An expression that names hours goes by the clock on the wall: a time that does not exist runs once,

@@ -11,7 +11,6 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
 from ductile.config.sources import load_sources
 from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, parse_yaml, to_plain
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _PART = re.compile(r"(?:^|\.)(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]{1,6})\]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Value):
     """What a key says, fit to be shown, and where; `place` is None when it is the default."""
 
     key: str
@@ -49,16 +48,15 @@ class Setting:
     place: Place | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class Edit(Value, hides=("before", "after", "loaded")):
     """A change to one file that leaves the configuration good. The diff shows no secrets."""
 
     key: str
     path: Path
-    before: bytes = field(repr=False)
-    after: bytes = field(repr=False)
+    before: bytes
+    after: bytes
     diff: str
-    loaded: LoadedConfig = field(repr=False)
+    loaded: LoadedConfig
 
 
 def parse_key(text: str) -> KeyPath:

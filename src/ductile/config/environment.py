@@ -7,7 +7,6 @@ value has to come out as it went in. Messages name lines and variables, never va
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
 from ductile.errors import Problem
 from ductile.protocol.yaml12 import ListNode, MapNode, ScalarNode
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,16 +28,14 @@ _SINGLE_QUOTED = re.compile(r"'([^']*)'\s*(?:#.*)?", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentFile:
+class EnvironmentFile(Value, hides=("data",)):
     path: Path
-    data: bytes = field(repr=False)
+    data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentFiles:
+class EnvironmentFiles(Value, hides=("variables",)):
     files: tuple[EnvironmentFile, ...]
-    variables: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str]
     problems: tuple[Problem, ...]
     links: tuple[Path, ...]
 

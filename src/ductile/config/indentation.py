@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ductile.protocol.yaml12 import ListNode, MapNode
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ductile.protocol.yaml12 import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indentation:
+class Indentation(Value):
     """Columns from a key to the keys below it, and from a key to the dashes below it."""
 
     keys: int = 2

@@ -6,9 +6,10 @@ needs its result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from ductile.value import Value, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from ductile.protocol.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledPlugin:
+class InstalledPlugin(Value):
     """A plugin that may be run: its manifest is valid and its files passed the trust checks.
 
     `directory` and `entrypoint` are absolute; `fingerprint` is over manifest and entrypoint bytes.
@@ -34,8 +34,7 @@ class InstalledPlugin:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedPlugin:
+class RefusedPlugin(Value):
     """A plugin that is there and must not be run; `reason` is for people, `code` for programs."""
 
     name: str
@@ -45,8 +44,7 @@ class RefusedPlugin:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class Discovery(Value):
     installed: Mapping[str, InstalledPlugin] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[str, RefusedPlugin] = field(default_factory=lambda: MappingProxyType({}))
     warnings: tuple[Problem, ...] = ()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from ductile.config.files import write_atomically
 from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode, parse_yaml
+from ductile.value import Value, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +40,7 @@ class Fault(StrEnum):
     UNSEALED = "unsealed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedFile:
+class SealedFile(Value):
     """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
 
     `pending` is the hash of an authorised change that is being written: until it is done, both are good.
@@ -53,8 +52,7 @@ class SealedFile:
     pending: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checksums:
+class Checksums(Value):
     """What was sealed. `plugins` maps the name of an installed plugin to its fingerprint."""
 
     files: Mapping[str, SealedFile] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,8 +60,7 @@ class Checksums:
     strict: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Value):
     """A difference between what was sealed and what is there; for a plugin `name` begins `plugin `."""
 
     name: str

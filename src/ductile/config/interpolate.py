@@ -7,11 +7,12 @@ never what the document means. Keys are not interpolated.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ductile.config.keypath import KeyPath, problem_at
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode
+from ductile.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

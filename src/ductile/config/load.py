@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ from ductile.config.sources import Sources, load_sources
 from ductile.config.zones import system_zone
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,16 +58,14 @@ class Seal(Enum):
     IGNORE = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Value):
     """What defaults depend on."""
 
     processors: int
     timezone: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedConfig:
+class LoadedConfig(Value, hides=("tree",)):
     """A configuration that was found good, with all that was read to get it."""
 
     path: Path
@@ -78,7 +76,7 @@ class LoadedConfig:
     seal: Seal
     checksums: Checksums | None
     warnings: tuple[Problem, ...]
-    tree: MapNode = field(repr=False)
+    tree: MapNode
 
     @property
     def directory(self) -> Path:

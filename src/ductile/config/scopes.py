@@ -6,7 +6,6 @@ Read here, once, with their hash checked against the token's `scopes_hash`; the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ductile.config.check_access import check_scopes
 from ductile.config.integrity import hash_bytes
 from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 _HEX_DIGITS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeFile:
+class ScopeFile(Value, hides=("data",)):
     """The scopes of the token called `token`."""
 
     token: str
     path: Path
-    data: bytes = field(repr=False)
+    data: bytes
     scopes: tuple[str, ...]
 
 

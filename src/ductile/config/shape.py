@@ -5,7 +5,6 @@ Owns the one translation from the annotated structs of the model; no one else lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,54 +12,48 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import NODEFAULT, inspect
 
 from ductile.config.kinds import Kind, Section
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class Leaf(Value):
     """A single value. `at_least` bounds a number, and a duration or size to be more than nothing."""
 
     kind: Kind
     at_least: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Value):
     """One of a few words. `enum` is the type they become, or None if they stay text."""
 
     words: tuple[str, ...]
     enum: type[Enum] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOf:
+class ListOf(Value):
     item: Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapOf:
+class MapOf(Value):
     value: Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionOf:
+class SectionOf(Value):
     """A struct of the model; its keys are asked for with `keys_of`, since sections may nest for ever."""
 
     section: type[Section]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf:
+class OneOf(Value):
     alternatives: tuple[Shape, ...]
 
 
 Shape: TypeAlias = Leaf | Choice | ListOf | MapOf | SectionOf | OneOf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Value):
     """One setting: `name` as it is written in YAML, `attribute` as it is called in the struct."""
 
     name: str

@@ -7,7 +7,6 @@ reference. A snapshot never changes; a reload makes another one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,6 +23,7 @@ from ductile.core.routing import Route
 from ductile.core.rules import Rules
 from ductile.core.schedule import ScheduleRule
 from ductile.errors import Problem
+from ductile.value import Value
 
 #: How long a command may run where nobody says otherwise (SPEC 3.4).
 COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
@@ -35,8 +35,7 @@ COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
 OTHER_TIMEOUT = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Value):
     """What is run, and by which rule the core decides when."""
 
     id: str
@@ -45,8 +44,7 @@ class Schedule:
     payload: Guarded[JsonValue] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Value):
     """Why a configured plugin cannot run; jobs for it fail with `plugin_unavailable`."""
 
     code: str
@@ -54,8 +52,7 @@ class Refusal:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginInstance:
+class PluginInstance(Value):
     """A plugin under its configured name. `installed` is None exactly when it was not found good."""
 
     name: str
@@ -90,21 +87,18 @@ class PluginInstance:
         return self.timeout or COMMAND_TIMEOUTS.get(command, OTHER_TIMEOUT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteLocation:
+class SqliteLocation(Value):
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresLocation:
+class PostgresLocation(Value):
     url: Secret
 
 
 StateLocation: TypeAlias = SqliteLocation | PostgresLocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessToken:
+class AccessToken(Value):
     """A token that opens the API. The scopes are as written; what they imply is decided at the door."""
 
     name: str
@@ -112,27 +106,23 @@ class AccessToken:
     scopes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToPlugin:
+class ToPlugin(Value):
     plugin: str
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToPipeline:
+class ToPipeline(Value):
     pipeline: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToEvent:
+class ToEvent(Value):
     event_type: str
 
 
 WebhookTarget: TypeAlias = ToPlugin | ToPipeline | ToEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookEndpoint:
+class WebhookEndpoint(Value):
     """`signature_header` is None where the preset decides."""
 
     name: str
@@ -145,8 +135,7 @@ class WebhookEndpoint:
     preset: WebhookPreset | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Value, hides=("shown",)):
     directory: Path
     service: ServiceSettings
     timezone: str
@@ -169,7 +158,7 @@ class Snapshot:
     fingerprint: str
     warnings: tuple[Problem, ...]
     #: The merged configuration as it was written, without secrets: what may be stored and shown.
-    shown: JsonValue = field(repr=False)
+    shown: JsonValue
 
     @property
     def refused(self) -> tuple[PluginInstance, ...]:

@@ -18,26 +18,25 @@ from ductile.config.locate import is_url
 from ductile.config.merge import is_empty, merge_maps
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, ScalarNode, parse_yaml
+from ductile.value import Value
 
 _SUFFIXES = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class SourceFile(Value, hides=("data", "tree")):
     """A configuration file as it was read. The bytes stay out of `repr`: they may hold secrets."""
 
     path: Path
-    data: bytes = field(repr=False)
-    tree: MapNode = field(repr=False)
+    data: bytes
+    tree: MapNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(Value, hides=("root",)):
     """All files in the order of loading, their merged tree, and the symbolic links on the way."""
 
     directory: Path
     files: tuple[SourceFile, ...]
-    root: MapNode = field(repr=False)
+    root: MapNode
     links: tuple[Path, ...] = ()
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Protocol
 
 from ductile.core.occurrences import SkipReason, forbidden
 from ductile.core.schedule import CLOCK_SLACK, Every, ScheduleRule, Slot, place, slots_from, step
+from ductile.value import Value
 
 #: The reason under which a run that a person asked for stands in the history.
 RUN_NOW = "run_now"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upcoming:
+class Upcoming(Value):
     """An occurrence to come. Only the first one's jitter is drawn; `skip` is known from its hours alone."""
 
     nominal_at: datetime
@@ -58,8 +57,7 @@ class Accounted(Protocol):
     def job_id(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Value):
     """A stretch in which at least one occurrence is unaccounted for, or accounted for more than once."""
 
     from_at: datetime

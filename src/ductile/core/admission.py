@@ -7,14 +7,13 @@ may not start at all carry a `Hold` and are no heads, so a decision looks at plu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from ductile.core.jobs import Hold
+from ductile.value import Value, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
+class Caps(Value):
     """How many jobs may run at once: in all, and of each plugin."""
 
     workers: int

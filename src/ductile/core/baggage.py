@@ -7,11 +7,11 @@ can rely on it whoever wrote the steps between.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ductile.core.equality import same
 from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.references import CARRIED, MISSING, Fault, Scope, fault_in_path, find
+from ductile.value import Value
 
 MAX_BAGGAGE_BYTES = 1024 * 1024
 #: What the core itself puts into the context (SPEC 3.3).
@@ -28,8 +28,7 @@ class BaggageError(ValueError):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Value):
     """Keep what is at `source` under `target`; if `spread`, an object key by key."""
 
     target: tuple[str, ...]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from ductile.value import Value, replace
 
 
 class BreakerState(StrEnum):
@@ -29,14 +30,12 @@ class Verdict(StrEnum):
     NONE = "none"  # cancelled, purged, removed: nothing was learnt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerPolicy:
+class BreakerPolicy(Value):
     threshold: int = 3
     reset_after: timedelta = timedelta(minutes=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
+class Breaker(Value):
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     opened_at: datetime | None = None

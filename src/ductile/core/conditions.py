@@ -7,7 +7,6 @@ what was compared only a masked and shortened quotation is kept: a verdict can b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.patterns import PatternError
 from ductile.core.references import MISSING, Scope, find
 from ductile.core.shown_values import MASK, quote
+from ductile.value import Value
 
 _OPERATORS = frozenset(Operator)
 #: So many comparisons an explanation tells; a condition that lists more is told in full by its verdict.
@@ -26,8 +26,7 @@ class ConditionError(ValueError):
     """The condition could not be judged; the step that has it fails."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Value):
     """`value` is what the path's value is compared with; for `exists`, whether it is to exist."""
 
     path: str
@@ -35,26 +34,22 @@ class Comparison:
     value: JsonValue = True
 
 
-@dataclass(frozen=True, slots=True)
-class AllOf:
+class AllOf(Value, kw_only=False):
     parts: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(Value, kw_only=False):
     parts: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Value, kw_only=False):
     part: Condition
 
 
 Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Value):
     """One comparison that was looked at. `found` is None where the path led nowhere."""
 
     path: str
@@ -64,8 +59,7 @@ class Seen:
     held: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Value):
     """`because` has the comparisons that decided, `looked_at` all up to there, in order of evaluation."""
 
     holds: bool

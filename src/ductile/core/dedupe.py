@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from ductile.value import Value
 
 
 class KeyDoor(StrEnum):
@@ -16,8 +17,7 @@ class KeyDoor(StrEnum):
     DELIVERY = "delivery"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Value):
     """A job with the same plugin, command and key."""
 
     job_id: str

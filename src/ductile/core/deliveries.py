@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from random import Random
 
 from ductile.core.retry import RetryPolicy, plan_delay
+from ductile.value import Value
 
 #: No wait is longer, whatever the receiver asks for: a delivery that nobody expects any more is worth little.
 LONGEST_WAIT = timedelta(hours=1)
@@ -16,8 +16,7 @@ _MOST_DIGITS = 9
 _ACCEPTED = range(200, 300)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Value):
     """What came of sending once: the receiver's status, or why there is none."""
 
     http_status: int | None = None

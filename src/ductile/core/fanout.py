@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 
@@ -19,10 +18,10 @@ from ductile.core.references import Scope
 from ductile.core.routing import Route
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
+from ductile.value import Value, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class Sender(Value):
     """Whose event it is, as far as that is handed down to what the event starts."""
 
     submitted_by: SubmittedBy
@@ -40,8 +39,7 @@ class Sender:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fanout:
+class Fanout(Value):
     jobs: tuple[NewJob, ...] = ()
     runs: tuple[NewRun, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
@@ -50,8 +48,7 @@ class Fanout:
 NOBODY = Fanout()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(Value):
     """An event on its way out, with its number among those of its producer."""
 
     event: NewEvent

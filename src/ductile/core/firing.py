@@ -6,16 +6,15 @@ it is read and decided under the lock that the answer is written with, as `settl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
 from ductile.core.occurrences import SkipReason
 from ductile.core.schedule import IfRunning
+from ductile.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConditions:
+class RunConditions(Value):
     """What a run of a schedule has to respect."""
 
     if_running: IfRunning
@@ -25,8 +24,7 @@ class RunConditions:
     breaker: BreakerPolicy | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FireView:
+class FireView(Value):
     """What surrounds a schedule at this instant."""
 
     #: The latest run of the schedule is queued or running.
@@ -36,8 +34,7 @@ class FireView:
     breaker: Breaker | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Value):
     #: It is the one job that a breaker lets through to try.
     probe: bool
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -15,10 +14,10 @@ from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN, Hook
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
+from ductile.value import Value, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnding:
+class JobEnding(Value):
     """How a job ended, as far as a hook tells it."""
 
     status: JobStatus

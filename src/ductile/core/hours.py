@@ -6,16 +6,16 @@ wrong twice a year.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
+
+from ductile.value import Value
 
 _DAY = timedelta(days=1)
 _MINUTE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayHours:
+class DayHours(Value):
     """From `start` up to and without `end`; an end that is not later lies on the next day."""
 
     start: time

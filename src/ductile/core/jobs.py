@@ -6,11 +6,11 @@ API's enumerations repeat it and are tested against it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.value import Value
 
 
 class JobStatus(StrEnum):
@@ -147,8 +147,7 @@ RESTING_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(Value):
     """One edge that was taken, and why."""
 
     from_status: JobStatus | None
@@ -160,8 +159,7 @@ class Transition:
             raise ValueError(f"a job cannot go from {self.from_status} to {self.to_status}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Value):
     """What makes a child job the same child: which execution produced it, from which event, for whom."""
 
     job_id: str
@@ -170,16 +168,14 @@ class Origin:
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Callback:
+class Callback(Value):
     """Where a job's state is pushed to, and what is told with it (SPEC 9.3)."""
 
     url: str
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
+class NewJob(Value):
     """A job that is to be put on the queue."""
 
     id: str
@@ -205,8 +201,7 @@ class NewJob:
     after_job_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Value):
     """A job as it stands in the store."""
 
     id: str

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ductile.core.jobs import Job
 from ductile.core.json_values import JsonObject, encoded_size
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.rules import Rules
+from ductile.value import Value
 
 MAX_STATE_BYTES = 1024 * 1024
 #: Commands the core runs for itself: their events are not routed and their state is not kept (SPEC 3.5).
 CORE_COMMANDS = frozenset({"health", "init"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactEntry:
+class FactEntry(Value):
     fact_type: str
     body: JsonObject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Value):
     state: JsonObject | None = None
     fact: FactEntry | None = None
     #: The size of what was to be kept, if that is more than may be.

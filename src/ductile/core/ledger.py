@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ductile.core.json_values import JsonObject
+from ductile.value import Value, field
 
 
 class LedgerKind(StrEnum):
@@ -49,8 +49,7 @@ LEDGER_KINDS: dict[LedgerKind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(Value):
     kind: LedgerKind
     job_id: str | None = None
     run_id: str | None = None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ductile.core.json_values import JsonObject
+from ductile.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
+class NewEvent(Value):
     """An event, stored once for all the jobs it starts."""
 
     id: str
@@ -20,8 +19,7 @@ class NewEvent:
     dedupe_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewContext:
+class NewContext(Value):
     """A link in the chain of baggage; `baggage` is everything claimed up to here."""
 
     id: str

@@ -7,7 +7,6 @@ a planned run may really start depends on rows that change; the store asks `firi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import groupby, islice, pairwise
@@ -16,6 +15,7 @@ from typing import TypeAlias
 
 from ductile.core.hours import is_within, next_opening, weekday_of
 from ductile.core.schedule import After, CatchUp, Every, ScheduleRule, Slot, place, slot_at, slots_from
+from ductile.value import Value
 
 #: The most runs that are made up for at once (SPEC 5.5).
 MOST_CAUGHT_UP = 100
@@ -56,8 +56,7 @@ SKIP_REASONS: dict[SkipReason, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class Skip(Value):
     """One or several adjacent occurrences that do not run, for one reason."""
 
     nominal_at: datetime
@@ -66,8 +65,7 @@ class Skip:
     reason: SkipReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Value):
     """An occurrence that is to run now; `due_at` was its start."""
 
     nominal_at: datetime
@@ -77,8 +75,7 @@ class Run:
 Item: TypeAlias = Skip | Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Value):
     """What a due schedule comes to: an item for every due occurrence, in order, and where it stands then."""
 
     items: tuple[Item, ...]
@@ -91,8 +88,7 @@ class Plan:
         return tuple(item for item in self.items if isinstance(item, Run))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Due:
+class _Due(Value):
     nominal_at: datetime
     start_at: datetime
 

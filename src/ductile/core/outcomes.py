@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
 
 from ductile.core.jobs import Reason
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.value import Value, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
+class Emitted(Value):
     """An event as the plugin emitted it."""
 
     type: str
@@ -19,8 +18,7 @@ class Emitted:
     dedupe_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(Value):
     """A valid answer of a plugin, decoded."""
 
     ok: bool
@@ -32,8 +30,7 @@ class Response:
     artifacts: tuple[JsonValue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Value):
     """What one execution left behind, kept verbatim in the log whatever it means."""
 
     stdout: str | None = None
@@ -46,16 +43,14 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class Completed(Value):
     """The plugin answered ok."""
 
     response: Response
     evidence: Evidence = NO_EVIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Value):
     """The plugin answered with an error, broke the protocol, exited badly or never started."""
 
     reason: Reason
@@ -64,30 +59,26 @@ class Failed:
     evidence: Evidence = NO_EVIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOut:
+class TimedOut(Value):
     """The plugin was still running at its deadline."""
 
     error: str
     evidence: Evidence = NO_EVIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class Interrupted(Value):
     """The daemon stopped before the plugin had answered; costs no attempt."""
 
     evidence: Evidence = NO_EVIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphaned:
+class Orphaned(Value):
     """The daemon had died while the job ran; found at the next start."""
 
     evidence: Evidence = NO_EVIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Value):
     """Somebody or something ended it before its time: cancelled, plugin removed, purged."""
 
     reason: Reason
@@ -99,8 +90,7 @@ class Ended:
             raise ValueError(f"{self.reason} does not end a job before its time")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotMade:
+class NotMade(Value):
     """A queued step whose template, baggage or condition could not be evaluated; it never ran."""
 
     reason: Reason
@@ -108,8 +98,7 @@ class NotMade:
     evidence: Evidence = field(default=NO_EVIDENCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded:
+class RunEnded(Value):
     """No line of a pipeline run is live any more. `result` and `evidence` are those of its last step."""
 
     reason: Reason

@@ -7,13 +7,13 @@ pipeline, as text or as a picture, starts from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ductile.core.comparisons import Operator
 from ductile.core.conditions import AllOf, AnyOf, Comparison, Condition, Not
 from ductile.core.pipelines import Block, Graph, Join, Node, Split, Use
 from ductile.core.shown_values import MASK, quote
+from ductile.value import Value
 
 #: A condition that is longer is cut; the whole of it is in the configuration.
 LONGEST_CONDITION = 60
@@ -27,8 +27,7 @@ class Inside(StrEnum):
     EVENT = "event"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Value):
     """Steps inside a step, one after the other. `name` is the branch's id or the event's type."""
 
     kind: Inside
@@ -36,8 +35,7 @@ class Part:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Value):
     node: Node
     #: Its `if` in short.
     condition: str | None = None

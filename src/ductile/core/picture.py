@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from ductile.core.outline import Item, Part
 from ductile.core.pipelines import Block, Split
+from ductile.value import Value
 
 _CHARACTER = 7.4  # a character of the 12 px monospaced font, a little generous
 _LINE = 17
@@ -131,8 +131,7 @@ class _Stack(_Box):
         return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(Value, kw_only=False):
     name: str
     box: _Box
 

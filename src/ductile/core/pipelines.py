@@ -7,7 +7,6 @@ in the store, whatever becomes of the configuration meanwhile (ENGINE 2).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import TypeAlias
@@ -17,6 +16,7 @@ from ductile.core.conditions import Condition
 from ductile.core.json_values import JsonValue
 from ductile.core.retry import RetryPolicy
 from ductile.core.templates import Template
+from ductile.value import Value, field
 
 #: The plugin name of pipeline runs: jobs without a process of their own (SPEC 7.2).
 RUN_PLUGIN = "pipeline"
@@ -39,19 +39,17 @@ class Join(StrEnum):
     ALWAYS = "always"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class With:
+class With(Value, hides=("written", "template")):
     """What makes a step's payload: as it was written, which is how it is stored, and compiled.
 
     It may hold a secret that a variable put there, so it is not shown.
     """
 
-    written: JsonValue = field(repr=False)
-    template: Template = field(repr=False)
+    written: JsonValue
+    template: Template
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Value):
     """Runs a plugin's command."""
 
     path: str
@@ -70,8 +68,7 @@ class Use:
     on_events: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Value):
     """A sequence of its own: `steps`, or the steps of a called pipeline."""
 
     path: str
@@ -83,14 +80,12 @@ class Block:
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Value):
     id: str
     first: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Value):
     """Runs its branches side by side; `next` runs once, after all of them."""
 
     path: str
@@ -104,8 +99,7 @@ class Split:
 Node: TypeAlias = Use | Block | Split
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Value):
     pipeline: str
     first: str
     nodes: Mapping[str, Node]
@@ -117,8 +111,7 @@ class Graph:
         return node if isinstance(node, Use) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(Value):
     """A pipeline of the configuration in force: when it starts, and the graph that a new run follows."""
 
     name: str
@@ -130,8 +123,7 @@ class Pipeline:
     notify_on_complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineTable:
+class PipelineTable(Value, kw_only=False):
     """Pipelines by what starts them. Built once at load, so that a lookup costs nothing at settle."""
 
     by_name: Mapping[str, Pipeline] = field(default_factory=dict)

@@ -7,11 +7,11 @@ a dot cannot be reached; its parent can.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, Literal, TypeAlias
 
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.value import Value, field
 
 Where: TypeAlias = tuple[str | int, ...]
 #: No list is longer, and Python refuses to read numbers that are much longer.
@@ -38,8 +38,7 @@ MISSING: Final = _Missing.MISSING
 Missing: TypeAlias = Literal[_Missing.MISSING]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Value):
     """One snapshot of what a step sees when it is created. `event` has a `type` and a `source`."""
 
     payload: JsonObject = field(default_factory=dict)
@@ -48,8 +47,7 @@ class Scope:
     event: JsonObject = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Value):
     """Something wrong in what was written; `where` leads to it. Only `found` quotes what was written."""
 
     where: Where

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
+
+from ductile.value import Value
 
 #: Past this many doublings every base has long met its cap; the bound keeps the arithmetic finite.
 _MOST_DOUBLINGS = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Value):
     max_attempts: int = 4
     backoff_base: timedelta = timedelta(seconds=30)
     backoff_max: timedelta = timedelta(hours=1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from ductile.value import Value, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Value):
     source: str
     event_type: str
     plugin: str
@@ -19,8 +19,7 @@ class Route:
         return f"{self.plugin}.{self.command}"
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTable:
+class RouteTable(Value, kw_only=False):
     """Routes by (source, event type). Built once at load, so that a lookup costs nothing at settle."""
 
     _by_event: Mapping[tuple[str, str], tuple[Route, ...]] = field(default_factory=dict)

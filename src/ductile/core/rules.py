@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ductile.core.breaker import BreakerPolicy
@@ -12,10 +11,10 @@ from ductile.core.pipelines import PipelineTable
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import RouteTable
 from ductile.core.schedule import ScheduleRule
+from ductile.value import Value, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactRule:
+class FactRule(Value):
     """State updates of this command are kept as facts of this type (SPEC 3.6)."""
 
     command: str
@@ -24,8 +23,7 @@ class FactRule:
     mirror: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginRules:
+class PluginRules(Value, hides=("config",)):
     """What the core needs to know of one configured plugin instance."""
 
     retry: RetryPolicy = RetryPolicy()
@@ -39,7 +37,7 @@ class PluginRules:
     #: Whether pipelines with `on-hook` are told of the end of its root jobs.
     notify_on_complete: bool = False
     #: What conditions see as `config`. It may hold secrets, so it is never shown.
-    config: JsonObject = field(default_factory=dict, repr=False)
+    config: JsonObject = field(default_factory=dict)
 
     def fact_rule(self, command: str) -> FactRule | None:
         return next((rule for rule in self.facts if rule.command == command), None)
@@ -48,8 +46,7 @@ class PluginRules:
 DEFAULT_PLUGIN_RULES = PluginRules()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Value):
     plugins: Mapping[str, PluginRules] = field(default_factory=dict)
     routes: RouteTable = RouteTable()
     pipelines: PipelineTable = field(default_factory=PipelineTable)

@@ -6,7 +6,6 @@ each branch; a scope at which no line is live any more is joined, or breaks (ENG
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -16,6 +15,7 @@ from ductile.core.ledger import LedgerEntry
 from ductile.core.lineage import NewContext, NewEvent
 from ductile.core.outcomes import NotMade
 from ductile.core.pipelines import Graph
+from ductile.value import Value
 
 #: A run has no more steps than this; what would start more fails and says so.
 MAX_RUN_JOBS = 10_000
@@ -33,8 +33,7 @@ class ScopeState(StrEnum):
     BROKEN = "broken"  # a branch failed, and the line that had entered the split failed with it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Value):
     """Where in a run a line is: in which scope and branch, and its place among the lines there."""
 
     scope_id: str
@@ -43,8 +42,7 @@ class Place:
     order: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Value):
     """The run itself, or one entry into a split."""
 
     id: str
@@ -60,8 +58,7 @@ class Scope:
     state: ScopeState = ScopeState.OPEN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class Leaf(Value):
     """Where a line ended. `job_id` is the last job that ran on it."""
 
     place: Place
@@ -73,8 +70,7 @@ class Leaf:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchEnd:
+class BranchEnd(Value):
     """A leaf as its join is told of it."""
 
     branch: int
@@ -85,8 +81,7 @@ class BranchEnd:
     job_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeView:
+class ScopeView(Value):
     """A scope as it stands; its ends and its baggage only where this settlement can close it."""
 
     scope: Scope
@@ -94,8 +89,7 @@ class ScopeView:
     baggage: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Value):
     """What stays the same while a run lasts."""
 
     id: str
@@ -106,8 +100,7 @@ class RunFacts:
     after_job_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class RunView(Value):
     """A run around one of its steps, read in the transaction that ends the step."""
 
     facts: RunFacts
@@ -119,8 +112,7 @@ class RunView:
     scopes: tuple[ScopeView, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(Value):
     """A run that is to begin; `job` stands for it on the queue, and `event` is what it begins with."""
 
     job: NewJob
@@ -132,8 +124,7 @@ class NewRun:
     deadline_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStep:
+class NewStep(Value):
     """A step to enqueue; one with a fault is recorded and ends at once."""
 
     job: NewJob
@@ -141,8 +132,7 @@ class NewStep:
     fault: NotMade | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Value):
     """How far a run got by one event or one end; written in the transaction that decided it."""
 
     steps: tuple[NewStep, ...] = ()
@@ -158,8 +148,7 @@ class Progress:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+class RunEnd(Value):
     """One end of a run that is over. It counts unless its line went on from a join."""
 
     status: LeafStatus
@@ -169,8 +158,7 @@ class RunEnd:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Value):
     """A line that sets out from a step: the first one of a run, or one that a run is taken up from again."""
 
     path: str

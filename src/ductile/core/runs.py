@@ -7,7 +7,6 @@ followed until it waits for a job or has ended, so that nothing of a run is ever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 
@@ -31,13 +30,13 @@ from ductile.core.run_values import (
     Start,
 )
 from ductile.core.walk import CANCELLED, Line, Walk
+from ductile.value import Value, replace
 
 #: The event that stands for a step which emitted none, so that the chain goes on (SPEC 7.2).
 STEP_SUCCEEDED = "ductile.step.succeeded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emission:
+class Emission(Value):
     """One event of a step that succeeded, as it travels on."""
 
     event: NewEvent

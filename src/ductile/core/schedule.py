@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from calendar import monthrange
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -26,6 +25,7 @@ from ductile.core.hours import (
     span_around,
     weekday_of,
 )
+from ductile.value import Value
 
 #: Clocks that differ by less than this have not been set.
 CLOCK_SLACK = timedelta(seconds=1)
@@ -60,31 +60,26 @@ class CronTimes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
+class Every(Value):
     interval: Interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
+class Cron(Value):
     times: CronTimes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class At:
+class At(Value):
     instant: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class After:
+class After(Value):
     delay: timedelta
 
 
 Trigger: TypeAlias = Every | Cron | At | After
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRule:
+class ScheduleRule(Value):
     """Everything that decides when one schedule runs."""
 
     trigger: Trigger
@@ -102,8 +97,7 @@ class ScheduleRule:
         return ZoneInfo(self.timezone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Value):
     """An occurrence to come: what it is called, and when it starts."""
 
     nominal_at: datetime

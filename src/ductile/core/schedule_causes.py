@@ -6,12 +6,12 @@ run by resuming its schedule. Whether the next run could start is asked of `firi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from ductile.core.firing import FireView, RunConditions, Start, decide_start
 from ductile.core.occurrences import SkipReason
+from ductile.value import Value
 
 #: Later than this, and nobody looks after the schedule.
 OVERDUE_AFTER = timedelta(minutes=2)
@@ -61,8 +61,7 @@ _OBSTACLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleFacts:
+class ScheduleFacts(Value):
     """What is known of a schedule. Without `conditions` it is not in the configuration."""
 
     now: datetime

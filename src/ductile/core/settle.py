@@ -6,7 +6,6 @@ was read in that transaction. It is the only place that decides what becomes of 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from random import Random
 
@@ -44,6 +43,7 @@ from ductile.core.settlement import (
     Settlement,
     SettleView,
 )
+from ductile.value import replace
 
 MAX_EVENTS = 1000
 

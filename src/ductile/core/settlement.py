@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -14,6 +13,7 @@ from ductile.core.ledger import LedgerEntry
 from ductile.core.outcomes import Evidence
 from ductile.core.run_values import NewRun, Progress, RunView
 from ductile.core.schedule import Slot
+from ductile.value import Value, field
 
 
 class LogStatus(StrEnum):
@@ -28,8 +28,7 @@ class LogStatus(StrEnum):
     SUPERSEDED = "superseded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettleView:
+class SettleView(Value):
     """What surrounds the job at this instant, read under the same lock that the answer is written."""
 
     job: Job
@@ -45,8 +44,7 @@ class SettleView:
     run: RunView | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
+class EventRecord(Value):
     """An emitted event as it is stored: once, however many jobs it starts."""
 
     id: str
@@ -56,8 +54,7 @@ class EventRecord:
     dedupe_key: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
+class LogEntry(Value):
     status: LogStatus
     reason: Reason
     error: str | None
@@ -74,16 +71,14 @@ class CallbackState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallbackEvent:
+class CallbackEvent(Value):
     state: CallbackState
     error: str | None = None
     result: JsonValue = None
     artifacts: tuple[JsonValue, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class Settlement(Value):
     """Everything that follows. The store applies all of it in one transaction, or nothing."""
 
     transitions: tuple[Transition, ...]

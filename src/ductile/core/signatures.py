@@ -12,9 +12,10 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from ductile.value import Value
 
 REPLAY_WINDOW = timedelta(minutes=5)
 STANDARD_PREFIX = "whsec_"
@@ -32,8 +33,7 @@ class SignatureForm(StrEnum):
     STANDARD = "standard"  # `v1,<base64>`, over `<id>.<seconds>.<body>`; Standard Webhooks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureScheme:
+class SignatureScheme(Value):
     """Where a sender's signature is and what it covers. Header names are in lower case."""
 
     form: SignatureForm

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ductile.core.json_values import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
 from ductile.core.references import CARRIED, MISSING, Fault, Scope, Where, fault_in_path, find
+from ductile.value import Value
 
 MAX_FILLED_BYTES = 1024 * 1024
 _TOO_LARGE = f"what `with` makes is larger than {MAX_FILLED_BYTES} bytes"
@@ -30,34 +31,29 @@ class TemplateError(ValueError):
         self.where = where
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Value, kw_only=False):
     """A value that is not a text: it stays as it is."""
 
     value: JsonValue
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Value, kw_only=False):
     """A lone reference: what it refers to keeps its type."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value, kw_only=False):
     """Text with references in it; the result is text."""
 
     parts: tuple[str | Reference, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Value, kw_only=False):
     items: tuple[Template, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Value, kw_only=False):
     """Keys are literal: only values are filled in."""
 
     entries: tuple[tuple[str, Template], ...]

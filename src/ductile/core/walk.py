@@ -6,7 +6,6 @@ Pure, and used by `runs` alone: nothing of a run is ever half done, because nobo
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 
@@ -36,6 +35,7 @@ from ductile.core.run_values import (
     ScopeView,
 )
 from ductile.core.templates import TemplateError, fill
+from ductile.value import Value, replace
 
 #: The event that a line carries on from a split.
 SPLIT_JOINED = "ductile.split.joined"
@@ -45,8 +45,7 @@ CANCELLED = "the run was cancelled"
 MAX_JOINED_BYTES = 10 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Value):
     place: Place
     event: NewEvent
     #: Whether the event is in the store; the ones we make are written only if somebody refers to them.

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 
@@ -42,6 +41,7 @@ from ductile.store.values import (
     MovedJob,
 )
 from ductile.telemetry.signals import Signal, Signals
+from ductile.value import Value, field
 
 _WHY_NOT_NOW = {
     Refused.UNKNOWN_SCHEDULE: "there is no such schedule in force",
@@ -54,8 +54,7 @@ _WHY_NOT_NOW = {
 _ACCOUNTED = frozenset({FiringAnswer.FIRED, FiringAnswer.SKIPPED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class Equipment(Value):
     """Everything the engine does not make itself."""
 
     store: Store

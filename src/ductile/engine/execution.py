@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -25,14 +24,14 @@ from ductile.runner.judgement import Judgement, judge
 from ductile.runner.port import CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
 from ductile.store.port import Store
 from ductile.store.values import Claim, SettleAnswer
+from ductile.value import Value
 
 #: How long a result waits before it is offered again to a store that is full or locked.
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Value):
     """What a plugin's process is made of besides its job."""
 
     environ: Mapping[str, str]

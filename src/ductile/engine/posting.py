@@ -10,7 +10,6 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ductile.core.addresses import fault_in_url, is_forbidden
 from ductile.core.deliveries import Attempt, parse_retry_after
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 _LOOKUPS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class Letter(Value, hides=("url", "body")):
     """What is sent, and under which rules. Its URL may hold a secret."""
 
-    url: str = field(repr=False)
-    body: bytes = field(repr=False)
+    url: str
+    body: bytes
     headers: Mapping[str, str]
     timeout: timedelta
     #: The hosts that may be called; none means any public address.

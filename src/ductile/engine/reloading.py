@@ -5,16 +5,14 @@ The engine reloads by it and a dry run tells by it, so that the two cannot diffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.core.rules import Rules
 from ductile.errors import ConflictError
+from ductile.value import Value, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReloadPlan:
+class ReloadPlan(Value):
     """What follows from switching to another snapshot."""
 
     new: Snapshot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from ductile.core.jobs import Job, JobStatus, Reason, SubmittedBy
@@ -25,6 +24,7 @@ from ductile.store.values import (
     Unsettled,
 )
 from ductile.telemetry.signals import Level, Signal, Signals
+from ductile.value import Value
 
 _REMARKS = {
     Remark.EXIT_IGNORED: "the plugin answered ok and exited with a failure status; the answer counts",
@@ -52,8 +52,7 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followers:
+class Followers(Value):
     """Who goes on when a job was settled. None of them may block."""
 
     retry_expected: Callable[[datetime], None]

@@ -6,7 +6,6 @@ Owns no loop and no clock; `scheduler` calls it with both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import TypeAlias
@@ -29,13 +28,13 @@ from ductile.core.schedule import (
     step,
 )
 from ductile.store.values import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.value import Value, replace
 
 #: The plugin's name and the schedule's id.
 Key: TypeAlias = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(Value):
     """A schedule that is looked after, with what its runs are made of."""
 
     plugin: PluginInstance

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -35,6 +34,7 @@ from ductile.engine.schedule_table import (
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values import Firing, FiringAnswer, FiringReport, ScheduleEntry
+from ductile.value import Value
 
 #: After the clock was set forward, what is late by less than this still runs; the rest was missed.
 GRACE = timedelta(seconds=60)
@@ -50,8 +50,7 @@ class Refused(StrEnum):
     OUTSTANDING_POLLS = "outstanding_polls"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Value):
     job_id: str
 
 

@@ -11,22 +11,21 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from ductile.value import Value
 
 _PROC = Path("/proc")
 STORE_VARIABLE = "DUCTILE_STORE_ID"
 JOB_VARIABLE = "DUCTILE_JOB_ID"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survivor:
+class Survivor(Value):
     pid: int
     job_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Value):
     """What became of the survivors. As long as one is alive its job must not be started again."""
 
     ended: tuple[Survivor, ...]

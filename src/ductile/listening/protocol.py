@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from uvicorn.server import ServerState
 from ductile.errors import DuctileError, HeadersTooLargeError, TooBusyError, UsageError
 from ductile.listening.one_write import OneWrite
 from ductile.listening.rendering import raw_error, send_error
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Value):
     """What one listener takes on. Beyond `connections` callers are told to come back; beyond twice as
     many nobody is even told.
     """

@@ -11,11 +11,11 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from ductile.errors import ConflictError, RefusedError
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from blake3 import blake3
@@ -26,8 +26,7 @@ _CHUNK = 1024 * 1024
 _LARGEST_MANIFEST = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Value):
     """A file of the backup. `origin` is where it lay, if that is outside of the configuration's directory."""
 
     name: str
@@ -38,8 +37,7 @@ class Member:
     origin: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Value):
     version: str
     created_at: str
     #: The directory of the configuration.

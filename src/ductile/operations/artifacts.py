@@ -8,7 +8,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ductile.core.json_values import JsonObject, JsonValue
@@ -16,6 +15,7 @@ from ductile.errors import DeniedError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.job_ids import named_job
+from ductile.value import Value
 
 ANY_TYPE = "application/octet-stream"
 _MEDIA_TYPE = re.compile(
@@ -24,8 +24,7 @@ _MEDIA_TYPE = re.compile(
 _NOT_THERE = "the file is not there, or not under artifacts.roots"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedArtifact:
+class OpenedArtifact(Value):
     """A file that is open for reading. Whoever gets it closes `descriptor`."""
 
     name: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from ductile.config.names import fault_in_name
 from ductile.errors import ConflictError, DeniedError, UsageError
+from ductile.value import Value
 
 _TEMPLATES = Path(__file__).parent / "plugin_templates"
 _SUFFIX = ".template"
@@ -35,8 +35,7 @@ class Language(StrEnum):
 BUILDS = {Language.GO: "go build -o run .", Language.RUST: "cargo build --release"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewPlugin:
+class NewPlugin(Value):
     """What was written, or would be. `build` is what has to be run in the directory first, if anything."""
 
     name: str
@@ -47,8 +46,7 @@ class NewPlugin:
     written: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Value):
     data: bytes
     mode: int
 

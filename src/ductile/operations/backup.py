@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +20,7 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import ConflictError, DeniedError, UsageError
 from ductile.operations.archive import Manifest, Member, digest_of, write_archive
 from ductile.operations.configuration import OpenedConfiguration, state_file
+from ductile.value import Value, replace
 
 #: Where what lay outside of the configuration's directory is put.
 OUTSIDE = "outside"
@@ -35,8 +35,7 @@ class Scope(StrEnum):
     PLUGINS = "plugins"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFiles:
+class StoreFiles(Value):
     """Copies of a store, made and looked at; which database it is, is not ours to know."""
 
     #: From where, to where, and who is told how far it is.
@@ -51,8 +50,7 @@ class Progress(Protocol):
     def __call__(self, what: str, done: int, of: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Value):
     target: Path
     scopes: frozenset[Scope]
     secrets: bool
@@ -60,8 +58,7 @@ class Wanted:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _Source(Value):
     """A file to back up, under the name it gets."""
 
     name: str

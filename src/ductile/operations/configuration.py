@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from ductile.config.snapshot import SqliteLocation
 from ductile.errors import ConfigError, DeniedError, IntegrityError
 from ductile.operations.effective import fill_in_defaults
 from ductile.plugins.discovery import discover
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,15 +41,13 @@ if TYPE_CHECKING:
     from ductile.errors import Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedConfiguration:
+class OpenedConfiguration(Value):
     loaded: LoadedConfig
     discovery: Discovery
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Value):
     """A configuration that can be loaded; it is in order when no plugin it wants is refused."""
 
     path: Path
@@ -74,8 +72,7 @@ class SealChange(StrEnum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealEntry:
+class SealEntry(Value):
     """A file, or a plugin, which has no tier of its own."""
 
     name: str
@@ -84,15 +81,13 @@ class SealEntry:
     plugin: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lock:
+class Lock(Value):
     path: Path
     entries: tuple[SealEntry, ...]
     written: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Value):
     """A change to one key; `diff` is empty when the key had that value already."""
 
     key: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 from typing import Protocol
@@ -15,6 +14,7 @@ from ductile.core.json_values import JsonObject
 from ductile.store.port import Store
 from ductile.store.values import Enqueued, MovedJob, Submission
 from ductile.telemetry.news import News
+from ductile.value import Value
 
 
 class RunningEngine(Protocol):
@@ -69,8 +69,7 @@ class RunningEngine(Protocol):
     def status(self) -> JsonObject: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Desk(Value):
     store: Store
     snapshot: Callable[[], Snapshot]
     now: Callable[[], datetime]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ductile.config.snapshot import Snapshot
 from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
+from ductile.value import Value
 
 #: Nothing of ours is older: a clock before this was never set.
 _FIRST_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,8 +36,7 @@ def judge_clock(now: datetime, newest_at: datetime | None, timezone: str) -> Fin
     return fine(Check.CLOCK, f"the clock says {now:%Y-%m-%dT%H:%M:%SZ}; schedules are in {timezone}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Value):
     """What is left on a filesystem; one without a number of inodes has as many as it needs."""
 
     free: int

@@ -6,7 +6,6 @@ same command, and what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from ductile.config.secrets import redact
@@ -28,13 +27,13 @@ from ductile.operations.run_differences import (
 )
 from ductile.operations.shown import instant, shown_execution
 from ductile.store.values import ConfigRecord, LogFilter, LogRow, RunRecord
+from ductile.value import Value
 
 #: Configurations that are looked through for the one a job ran with.
 _CONFIGS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Case(Value):
     job: Job
     executions: tuple[LogRow, ...]
     good: LogRow | None

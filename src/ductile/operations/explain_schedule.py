@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from ductile.config.snapshot import PluginInstance, Schedule
@@ -20,6 +19,7 @@ from ductile.operations.job_waiting import moment_of
 from ductile.operations.schedules import known_schedule
 from ductile.operations.shown import instant, shown_breaker, shown_occurrence
 from ductile.store.values import BreakerRow, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.value import Value
 
 _SHOWN = 5
 _PLACEHOLDER = re.compile(r"{(\w+)}")
@@ -56,8 +56,7 @@ _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Case(Value):
     """A schedule with all that surrounds it."""
 
     name: str

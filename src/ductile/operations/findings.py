@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ductile.core.json_values import JsonObject
 from ductile.errors import DuctileError, Problem
+from ductile.value import Value
 
 
 class Level(StrEnum):
@@ -53,8 +53,7 @@ CHECKS: dict[Check, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Value):
     check: Check
     level: Level
     message: str

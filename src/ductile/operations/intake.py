@@ -7,7 +7,6 @@ Owns the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhoo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 
@@ -21,6 +20,7 @@ from ductile.errors import RefusedError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.protocol.payload_check import UnusableSchemaError, faults_in
+from ductile.value import Value, replace
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
 _TRACEPARENT = re.compile(
@@ -29,16 +29,14 @@ _TRACEPARENT = re.compile(
 _NO_TRACE = "0" * 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Door(Value):
     """Through which door a submission came, and who stood there: the token, endpoint or schedule."""
 
     submitted_by: SubmittedBy
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class Intake(Value):
     """A submission as far as it does not matter what is submitted."""
 
     payload: JsonObject | None

@@ -7,7 +7,6 @@ the first steps would run: what comes after them depends on what they answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 
@@ -24,10 +23,10 @@ from ductile.core.run_values import NewRun, NewStep, RunFacts
 from ductile.core.runs import begin
 from ductile.core.walk import sight_of
 from ductile.operations.runs import known_pipeline
+from ductile.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineCheck:
+class PipelineCheck(Value):
     """What is known of one pipeline without running it."""
 
     name: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from ductile.config.load import Seal
 from ductile.errors import ConflictError, DeniedError, RefusedError
 from ductile.operations.configuration import Lock, SealChange, SealEntry, open_configuration
 from ductile.operations.plugins import find_plugin
+from ductile.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

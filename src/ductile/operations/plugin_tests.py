@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +38,7 @@ from ductile.protocol.request import (
     encode_request,
 )
 from ductile.runner.spawn import SpawnRunner
+from ductile.value import Value, replace
 
 if TYPE_CHECKING:
     from ductile.runner.port import Runner
@@ -50,8 +50,7 @@ _NO_COMMAND = "no_such_command"
 _AT_END_OF_INPUT = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Value):
     name: str
     directory: Path
     findings: tuple[Finding, ...]
@@ -61,8 +60,7 @@ class Report:
         return all(finding.verdict is not Verdict.FAILED for finding in self.findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Value):
     """What the author says instead of what is made up."""
 
     command: str | None = None
@@ -92,8 +90,7 @@ async def check_contract(
     return Report(name=subject.name, directory=subject.plugin.directory, findings=tuple(findings))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bench:
+class _Bench(Value):
     runner: Runner
     subject: Subject
     environ: Mapping[str, str]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ductile.protocol.request import PROTOCOL_VERSION
 from ductile.runner.judgement import EXIT_CONFIG, Remark
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from ductile.operations.trials import Trial
@@ -35,8 +35,7 @@ class Check(StrEnum):
     END_OF_INPUT = "end_of_input"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Value):
     check: Check
     verdict: Verdict
     message: str

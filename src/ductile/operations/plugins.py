@@ -6,7 +6,6 @@ on disk beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ductile.operations.configuration import open_configuration
 from ductile.plugins.discovery import load_plugin
 from ductile.plugins.trust import Ground
 from ductile.protocol.manifest import MANIFEST_FILE
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +39,7 @@ class Standing(StrEnum):
     AVAILABLE = "available"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginView:
+class PluginView(Value):
     """One line of the list; for a refused one `code`, `reason` and `hint` tell why."""
 
     name: str
@@ -56,8 +55,7 @@ class PluginView:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginCheck:
+class PluginCheck(Value):
     plugins: tuple[PluginView, ...]
     warnings: tuple[Problem, ...] = ()
 

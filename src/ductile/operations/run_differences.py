@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.store.values import ConfigRecord, LogRow
+from ductile.value import Value
 
 #: A run that took so many times as long, or as short, is worth a word.
 _TELLING_RATIO = 3.0
@@ -15,8 +15,7 @@ _LONGEST = 200
 _MOST_KEYS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Value):
     what: str
     good: str | None
     now: str | None

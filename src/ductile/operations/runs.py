@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ductile.config.keypath import did_you_mean
@@ -17,7 +16,7 @@ from ductile.config.pipeline_settings import OnTimeout, PipelineSettings, Return
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.fanout import Sender, Told, fan_out, why_not
 from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.ledger import LedgerKind
 from ductile.core.lineage import NewEvent
@@ -32,25 +31,25 @@ from ductile.operations.job_ids import find_job
 from ductile.operations.run_answers import finished, still_running
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values import Accepted, Deduplicated, Enqueued, Submission
+from ductile.value import Value, replace
 
 #: Events of ours: nobody else may publish one.
 RESERVED_TYPES = "ductile."
 _DEFAULT_TIMEOUT = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Value):
     """What a caller is told; `done` says that there is nothing left to wait for."""
 
     done: bool
     body: JsonObject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Value):
     """How long a caller waits, and what it is told when that was not long enough."""
 
     timeout: timedelta
+    until: datetime
     partial: bool = False
     cancels: bool = False
 
@@ -118,8 +117,10 @@ def _waiting_for(desk: Desk, settings: PipelineSettings, intake: Intake, given: 
     synchronous = settings.execution_mode is ExecutionMode.SYNCHRONOUS
     if not synchronous or read.flag(given, "async") or intake.inside_job is not None or desk.engine is None:
         return None
+    timeout = min(settings.timeout, desk.snapshot().api.max_sync_timeout)
     return Waiting(
-        timeout=min(settings.timeout, desk.snapshot().api.max_sync_timeout),
+        timeout=timeout,
+        until=desk.now() + timeout,
         partial=settings.return_on_timeout is ReturnOnTimeout.PARTIAL,
         cancels=settings.on_timeout is OnTimeout.CANCEL,
     )
@@ -163,7 +164,7 @@ def _new_run(
         trace_id=intake.trace_id,
         callback=callback_of(intake),
     )
-    ends_at = desk.now() + waiting.timeout if waiting is not None and waiting.cancels else None
+    ends_at = waiting.until if waiting is not None and waiting.cancels else None
     return NewRun(job=job, graph=pipeline.graph, event=event, deadline_at=ends_at)
 
 
@@ -183,7 +184,7 @@ async def _run_plugin(
         began = desk.now()
         body = await jobs.submit(desk, door, given | {"command": command})
         job = await _wait(desk, engine, str(body["job_id"]), timeout)
-        return await _told(desk, job, Waiting(timeout=timeout), began)
+        return await _told(desk, job, Waiting(timeout=timeout, until=began + timeout), began)
 
 
 # --------------------------------------------------------------------------------------------- waiting
@@ -249,7 +250,7 @@ async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
 
 async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answer:
     elapsed = desk.now() - began
-    if job.status in TERMINAL:
+    if job.status in TERMINAL and not _ran_out_of_time(job, waiting):
         return Answer(done=True, body=await finished(desk.store, job))
     body = await still_running(
         desk.store,
@@ -261,6 +262,16 @@ async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answ
         cancels=waiting.cancels,
     )
     return Answer(done=False, body=body)
+
+
+def _ran_out_of_time(job: Job, waiting: Waiting) -> bool:
+    """Whether the deadline itself ended the run: its caller is told the same, whichever of them was first.
+
+    The engine cancels at the instant at which the caller gives up, and may well have done so before
+    the caller looks.
+    """
+    late = job.completed_at is not None and job.completed_at >= waiting.until
+    return waiting.cancels and late and job.reason is Reason.CANCELLED
 
 
 # ---------------------------------------------------------------------------------------------- events

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from ductile.config.integrity import CHECKSUMS_FILE, hash_bytes
 from ductile.config.locate import CONFIG_FILE
 from ductile.errors import ConflictError, DeniedError, NotFoundError
 from ductile.operations.configuration import lock_configuration
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +33,7 @@ _SHIPPED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Starter:
+class Starter(Value):
     """What was written, or would be. `token` is given this once and stored only in the env file."""
 
     directory: Path
@@ -43,8 +42,7 @@ class Starter:
     written: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Value):
     data: bytes
     mode: int = PRIVATE_FILE
 

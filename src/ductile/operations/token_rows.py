@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.config.locate import resolve_path
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from ductile.config.keypath import KeyPath
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow:
+class TokenRow(Value):
     """A token or a secret. One without scopes opens nothing; it signs (SPEC 8.1)."""
 
     name: str | None

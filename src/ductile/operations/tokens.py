@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from ductile.config.sources import Sources, load_sources
 from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, UsageError
 from ductile.operations.starter import draw_token
 from ductile.operations.token_rows import TokenRow, list_rows
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from ductile.core.json_values import JsonObject
@@ -39,20 +39,18 @@ _OTHERS = 0o007
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
+class NewToken(Value, hides=("value",)):
     """What was made, or would be. `value` is given this once."""
 
     name: str
     scopes: tuple[str, ...]
     variable: str
     files: tuple[str, ...]
-    value: str | None = field(repr=False)
+    value: str | None
     written: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked:
+class Revoked(Value):
     name: str
     files: tuple[str, ...]
     written: bool

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.judgement import Judgement, judge
 from ductile.runner.port import NO_LIMITS, CouldNotStart, Limits, Run, RunnerLost
 from ductile.runner.spawn import SpawnRunner
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from ductile.runner.port import Runner
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _NO_STORE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Value):
     """The plugin that is tried, and what it would be given."""
 
     name: str
@@ -64,8 +63,7 @@ class Subject:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Value):
     """How one run went."""
 
     judgement: Judgement

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 
@@ -14,6 +13,7 @@ from ductile.core.signatures import signed_headers
 from ductile.errors import DaemonNotRunningError
 from ductile.operations.configuration import open_configuration
 from ductile.operations.webhooks import named_endpoint, scheme_of
+from ductile.value import Value
 
 _SECONDS = 30.0
 _ACCEPTED = range(200, 300)
@@ -21,13 +21,12 @@ _ACCEPTED = range(200, 300)
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - to be replaced, not bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Value, hides=("body",)):
     host: str
     port: int
     path: str
     headers: Mapping[str, str]
-    body: bytes = field(repr=False)
+    body: bytes
 
     @property
     def url(self) -> str:

@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ductile.value import Value
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -43,8 +45,7 @@ class NotTrustedError(Exception):
         return self.reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Value):
     """Where plugins may lie."""
 
     roots: Sequence[Path]

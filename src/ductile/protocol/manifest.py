@@ -9,7 +9,6 @@ Nothing here touches the disk; whether a plugin may be trusted is decided in `du
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from ductile.protocol.manifest_commands import (
 )
 from ductile.protocol.manifest_fields import Fields, closest, describe, is_null
 from ductile.protocol.yaml12 import ListNode, MapNode, ScalarNode
+from ductile.value import Value, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,8 +86,7 @@ class CompatibilityView(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactOutput:
+class FactOutput(Value):
     """After `command` succeeded, what it put in `state_updates` is recorded as a fact of this type."""
 
     command: str
@@ -95,8 +94,7 @@ class FactOutput:
     compatibility_view: CompatibilityView = CompatibilityView.MIRROR_OBJECT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Value):
     name: str
     entrypoint: str
     commands: Mapping[str, Command]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ductile.protocol.manifest_fields import describe, is_null
 from ductile.protocol.payload_schema import to_json_schema
 from ductile.protocol.yaml12 import ListNode, MapNode, ScalarNode, to_plain
+from ductile.value import Value, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,16 +35,14 @@ class CommandType(StrEnum):
     WRITE = "write"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmittedEvent:
+class EmittedEvent(Value):
     """An event type a command says it emits, and the payload names in it."""
 
     type: str
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Value):
     name: str
     type: CommandType = CommandType.WRITE
     description: str = ""

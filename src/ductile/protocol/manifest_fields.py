@@ -7,11 +7,11 @@ what it cannot, so that one reading tells its author everything at once.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ductile.errors import Problem
 from ductile.protocol.yaml12 import ListNode, MapNode, Place, ScalarNode, scalar_value, to_plain
+from ductile.value import Value, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,8 +45,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
+class Fields(Value):
     """One mapping of the file; `problems` is shared with every mapping inside it."""
 
     node: MapNode

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from ductile.value import Value
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -24,8 +25,7 @@ class UnusableSchemaError(ValueError):
     """The schema itself is wrong, or refers to something outside of itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Value):
     """What is wrong with one field, without its value: that may be a secret."""
 
     field: str

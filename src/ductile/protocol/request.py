@@ -5,7 +5,6 @@ An absent part is left out, so that a plugin can tell it from one that is empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from json import dumps
 
@@ -13,6 +12,7 @@ import msgspec
 
 from ductile.core.instants import format_instant
 from ductile.core.json_values import JsonObject
+from ductile.value import Value
 
 PROTOCOL_VERSION = 2
 #: The command that answers an event: it never runs without one.
@@ -21,8 +21,7 @@ EVENT_COMMAND = "handle"
 EVENTLESS_COMMANDS = frozenset({"poll", "health", "init"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestEvent:
+class RequestEvent(Value):
     """What happened, as the plugin is told it."""
 
     type: str
@@ -35,8 +34,7 @@ class RequestEvent:
     headers: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginRequest:
+class PluginRequest(Value):
     """Everything a plugin is told about its job."""
 
     job_id: str

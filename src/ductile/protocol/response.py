@@ -6,13 +6,13 @@ it prints may raise here or later, where the answer is stored and passed on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.outcomes import Emitted, Response
+from ductile.value import Value
 
 #: Deeper nesting is refused: every later step, with its own use of the stack, must be able to encode it.
 MAX_DEPTH = 200
@@ -29,24 +29,21 @@ class LogLevel(StrEnum):
 _LEVELS = {**{level.value: level for level in LogLevel}, "warning": LogLevel.WARN, "fatal": LogLevel.ERROR}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginLog:
+class PluginLog(Value):
     """A line that the plugin wants in the log."""
 
     level: LogLevel
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Value):
     """A valid response, and the log lines that came with it."""
 
     response: Response
     logs: tuple[PluginLog, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolFault:
+class ProtocolFault(Value):
     """Why the output is not a response: what was expected and what was found."""
 
     message: str

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import yaml
 
 from ductile.errors import ConfigError, Problem
+from ductile.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +48,7 @@ _WORDS: dict[str, bool | None] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Value):
     """Where something was written; line and column count from 1."""
 
     file: str
@@ -57,8 +56,7 @@ class Place:
     column: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalarNode:
+class ScalarNode(Value):
     """A single value. `plain` is true when it was written without quotes and may be typed.
 
     `written` is what the file says where `text` was worked out from it, as interpolation does: the
@@ -71,14 +69,12 @@ class ScalarNode:
     written: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListNode:
+class ListNode(Value):
     items: tuple[Node, ...]
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapNode:
+class MapNode(Value):
     """A mapping in written order; its keys are unique, and always text."""
 
     entries: tuple[tuple[ScalarNode, Node], ...]
@@ -218,8 +214,7 @@ def _refusal(file: str, *problems: Problem) -> ConfigError:
     return ConfigError(f"{file} cannot be read as YAML", problems=problems)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
+class _Built(Value):
     """A node with its size and height as if every alias in it were written out."""
 
     node: Node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
@@ -21,6 +20,7 @@ from ductile.runner.port import (
     RunnerLost,
     Stopped,
 )
+from ductile.value import Value
 
 #: sysexits.h EX_CONFIG: the plugin says that trying again cannot help.
 EXIT_CONFIG = 78
@@ -35,8 +35,7 @@ class Remark(StrEnum):
     LEFTOVERS = "leftovers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Value):
     outcome: Outcome
     logs: tuple[PluginLog, ...] = ()
     remarks: tuple[Remark, ...] = ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from ductile.value import Value
 
 #: What a pipe holds, unless somebody has changed that.
 _CHUNK = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipeEnds:
+class PipeEnds(Value):
     """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited by accident."""
 
     ours: tuple[int, int, int]

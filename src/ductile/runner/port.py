@@ -7,17 +7,17 @@ is decided by `ductile.runner.judgement`, which is pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol, TypeAlias
+
+from ductile.value import Value
 
 MAX_STDOUT = 10 * 1024 * 1024
 MAX_STDERR = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Value):
     """Bounds that the kernel puts on each process of a plugin. None leaves the daemon's own."""
 
     memory: int | None = None
@@ -29,30 +29,27 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStart:
+class WarmStart(Value):
     """The plugin may be forked from a prepared interpreter that has imported these modules."""
 
     preload: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Value, hides=("environment",)):
     """One request for one process."""
 
     #: Absolute path of the executable. It gets no arguments.
     entrypoint: str
     request: bytes
     #: The whole environment of the process; may hold secrets, so it is not shown.
-    environment: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str]
     directory: str
     timeout: timedelta
     limits: Limits = NO_LIMITS
     warm: WarmStart | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(Value):
     """How long the runner waits, in seconds, before it uses force."""
 
     #: From SIGTERM to SIGKILL.
@@ -61,8 +58,7 @@ class Patience:
     for_leftovers: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitStatus:
+class ExitStatus(Value):
     """Exactly one of the two is set, unless the status was lost."""
 
     exit_code: int | None = None
@@ -72,13 +68,12 @@ class ExitStatus:
 UNKNOWN_STATUS = ExitStatus()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class Remains(Value, hides=("stdout", "stderr")):
     """What a process left behind."""
 
     status: ExitStatus
-    stdout: bytes = field(repr=False)
-    stderr: bytes = field(repr=False)
+    stdout: bytes
+    stderr: bytes
     #: More was printed than is kept.
     stdout_cut: bool = False
     stderr_cut: bool = False
@@ -87,45 +82,39 @@ class Remains:
     duration: timedelta = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exited:
+class Exited(Value):
     """It ended by itself."""
 
     remains: Remains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlinePassed:
+class DeadlinePassed(Value):
     """It was running at its deadline and was ended, whatever it had printed."""
 
     remains: Remains
     timeout: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedTooMuch:
+class PrintedTooMuch(Value):
     """It went over the cap on stdout and was ended."""
 
     remains: Remains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class Stopped(Value):
     """Somebody called `stop`: a cancel or a shutdown."""
 
     remains: Remains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerLost:
+class RunnerLost(Value):
     """What had started it was lost, and with it the exit status."""
 
     error: str
     remains: Remains | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CouldNotStart:
+class CouldNotStart(Value):
     """There never was a process. `permanent` when trying again cannot help."""
 
     error: str

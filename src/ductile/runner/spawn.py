@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from dataclasses import dataclass
 from signal import Signals
 
 from ductile.runner.helpers import Helpers
@@ -21,12 +20,12 @@ from ductile.runner.pipes import PipeEnds, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
 from ductile.runner.start_faults import could_not_start
 from ductile.runner.supervision import Supervised
+from ductile.value import Value
 
 _HELPERS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spawned:
+class _Spawned(Value):
     leader: Leader
     ours: tuple[int, int, int]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
 from ductile.core.settlement import LogStatus, Settlement
+from ductile.value import Value, field
 
 __all__ = ["NewContext", "NewEvent"]  # values of the core that callers of the store know by these names
 
@@ -30,8 +30,7 @@ LARGEST_PAGE = 200
 # ---------------------------------------------------------------------------------------- submitting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Value):
     """Jobs and runs that are accepted together or not at all, with the event and contexts they refer to."""
 
     jobs: tuple[NewJob, ...] = ()
@@ -46,8 +45,7 @@ class Submission:
     dedupe_window: timedelta = timedelta(hours=24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Value):
     job_id: str
     seq: int
     ready: bool
@@ -55,16 +53,14 @@ class Accepted:
     members: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deduplicated:
+class Deduplicated(Value):
     """Nothing was enqueued: this job is the same."""
 
     job_id: str
     dedupe_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildConflict:
+class ChildConflict(Value):
     """The child existed already; it was not made again."""
 
     job_id: str
@@ -76,8 +72,7 @@ Enqueued: TypeAlias = Accepted | Deduplicated | ChildConflict
 # -------------------------------------------------------------------------------- claiming, settling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
+class StoredEvent(Value):
     id: str
     type: str
     source: str
@@ -87,8 +82,7 @@ class StoredEvent:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Value):
     """A job that is now ours to run, with all that its request is made of."""
 
     job: Job
@@ -107,8 +101,7 @@ class Claim:
         return self.run_is_followed or self.job.callback is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Value):
     """The outcome was applied: this is what followed."""
 
     job_id: str
@@ -136,8 +129,7 @@ class CancelAnswer(StrEnum):
     UNKNOWN_JOB = "unknown_job"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelling:
+class Cancelling(Value):
     """What came of a cancel. `more` says that a run has queued steps left to end: ask again."""
 
     answer: CancelAnswer
@@ -147,8 +139,7 @@ class Cancelling:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overdue:
+class Overdue(Value):
     """Runs that were cancelled at their deadline, and when the next one is due."""
 
     cancelled: tuple[Cancelling, ...]
@@ -167,24 +158,21 @@ class RetryAnswer(StrEnum):
     UNKNOWN_JOB = "unknown_job"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
+class Released(Value):
     """How many waiting jobs became ready or moved on, and when the next is due."""
 
     count: int
     next_due_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(Value):
     """Jobs that one sweep has ended or recovered; `more` says that another is needed."""
 
     jobs: tuple[MovedJob, ...]
     more: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedJob:
+class MovedJob(Value):
     id: str
     plugin: str
     command: str
@@ -200,8 +188,7 @@ class InitStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitKey:
+class InitKey(Value):
     """What an init is for: it runs again when the plugin or its configuration changes."""
 
     plugin: str
@@ -209,16 +196,14 @@ class InitKey:
     config_hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewInit:
+class NewInit(Value):
     """An init that is to run if this version of the plugin has had none: what for, and as which job."""
 
     key: InitKey
     job: NewJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitAnswer:
+class InitAnswer(Value):
     status: InitStatus
     job_id: str | None = None
     error: str | None = None
@@ -227,14 +212,12 @@ class InitAnswer:
 # ------------------------------------------------------------------------------------------- reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[Row]):
+class Page(Value, Generic[Row]):
     rows: tuple[Row, ...]
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
+class JobFilter(Value):
     job_id: str | None = None
     plugin: str | None = None
     command: str | None = None
@@ -248,8 +231,7 @@ class JobFilter:
     query: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFilter:
+class LogFilter(Value):
     job_id: str | None = None
     plugin: str | None = None
     command: str | None = None
@@ -261,8 +243,7 @@ class LogFilter:
     query: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRow:
+class LogRow(Value):
     """One execution, as the log keeps it."""
 
     seq: int
@@ -300,16 +281,14 @@ class LogRow:
     payload: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransitionRow:
+class TransitionRow(Value):
     seq: int
     execution: int
     transition: Transition
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactRow:
+class FactRow(Value):
     seq: int
     plugin: str
     fact_type: str
@@ -319,15 +298,13 @@ class FactRow:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginState:
+class PluginState(Value):
     plugin: str
     state: JsonObject
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
+class LedgerRow(Value):
     seq: int
     at: datetime
     kind: LedgerKind
@@ -336,8 +313,7 @@ class LedgerRow:
     data: JsonObject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Value):
     """A pipeline run with all that is known of it, read at one instant."""
 
     job: Job
@@ -351,8 +327,7 @@ class RunRecord:
     graph: Graph | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCounts:
+class QueueCounts(Value):
     ready: int
     waiting: int
     running: int
@@ -362,8 +337,7 @@ class QueueCounts:
         return self.ready + self.waiting + self.running
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginDepth:
+class PluginDepth(Value):
     """One plugin's part of the queue; pipeline runs count under their own name."""
 
     plugin: str
@@ -374,8 +348,7 @@ class PluginDepth:
     oldest_ready_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Value):
     """Executions of a plugin that ended alike."""
 
     plugin: str
@@ -385,16 +358,14 @@ class Tally:
     longest: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerRow:
+class BreakerRow(Value):
     plugin: str
     command: str
     breaker: Breaker
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerTransitionRow:
+class BreakerTransitionRow(Value):
     seq: int
     plugin: str
     command: str
@@ -409,8 +380,7 @@ class BreakerTransitionRow:
 # ----------------------------------------------------------------------------------------- schedules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleEntry:
+class ScheduleEntry(Value):
     """Where one schedule stands."""
 
     plugin: str
@@ -431,8 +401,7 @@ class OccurrenceOutcome(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
+class Occurrence(Value):
     """One due instant of a schedule, or several adjacent ones skipped for the same reason."""
 
     plugin: str
@@ -446,8 +415,7 @@ class Occurrence:
     late: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Firing:
+class Firing(Value):
     """What one due schedule comes to: occurrences, perhaps a job, and where it stands then.
 
     One transaction, and unique by nominal instant: a firing that is repeated after a crash changes
@@ -479,8 +447,7 @@ class FiringAnswer(StrEnum):
     REFUSED_POLLS = "refused_polls"  # on demand only: too many polls are outstanding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FiringReport:
+class FiringReport(Value):
     """What came of a firing, and of the runs that had to make way for it (`if_running: cancel`)."""
 
     answer: FiringAnswer
@@ -501,8 +468,7 @@ class DeliveryStatus(StrEnum):
     DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Value):
     """A state webhook in the outbox."""
 
     seq: int
@@ -523,8 +489,7 @@ class Delivery:
     completed_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRoom:
+class DeliveryRoom(Value):
     """How many deliveries may be taken: in all, and for each receiver with what is under way there."""
 
     all: int
@@ -535,16 +500,14 @@ class DeliveryRoom:
         return self.each - self.busy.get(receiver, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenDeliveries:
+class TakenDeliveries(Value):
     """Deliveries to send now, and when time alone will make the next one due."""
 
     deliveries: tuple[Delivery, ...]
     next_due_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryReport:
+class DeliveryReport(Value):
     """What came of one attempt. `retry_at` None after a failure means that it is given up."""
 
     id: str
@@ -563,8 +526,7 @@ class ConfigOrigin(StrEnum):
     RUN = "run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRecord:
+class ConfigRecord(Value):
     seq: int
     hash: str
     origin: ConfigOrigin
@@ -572,8 +534,7 @@ class ConfigRecord:
     loaded_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(Value):
     """How long what is kept (SPEC 4.9)."""
 
     succeeded_jobs: timedelta = timedelta(hours=24)
@@ -587,14 +548,12 @@ class Retention:
     facts: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class Pruned(Value):
     rows: Mapping[str, int] = field(default_factory=dict)
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreVitals:
+class StoreVitals(Value):
     """The store as a thing on a disk."""
 
     place: str
@@ -609,8 +568,7 @@ class StoreVitals:
     damage: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadEndings:
+class BadEndings(Value):
     """Jobs of one command that failed for good."""
 
     plugin: str
@@ -619,8 +577,7 @@ class BadEndings:
     latest_job_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TroubledReceiver:
+class TroubledReceiver(Value):
     """A receiver of state webhooks that refuses or does not answer."""
 
     receiver: str
@@ -630,8 +587,7 @@ class TroubledReceiver:
     last_error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Troubles:
+class Troubles(Value):
     """What has gone wrong of late."""
 
     #: When the newest entry of the ledger was written.

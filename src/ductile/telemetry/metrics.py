@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import TypeVar
@@ -18,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from ductile.core.json_values import JsonValue
 from ductile.telemetry.signals import Happening, Signal
+from ductile.value import Value
 
 Child = TypeVar("Child", Counter, Histogram)
 
@@ -37,8 +37,7 @@ _OUTCOMES = {
 BREAKER_STATES: Mapping[str, int] = {"closed": 0, "half_open": 1, "open": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Value):
     """What is looked up when somebody asks, since nothing tells of it."""
 
     ready: int
@@ -56,8 +55,7 @@ class MetricKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Value):
     kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
+
+from ductile.value import Value
 
 #: An answer, decoded. What is in it is up to the operation.
 Said: TypeAlias = Mapping[str, Any]
@@ -13,8 +14,7 @@ Said: TypeAlias = Mapping[str, Any]
 RUN_PLUGIN = "pipeline"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Value):
     """One line of a table; `key` is what an action on it needs."""
 
     key: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from builders.jobs import a_new_job, failed, ok
@@ -13,6 +11,7 @@ from ductile.core.outcomes import Interrupted
 from ductile.errors import RefusedError
 from ductile.store.port import Store
 from ductile.store.values import ConfigOrigin, InitKey, InitStatus, NewInit
+from ductile.value import replace
 
 KEY = InitKey(plugin="p", fingerprint="f", config_hash="c")
 

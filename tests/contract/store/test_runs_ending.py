@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +30,7 @@ from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import Rules
 from ductile.store.port import Store
 from ductile.store.values import Accepted, CancelAnswer, RetryAnswer
+from ductile.value import replace
 
 DEAD = (JobStatus.DEAD, Reason.CANCELLED)
 SUCCEEDED = (JobStatus.SUCCEEDED, Reason.COMPLETED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,6 +28,7 @@ from ductile.core.rules import PluginRules, Rules
 from ductile.core.schedule import Every, IfRunning, ScheduleRule
 from ductile.store.port import Store
 from ductile.store.values import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.value import replace
 
 HOUR = timedelta(hours=1)
 

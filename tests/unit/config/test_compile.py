@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -250,7 +249,7 @@ def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configu
 
 def test_a_snapshot_cannot_be_changed(tmp_path: Path) -> None:
     snapshot = a_snapshot(tmp_path, "plugins: {echo: {}}")
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         snapshot.timezone = "UTC"  # type: ignore[misc]  # that this is wrong is what the test shows
     with pytest.raises(TypeError):
         snapshot.plugins["x"] = snapshot.plugins["echo"]  # type: ignore[index]  # as above

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from ductile.core.fanout import Fanout, Sender, Told, fan_out
 from ductile.core.jobs import Origin, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.core.rules import Rules
+from ductile.value import replace
 
 RULES = rules_of(
     {"name": "first", "on": "found", "steps": [uses()]},

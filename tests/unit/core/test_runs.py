@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from ductile.core.runs import Emission, advance, begin, give_up, last_job, summa
 from ductile.core.settle import settle
 from ductile.core.settlement import SettleView
 from ductile.core.walk import MAX_JOINED_BYTES
+from ductile.value import replace
 
 ROOT = Place(scope_id="root", branch=0, order="")
 

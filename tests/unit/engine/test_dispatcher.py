@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -24,6 +23,7 @@ from ductile.engine.dispatcher import Dispatcher
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values import Claim, Submission
+from ductile.value import replace
 
 
 class Pool:

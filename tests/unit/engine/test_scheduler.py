@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ductile.core.jobs import JobStatus, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.engine.scheduler import Refused, Started
 from ductile.errors import RefusedError
+from ductile.value import replace
 
 HOUR = timedelta(hours=1)
 HOURLY = "p: {schedule: {every: 1h}}"

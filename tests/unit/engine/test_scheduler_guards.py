@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -20,6 +19,7 @@ from ductile.core.outcomes import Ended
 from ductile.engine.schedule_table import firing_of, slot_of, watched_schedules
 from ductile.engine.scheduler import Started
 from ductile.store.values import Firing, FiringAnswer
+from ductile.value import replace
 
 HOUR = timedelta(hours=1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ductile.operations import jobs, runs
 from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
 from ductile.telemetry.signals import Signal
+from ductile.value import replace
 
 DOOR = Door(submitted_by=SubmittedBy.API, detail="somebody")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from ductile.core.json_values import JsonValue
 from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.value import replace
 
 NOON = datetime(2026, 2, 8, 12, 0, tzinfo=UTC)
 EVENT = RequestEvent(type="file.changed", payload={"n": 1}, source="watch", timestamp=NOON, event_id="e1")
@@ -26,7 +26,7 @@ def a_request(command: str = "poll", **changes: object) -> PluginRequest:
         deadline_at=NOON,
         event=EVENT,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]  # the names are checked by replace
+    return replace(made, **changes)
 
 
 def decoded(request: PluginRequest) -> dict[str, JsonValue]:

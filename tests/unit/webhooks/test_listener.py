@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +34,7 @@ from ductile.operations.desk import Desk
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.value import replace
 from ductile.webhooks.application import AT_ONCE, WebhookApplication
 
 ENDPOINTS = """

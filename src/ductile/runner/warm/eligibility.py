@@ -9,11 +9,11 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ductile.runner.port import Run
 from ductile.runner.start_faults import shebang
+from ductile.value import Value
 
 #: Variables that change how an interpreter starts, or what it loads. Their effects cannot be had by forking.
 _CHANGE_THE_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
@@ -22,30 +22,26 @@ _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class Interpreter(Value):
     path: str
     #: The name it is called by: the word in the first line, not the file that was found for it.
     argv0: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerKey:
+class ServerKey(Value, hides=("environment",)):
     """Runs with the same key can be forked from the same server."""
 
     interpreter: str
     preload: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = field(repr=False)
+    environment: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmPlan:
+class WarmPlan(Value):
     key: ServerKey
     argv0: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartsCold:
+class StartsCold(Value):
     """Why a run is spawned plainly."""
 
     reason: str

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
@@ -16,13 +15,13 @@ from ductile.runner.leader import lead
 from ductile.runner.start_faults import PASSING
 from ductile.runner.warm.eligibility import ServerKey
 from ductile.runner.warm.link import ServerLink
+from ductile.value import Value
 
 SERVER_PROGRAM = str(Path(__file__).with_name("server.py"))
 _MAX_MESSAGE = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
+class Unfit(Value):
     """This interpreter, or what it was to import, cannot be used warm."""
 
     reason: str

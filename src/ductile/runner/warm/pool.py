@@ -7,7 +7,6 @@ lost or what it has imported was changed, stopped when nobody has wanted it for 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from ductile.runner.pipes import PipeEnds, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
@@ -16,10 +15,10 @@ from ductile.runner.supervision import Supervised
 from ductile.runner.warm.eligibility import ServerKey, StartsCold, WarmPlan, plan_warm_start
 from ductile.runner.warm.launch import Unfit, launch
 from ductile.runner.warm.link import ForkedLeader, NotSentError, RefusedError, ServerLink, ServerLostError
+from ductile.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmTimes:
+class WarmTimes(Value):
     """In seconds."""
 
     #: A server that has not got ready by then counts as unfit, one that has not forked as lost.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from ductile.core.instants import format_instant, parse_instant
@@ -11,6 +10,7 @@ from ductile.store.rows import read_delivery, text_or_none
 from ductile.store.session import Session
 from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus, TakenDeliveries
 from ductile.store.verbs.writing import write_ledger
+from ductile.value import replace
 
 
 def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason, Transition
@@ -32,6 +32,7 @@ from ductile.store.verbs.runs import (
 from ductile.store.verbs.settle import continue_run, write_steps
 from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import write_callback, write_transition
+from ductile.value import replace
 
 
 def retry(session: Session, job_id: str, rules: Rules) -> RetryAnswer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from ductile.core.firing import FireView, Start, decide_start
@@ -28,6 +27,7 @@ from ductile.store.verbs.breakers import begin_probe
 from ductile.store.verbs.ending import cancel
 from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import write_ledger
+from ductile.value import replace
 
 _REFUSALS = {
     SkipReason.RUNNING: FiringAnswer.REFUSED_RUNNING,

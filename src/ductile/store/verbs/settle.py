@@ -6,7 +6,7 @@ Nothing else writes a job's status, but for the claim and an operator's retry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ductile.core.breaker import Breaker
@@ -64,6 +64,7 @@ from ductile.store.verbs.runs import (
 )
 from ductile.store.verbs.submit import insert_event, submit_job
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
+from ductile.value import Value, replace
 
 _CANCELLED = "cancelled before any of its steps ran"
 _RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
@@ -152,8 +153,7 @@ class _Followed:
         self.ended += other.ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
+class StartedRun(Value):
     answer: Enqueued
     started: tuple[Enqueued, ...] = ()
     ended: tuple[MovedJob, ...] = ()
