@@ -45,41 +45,56 @@ def _close(descriptors: tuple[int, ...] | list[int]) -> None:
         os.close(descriptor)
 
 
+def hand_over(descriptor: int, request: bytes | memoryview) -> memoryview:
+    """Write what the pipe takes now, and close it when that was all; returns what is left."""
+    rest = memoryview(request)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    except BlockingIOError:
+        return rest
+    except OSError:
+        # EPIPE: the plugin does not want its request, which is its right.
+        rest = rest[:0]
+    os.close(descriptor)
+    return rest
+
+
 class RequestWriter:
-    """Writes the request without ever waiting for a plugin that does not read, then closes the pipe."""
+    """Writes the rest of a request without ever waiting for a plugin that does not read."""
 
-    __slots__ = ("_descriptor", "_loop", "_rest", "_waiting")
+    __slots__ = ("_descriptor", "_loop", "_rest")
 
-    def __init__(self, descriptor: int, request: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        self._descriptor: int | None = descriptor
-        self._rest = memoryview(request)
+    def __init__(self, descriptor: int, rest: memoryview, loop: asyncio.AbstractEventLoop) -> None:
+        """If nothing is left, the pipe has been closed."""
+        self._descriptor: int | None = None
+        self._rest = rest
         self._loop = loop
-        self._waiting = False
-
-    def write(self) -> None:
-        """Write what the pipe takes now; the rest follows when there is room."""
-        if self._descriptor is None:
-            return
-        try:
-            while self._rest:
-                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
-        except BlockingIOError:
-            if not self._waiting:
-                self._loop.add_writer(self._descriptor, self.write)
-                self._waiting = True
-            return
-        except OSError:
-            # EPIPE: the plugin does not want its request, which is its right.
-            self._rest = self._rest[:0]
-        self.close()
+        if rest:
+            self._descriptor = descriptor
+            loop.add_writer(descriptor, self._write)
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor = self._forget()
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _write(self) -> None:
+        descriptor = self._descriptor
         if descriptor is None:
             return
-        if self._waiting:
+        # The loop forgets a descriptor before it is closed and its number can be used again.
+        self._forget()
+        self._rest = hand_over(descriptor, self._rest)
+        if self._rest:
+            self._descriptor = descriptor
+            self._loop.add_writer(descriptor, self._write)
+
+    def _forget(self) -> int | None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             self._loop.remove_writer(descriptor)
-        os.close(descriptor)
+        return descriptor
 
 
 class CappedReader:

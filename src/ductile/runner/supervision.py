@@ -55,10 +55,12 @@ class Supervised:
         leader: Leader,
         ours: tuple[int, int, int],
         run: Run,
+        rest: memoryview,
         patience: Patience,
         started_by: StartedBy,
         on_end: Callable[[Supervised], None],
     ) -> None:
+        """`rest` is what is still to be written of the request; if that is nothing, its pipe is closed."""
         loop = asyncio.get_running_loop()
         into_stdin, from_stdout, from_stderr = ours
         self._loop = loop
@@ -75,13 +77,12 @@ class Supervised:
         self._leftovers = False
         self._ending: Ending | None = None
         self._waiters: list[asyncio.Future[Ending]] = []
-        self._writer = RequestWriter(into_stdin, run.request, loop)
+        self._writer = RequestWriter(into_stdin, rest, loop)
         self._stdout = CappedReader(
             from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._pipe_ended, on_cut=self._printed_too_much
         )
         self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
         self._timer = loop.call_later(min(_MOMENT, run.timeout.total_seconds()), self._goes_on)
-        self._writer.write()
         leader.watch(self._leader_ended)
 
     @property

@@ -28,6 +28,14 @@ from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
 from ductile.runner.port import CouldNotStart, Limits, Run, Runner
 
+
+@pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
+def _each_way_of_spawning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the C library lacks what it takes, processes are started otherwise: nobody can tell."""
+    if request.param == "popen":
+        monkeypatch.setattr("ductile.runner.spawn.can_spawn", lambda _stdio: False)
+
+
 LOOK = """\
 import json, os, sys
 

@@ -21,7 +21,8 @@ from ductile.runner.port import Ending, Exited, Patience, Remains, Run, StartedB
 from ductile.runner.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
-IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+#: No script leaves anybody behind; but the trackers of `multiprocessing` take their time on a busy machine.
+PATIENT = Patience(after_terminate=0.3, for_leftovers=20.0)
 
 HERE = Path(__file__).parent
 #: Name -> script. Some of them break rules of style, encoding or syntax, hence they are kept as text.
@@ -35,8 +36,8 @@ class Both:
     """The two runners."""
 
     def __init__(self) -> None:
-        self.cold = SpawnRunner(IMPATIENT)
-        self.warm = WarmRunner(IMPATIENT)
+        self.cold = SpawnRunner(PATIENT)
+        self.warm = WarmRunner(PATIENT)
 
     async def run(self, run: Run) -> tuple[Remains, Remains, Remains]:
         """Cold, warm, and warm once more."""

@@ -11,7 +11,7 @@ import pytest
 
 from ductile.runner import supervision
 from ductile.runner.leader import OnExit
-from ductile.runner.pipes import PipeEnds, open_pipes
+from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import (
     DeadlinePassed,
     Exited,
@@ -64,6 +64,7 @@ def supervised(
         leader=leader,
         ours=pipes.ours,
         run=run,
+        rest=hand_over(pipes.ours[0], run.request),
         patience=patience,
         started_by=StartedBy.SPAWN,
         on_end=lambda _: None,

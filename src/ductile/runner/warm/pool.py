@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ductile.runner.pipes import PipeEnds, open_pipes
+from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
 from ductile.runner.spawn import SpawnRunner
 from ductile.runner.supervision import Supervised
@@ -131,6 +131,7 @@ class WarmRunner:
             leader=leader,
             ours=pipes.ours,
             run=run,
+            rest=hand_over(pipes.ours[0], run.request),
             patience=self._patience,
             started_by=StartedBy.WARM,
             on_end=self._alive.discard,
