@@ -26,7 +26,9 @@ from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.values import Submission
 from ductile.telemetry.signals import Happening, Signal, Signals
 
-AT_ONCE = 8
+#: Enough to have work for both processors while results wait for the disk.
+AT_ONCE = 16
+FEWER = 8
 JOBS = {"c": 1500, "sh": 1000, "python": 120, "httpx": 40}
 OURS = {"c": 1500, "sh": 1000, "python": 600, "httpx": 400}
 GOALS = {"c": ">= 0.25", "sh": ">= 0.5", "python": ">= 4", "httpx": ">= 12"}

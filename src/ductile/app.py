@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from ductile.config.locate import locate_config
@@ -21,6 +22,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.control.place import leave_link, remove_link, socket_path
 from ductile.control.server import ControlServer
 from ductile.core.json_values import JsonObject
+from ductile.dice import Dice
 from ductile.engine.alone import TreeRunner
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
@@ -46,6 +48,8 @@ from ductile.webhooks.serving import webhooks_served
 if TYPE_CHECKING:
     from ductile.operations.backup import StoreFiles
 
+#: So many new objects, and the collector looks for those that hold each other.
+_COLLECTED_AFTER = 10_000
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -72,13 +76,13 @@ async def serve(
     _follow(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
 
-    store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
+    store = open_sqlite_store(path, clock=_now, dice=Dice())
     runner = WarmRunner()
     equipment = Equipment(
         store=store,
         runner=runner,
         clock=SystemClock(),
-        dice=SystemRandom(),
+        dice=Dice(),
         signals=signals,
         environ=environ,
         load=lambda: open_configuration(named, environ).snapshot,
@@ -119,10 +123,18 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
     leave_link(config_file, socket)
     try:
         async with webhooks_served(desk, equipment.signals), _api_served(desk, equipment.signals, news):
-            await engine.run(lambda: equipment.signals.emit(Signal.SERVICE_READY))
+            await engine.run(partial(_tell_ready, equipment.signals))
     finally:
         remove_link(config_file, socket)
         await control.stop()
+
+
+def _tell_ready(signals: Signals) -> None:
+    # What has been loaded stays for good: the collector need not look at it with every round. Nor has it
+    # to come that often: what a request or a job leaves behind goes by itself, but for errors.
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER)
+    signals.emit(Signal.SERVICE_READY)
 
 
 @asynccontextmanager
@@ -182,9 +194,9 @@ async def without_daemon(named: str | None, environ: Mapping[str, str]) -> Async
     path = state_file(snapshot)
     lock = _lock_for_a_moment(path.parent)
     try:
-        store = open_sqlite_store(path, clock=_now, dice=SystemRandom())
+        store = open_sqlite_store(path, clock=_now, dice=Dice())
         try:
-            yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=SystemRandom())
+            yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=Dice())
         finally:
             await store.close()
     finally:

@@ -199,7 +199,7 @@ def _shown_path(exchange: _Exchange) -> str:
 
 
 def _refuse_when_stopping(desk: Desk) -> None:
-    if desk.engine is not None and desk.engine.status()["stopping"]:
+    if desk.engine is not None and desk.engine.stopping:
         raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import unquote
 
 from ductile.api.endpoint import Endpoint
 from ductile.errors import MethodNotAllowedError, NotFoundError
 from ductile.value import Value
+
+_REMEMBERED_PATHS = 512
 
 
 class _Shape(Value, kw_only=False):
@@ -33,6 +36,8 @@ class Router:
         self._shapes: dict[tuple[str, int], list[_Shape]] = {}
         for endpoint in endpoints:
             self._add(endpoint)
+        #: As `_look_up`; most callers come back to the same few paths.
+        self.find = lru_cache(maxsize=_REMEMBERED_PATHS)(self._look_up)
 
     def _add(self, endpoint: Endpoint) -> None:
         segments = tuple(endpoint.path[1:].split("/"))
@@ -45,7 +50,7 @@ class Router:
         # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
         shapes.sort(key=lambda shape: [segment.startswith("{") for segment in shape.segments])
 
-    def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
+    def _look_up(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint and the values of its parameters; raises what the caller is to be told."""
         segments = _segments(raw_path)
         wanted = "GET" if method == "HEAD" else method

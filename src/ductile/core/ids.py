@@ -7,8 +7,6 @@ from random import Random
 
 from ductile.core.instants import EPOCH
 
-_VERSION_7 = 0x7 << 76
-_VARIANT = 0b10 << 62
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -16,6 +14,7 @@ def make_id(now: datetime, dice: Random) -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 bits of chance (RFC 9562)."""
     milliseconds = (now - EPOCH) // _MILLISECOND
     chance = dice.getrandbits(74)
-    high, low = chance >> 62, chance & ((1 << 62) - 1)
-    text = f"{(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT | low:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return (
+        f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}"
+        f"-7{chance >> 62:03x}-{0x8000 | (chance >> 48) & 0x3FFF:04x}-{chance & 0xFFFFFFFFFFFF:012x}"
+    )

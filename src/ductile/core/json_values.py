@@ -15,6 +15,8 @@ MAX_DEPTH = 256
 
 def nests_too_deep(value: JsonValue) -> bool:
     """Whether a value nests deeper than is kept. Level by level, so that no depth can exhaust a stack."""
+    if isinstance(value, dict) and not any(isinstance(inner, dict | list) for inner in value.values()):
+        return False  # most are flat
     level: list[JsonValue] = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 
 EVERYTHING = "*"
 
@@ -30,7 +31,8 @@ def scope(subject: str, right: Right) -> str:
     return f"{subject}:{right}"
 
 
-def covered(granted: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=256)
+def covered(granted: tuple[str, ...]) -> frozenset[str]:
     """The scopes with all that they imply: writing includes reading."""
     written = {_OLDER.get(each, each) for each in granted}
     return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
@@ -38,6 +40,6 @@ def covered(granted: Iterable[str]) -> frozenset[str]:
 
 def allows(granted: Iterable[str], needed: Iterable[str]) -> bool:
     """Whether one of the needed scopes is granted. Where none would do, nobody may."""
-    have = covered(granted)
+    have = covered(tuple(granted))
     alternatives = tuple(needed)
     return bool(alternatives) and (EVERYTHING in have or any(each in have for each in alternatives))

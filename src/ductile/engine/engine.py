@@ -160,6 +160,10 @@ class Engine:
             self._hurry.set()
         self._stop_wanted.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop_wanted.is_set()
+
     def status(self) -> JsonObject:
         uptime = self._with.clock.now() - self._started_at
         return {
@@ -168,7 +172,7 @@ class Engine:
             "uptime_seconds": round(uptime.total_seconds(), 1),
             "config": self._snapshot.fingerprint,
             "ready": self._ready,
-            "stopping": self._stop_wanted.is_set(),
+            "stopping": self.stopping,
             "waiting_callers": len(self._waiters),
         }
 

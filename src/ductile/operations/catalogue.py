@@ -31,7 +31,9 @@ def right_of(command: Command) -> Right:
 def needed_for(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
     """The scopes of which one is needed to run a command. What is not there needs the least: it is a 404."""
     instance = snapshot.plugins.get(plugin)
-    declared = commands_of(instance).get(command) if instance is not None else None
+    declared = None
+    if instance is not None and instance.installed is not None:
+        declared = instance.installed.manifest.commands.get(command)
     right = Right.READ if declared is None else right_of(declared)
     general = scope(Subject.PLUGIN, right)
     return (general,) if instance is None else (general, scope(plugin, right))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -66,6 +67,9 @@ class RunningEngine(Protocol):
 
     def stop(self) -> None: ...
 
+    @property
+    def stopping(self) -> bool: ...
+
     def status(self) -> JsonObject: ...
 
 
@@ -93,17 +97,17 @@ class Desk(Value):
         if self.engine is not None:
             self.engine.told_of(answers)
 
-    async def enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
+    def enqueue(self, submission: Submission) -> Awaitable[tuple[Enqueued, ...]]:
         """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
 
-        Shielded: whoever hangs up in between takes nothing back.
+        Whoever hangs up in between takes nothing back.
         """
-        return await asyncio.shield(self._enqueue(submission))
+        return self.store.enqueue(submission, partial(self._tell, submission))
 
-    async def _enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
-        answers = await self.store.enqueue(submission)
-        self.told_of(answers)
+    def _tell(self, submission: Submission, answers: tuple[Enqueued, ...]) -> None:
+        if self.engine is None:
+            return
+        self.engine.told_of(answers)
         for run in submission.runs:
-            if self.engine is not None and run.deadline_at is not None:
+            if run.deadline_at is not None:
                 self.engine.expect_deadline(run.deadline_at)
-        return answers

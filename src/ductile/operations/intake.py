@@ -27,6 +27,8 @@ _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII
 )
 _NO_TRACE = "0" * 32
+#: What most submissions hold: of these, only the payload is read here.
+_PLAIN = {"plugin", "command", "pipeline", "payload", "type"}
 
 
 class Door(Value):
@@ -40,17 +42,17 @@ class Intake(Value):
     """A submission as far as it does not matter what is submitted."""
 
     payload: JsonObject | None
-    #: As it is stored: with the namespace of its door.
-    dedupe_key: str | None
-    #: Seconds; given, a job that is queued or running counts as a duplicate too.
-    dedupe_ttl: float | None
-    #: Without a model, which depends on what is run.
-    callback: Callback | None
-    #: Of the new job. A call from inside a job is one hop further than that job.
-    hops: int
     trace_id: str
+    #: As it is stored: with the namespace of its door.
+    dedupe_key: str | None = None
+    #: Seconds; given, a job that is queued or running counts as a duplicate too.
+    dedupe_ttl: float | None = None
+    #: Without a model, which depends on what is run.
+    callback: Callback | None = None
+    #: Of the new job. A call from inside a job is one hop further than that job.
+    hops: int = 0
     #: The job that made this call, if one did and it is known.
-    inside_job: str | None
+    inside_job: str | None = None
     #: Whether the key is an `Idempotency-Key`: then the same key means the same body, or a mistake.
     idempotent: bool = False
 
@@ -61,6 +63,8 @@ class Intake(Value):
 
 async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
     """Read it, or raise what is wrong with it. Touches the store only for a call from inside a job."""
+    if given.keys() <= _PLAIN:
+        return Intake(payload=_payload(given), trace_id=_new_trace(desk.dice))
     snapshot = desk.snapshot()
     key, ttl = _key(snapshot, door, given)
     caller = await _caller(desk, given)
@@ -201,7 +205,11 @@ def _trace_of(dice: Random, caller: Job | None, traceparent: str | None) -> str:
     """The job's that made the call, else the caller's own, else a new one."""
     if caller is not None and caller.trace_id is not None:
         return caller.trace_id
-    return trace_in(traceparent) or f"{dice.getrandbits(128) or 1:032x}"
+    return trace_in(traceparent) or _new_trace(dice)
+
+
+def _new_trace(dice: Random) -> str:
+    return f"{dice.getrandbits(128) or 1:032x}"
 
 
 def trace_in(traceparent: str | None) -> str | None:

@@ -87,7 +87,7 @@ async def follow_log(desk: Desk, given: JsonObject) -> JsonObject:
     while True:
         coming = asyncio.Event() if desk.news is None else desk.news.coming()
         rows = await _after(desk, where, after)
-        stopping = bool(engine.status()["stopping"])
+        stopping = engine.stopping
         left = deadline - asyncio.get_running_loop().time()
         if rows or stopping or left <= 0:
             shown = await _shown(desk, rows, output=read.flag(given, "output"))
@@ -139,7 +139,7 @@ async def follow_ledger(desk: Desk, given: JsonObject) -> JsonObject:
     while True:
         coming = asyncio.Event() if desk.news is None else desk.news.coming()
         rows = await desk.store.ledger(after=after, limit=LARGEST_PAGE)
-        stopping = bool(engine.status()["stopping"])
+        stopping = engine.stopping
         left = deadline - asyncio.get_running_loop().time()
         if rows or stopping or left <= 0:
             return {"events": [shown_ledger(row) for row in rows], "stopping": stopping}

@@ -110,7 +110,7 @@ async def follow_run(desk: Desk, given: JsonObject) -> JsonObject:
         over = (await find_job(desk, run.id)).status in TERMINAL
         latest = (await desk.store.jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
-        stopping = bool(engine.status()["stopping"])
+        stopping = engine.stopping
         left = deadline - asyncio.get_running_loop().time()
         if over or stopping or len(ended) > known or left <= 0:
             return {"ended": [shown_job(job) for job in ended], "over": over, "stopping": stopping}

@@ -257,7 +257,7 @@ async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answ
         job,
         allowed=waiting.timeout,
         elapsed=elapsed,
-        stopping=desk.engine is not None and bool(desk.engine.status()["stopping"]),
+        stopping=desk.engine is not None and desk.engine.stopping,
         partial=waiting.partial,
         cancels=waiting.cancels,
     )

@@ -7,7 +7,7 @@ raised has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -79,8 +79,14 @@ class Store(Protocol):
 
     # -- jobs
 
-    async def enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
-        """Put jobs on the queue, all or none; an answer for each, in order (SPEC 4.5)."""
+    def enqueue(
+        self, submission: Submission, told: Callable[[tuple[Enqueued, ...]], None] | None = None
+    ) -> Awaitable[tuple[Enqueued, ...]]:
+        """Put jobs on the queue, all or none; an answer for each, in order (SPEC 4.5).
+
+        They are written whether or not anybody waits for it. `told` is given the answers when they are on
+        disk, before whoever waits goes on, and also if nobody waits any more.
+        """
         ...
 
     async def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:

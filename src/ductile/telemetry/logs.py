@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import BinaryIO
@@ -11,12 +12,16 @@ from typing import BinaryIO
 import msgspec
 
 from ductile.core.instants import format_instant
-from ductile.telemetry.signals import Happening, Level
+from ductile.core.json_values import JsonValue
+from ductile.telemetry.signals import Happening, Level, Signal
 
 WAITING_LINES = 10_000
 CLOSING_SECONDS = 2.0
+_MOMENT = 0.005
 
 _encoder = msgspec.json.Encoder()
+_LEVEL_WORDS = {level: level.name.lower() for level in Level}
+_COMPONENTS = {signal: signal.partition(".")[0] for signal in Signal}
 
 
 class LogWriter:
@@ -57,8 +62,12 @@ class LogWriter:
     def _write(self) -> None:
         going_on = True
         while going_on:
-            # All that wait go out at once: to be woken and to write costs more than a line does.
-            lines = [self._waiting.get(), *(self._waiting.get() for _ in range(self._waiting.qsize()))]
+            # Whoever follows the first within a moment goes out with it: for each line to wake us and to
+            # write costs several times what making it did.
+            first = self._waiting.get()
+            if first is not None:
+                time.sleep(_MOMENT)
+            lines = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
             going_on = None not in lines
             dropped, self._dropped = self._dropped, 0
             if dropped:
@@ -73,11 +82,10 @@ class LogWriter:
 
 
 def _as_json(happening: Happening, at: str) -> bytes:
-    component, _, _ = happening.signal.partition(".")
-    line = {
+    line: dict[str, JsonValue] = {
         "timestamp": at,
-        "level": happening.severity.name.lower(),
-        "component": component,
+        "level": _LEVEL_WORDS[happening.severity],
+        "component": _COMPONENTS[happening.signal],
         "signal": happening.signal,
         "message": happening.message,
     }
@@ -85,7 +93,8 @@ def _as_json(happening: Happening, at: str) -> bytes:
         line["plugin"] = happening.plugin
     if happening.job_id is not None:
         line["job_id"] = happening.job_id
-    return _encoder.encode({**line, **{k: v for k, v in happening.data.items() if k not in line}}) + b"\n"
+    # Again at the end: whatever the data call themselves, they do not replace what is ours.
+    return _encoder.encode({**line, **happening.data, **line}) + b"\n"
 
 
 def _as_text(happening: Happening, at: str) -> bytes:

@@ -6,20 +6,28 @@ our own tables, so their number is bounded.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from functools import cache
-from typing import TypeVar
+from itertools import accumulate
+from math import inf
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from ductile.core.json_values import JsonValue
 from ductile.telemetry.signals import Happening, Signal
 from ductile.value import Value
-
-Child = TypeVar("Child", Counter, Histogram)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 #: Jobs whose times are being taken. Beyond, the oldest are forgotten: their figures are missing, not wrong.
@@ -128,63 +136,94 @@ METRICS: Mapping[Name, Described] = {
     Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
 }
 _SPANS = {Signal.JOB_CLAIMED: Name.WAIT, Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
-_COUNTED: Mapping[Signal, tuple[Name, tuple[str, ...]]] = {
-    Signal.JOB_DEDUPLICATED: (Name.DEDUPLICATED, ()),
-    Signal.API_UNAUTHORIZED: (Name.UNAUTHORIZED, ()),
-    Signal.SCHEDULE_FIRED: (Name.OCCURRENCES, ("fired",)),
-    Signal.SCHEDULE_SKIPPED: (Name.OCCURRENCES, ("skipped",)),
-    Signal.WEBHOOK_ACCEPTED: (Name.WEBHOOKS, ("accepted",)),
-    Signal.WEBHOOK_REFUSED: (Name.WEBHOOKS, ("refused",)),
-    Signal.WEBHOOK_FAULT: (Name.WEBHOOKS, ("fault",)),
-    Signal.DELIVERY_DELIVERED: (Name.DELIVERIES, ("delivered",)),
-    Signal.DELIVERY_FAILED: (Name.DELIVERIES, ("failed",)),
-    Signal.DELIVERY_DROPPED: (Name.DELIVERIES, ("dropped",)),
+_COUNTED: Mapping[Signal, tuple[str, ...]] = {
+    Signal.JOB_DEDUPLICATED: (Name.DEDUPLICATED,),
+    Signal.API_UNAUTHORIZED: (Name.UNAUTHORIZED,),
+    Signal.SCHEDULE_FIRED: (Name.OCCURRENCES, "fired"),
+    Signal.SCHEDULE_SKIPPED: (Name.OCCURRENCES, "skipped"),
+    Signal.WEBHOOK_ACCEPTED: (Name.WEBHOOKS, "accepted"),
+    Signal.WEBHOOK_REFUSED: (Name.WEBHOOKS, "refused"),
+    Signal.WEBHOOK_FAULT: (Name.WEBHOOKS, "fault"),
+    Signal.DELIVERY_DELIVERED: (Name.DELIVERIES, "delivered"),
+    Signal.DELIVERY_FAILED: (Name.DELIVERIES, "failed"),
+    Signal.DELIVERY_DROPPED: (Name.DELIVERIES, "dropped"),
 }
 
 
-class Metrics:
+_FAMILIES: Mapping[MetricKind, Callable[..., Any]] = {
+    _COUNTER: CounterMetricFamily,
+    _GAUGE: GaugeMetricFamily,
+    _HISTOGRAM: HistogramMetricFamily,
+}
+
+
+class _Timing:
+    """How long something took, as Prometheus counts it: so many up to each bound, and the sum."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def take(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        return list(zip(map(floatToGoString, (*self._bounds, inf)), accumulate(self._counts), strict=True))
+
+
+class Metrics(Collector):
+    """Counts in plain numbers, on the loop alone; only whoever asks pays for the format.
+
+    The library's own counters take a lock and several calls for each step of a job and each request.
+    """
+
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` counts seconds and is never set back."""
         self._clock = clock
         self._marks: OrderedDict[str, float] = OrderedDict()
+        #: By name and label values.
+        self._counts: dict[tuple[str, ...], int] = {
+            (name,): 0 for name, each in METRICS.items() if each.kind is _COUNTER and not each.labels
+        }
+        self._timings: dict[tuple[str, ...], _Timing] = {}
+        self._levels: list[tuple[Name, tuple[str, ...], float]] = []
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._counters = {
-            name: Counter(name, each.help, each.labels, registry=self.registry)
-            for name, each in _of(_COUNTER)
-        }
-        self._gauges = {
-            name: Gauge(name, each.help, each.labels, registry=self.registry) for name, each in _of(_GAUGE)
-        }
-        self._histograms = {
-            name: Histogram(name, each.help, each.labels, buckets=each.buckets, registry=self.registry)
-            for name, each in _of(_HISTOGRAM)
-        }
-        # Bound once: looking a child up by its labels costs several times what counting does.
-        self._counter = cache(lambda name, *labels: _child(self._counters[name], labels))
-        self._histogram = cache(lambda name, *labels: _child(self._histograms[name], labels))
+        self.registry.register(self)
 
     def __call__(self, happening: Happening) -> None:
         signal = happening.signal
         if signal is Signal.API_REQUEST:
             self._take_request(happening.data)
         elif signal in _OUTCOMES:
-            self._counter(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[signal]).inc()
+            self._count(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[signal])
             self._marks.pop(happening.job_id or "", None)
         elif signal is Signal.JOB_ACCEPTED or signal in _SPANS:
             self._take_time(happening)
         elif signal in _COUNTED:
-            name, labels = _COUNTED[signal]
-            self._counter(name, *labels).inc()
+            self._count(*_COUNTED[signal])
+
+    def _count(self, *key: str) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def _time(self, name: Name, label: str, seconds: float) -> None:
+        timing = self._timings.get((name, label))
+        if timing is None:
+            timing = self._timings[name, label] = _Timing(METRICS[name].buckets)
+        timing.take(seconds)
 
     def _take_time(self, happening: Happening) -> None:
         """Each step of a job ends one span and begins the next."""
         job, signal, now = happening.job_id or "", happening.signal, self._clock()
         began = self._marks.pop(job, None)
         if signal is Signal.JOB_ACCEPTED:
-            self._counter(Name.ACCEPTED).inc()
+            self._count(Name.ACCEPTED)
         elif began is not None:
-            self._histogram(_SPANS[signal], happening.plugin or "").observe(now - began)
+            self._time(_SPANS[signal], happening.plugin or "", now - began)
         if signal is not Signal.JOB_EXITED:
             self._marks[job] = now
             if len(self._marks) > _FOLLOWED_JOBS:
@@ -194,26 +233,33 @@ class Metrics:
         """What no endpoint answered goes under one name: callers must not be able to make labels."""
         known = data.get("endpoint")
         endpoint, method = (str(known), str(data.get("method"))) if known else ("none", "any")
-        self._counter(Name.REQUESTS, method, endpoint, str(data.get("status"))).inc()
+        self._count(Name.REQUESTS, method, endpoint, str(data.get("status")))
         took = data.get("duration_ms")
         if isinstance(took, int | float):
-            self._histogram(Name.LATENCY, endpoint).observe(took / 1000)
+            self._time(Name.LATENCY, endpoint, took / 1000)
 
     def render(self, reading: Reading) -> bytes:
-        gauges = self._gauges
-        gauges[Name.INFO].labels(reading.version).set(1)
-        for state in ("ready", "waiting", "running"):
-            gauges[Name.QUEUE_DEPTH].labels(state).set(getattr(reading, state))
-        gauges[Name.BREAKER].clear()
-        for plugin, command, state in reading.breakers:
-            gauges[Name.BREAKER].labels(plugin, command).set(BREAKER_STATES[state])
-        gauges[Name.STREAMS].set(reading.streams)
+        self._levels = [
+            (Name.INFO, (reading.version,), 1),
+            (Name.QUEUE_DEPTH, ("ready",), reading.ready),
+            (Name.QUEUE_DEPTH, ("waiting",), reading.waiting),
+            (Name.QUEUE_DEPTH, ("running",), reading.running),
+            *(
+                (Name.BREAKER, (plugin, command), BREAKER_STATES[state])
+                for plugin, command, state in reading.breakers
+            ),
+            (Name.STREAMS, (), reading.streams),
+        ]
         return generate_latest(self.registry)
 
-
-def _of(kind: MetricKind) -> list[tuple[Name, Described]]:
-    return [(name, each) for name, each in METRICS.items() if each.kind is kind]
-
-
-def _child(metric: Child, labels: tuple[str, ...]) -> Child:
-    return metric.labels(*labels) if labels else metric
+    def collect(self) -> Iterator[Metric]:
+        families = {
+            name: _FAMILIES[each.kind](name, each.help, labels=each.labels) for name, each in METRICS.items()
+        }
+        for (name, *values), count in self._counts.items():
+            families[Name(name)].add_metric(values, count)
+        for (name, *values), timing in self._timings.items():
+            families[Name(name)].add_metric(values, timing.buckets(), timing.sum)
+        for name, labels, level in self._levels:
+            families[name].add_metric(labels, level)
+        yield from families.values()

@@ -31,6 +31,21 @@ def test_the_spans_of_a_job() -> None:
     assert value(Name.ACCEPTED) == 1
 
 
+def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
+    """SPEC 12: Prometheus' buckets include their bound and those below; the last one has everything."""
+    metrics = Metrics(lambda: 0.0)
+    for took in (1, 1.1, 9_999_999):
+        data = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
+        metrics(happening(Signal.API_REQUEST, data=data))
+    value = metrics.registry.get_sample_value
+    counted = [
+        value(f"{Name.LATENCY}_bucket", {"endpoint": "/jobs", "le": le})
+        for le in ("0.001", "0.0025", "10.0", "+Inf")
+    ]
+    assert counted == [1, 2, 2, 3]
+    assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 3
+
+
 def test_what_is_followed_is_bounded() -> None:
     """SPEC 12: jobs that never start cost no memory without end."""
     metrics = Metrics(lambda: 0.0)

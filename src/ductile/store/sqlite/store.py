@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -107,8 +107,10 @@ class SqliteStore:
 
     # -- jobs
 
-    async def enqueue(self, submission: Submission) -> tuple[Enqueued, ...]:
-        return await self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission))
+    def enqueue(
+        self, submission: Submission, told: Callable[[tuple[Enqueued, ...]], None] | None = None
+    ) -> Awaitable[tuple[Enqueued, ...]]:
+        return self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission), told=told)
 
     async def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
         return await self._write(

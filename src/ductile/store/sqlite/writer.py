@@ -51,11 +51,14 @@ class Lane(IntEnum):
 class Unit(Generic[Answer]):
     """A verb's transaction that waits for its commit."""
 
-    __slots__ = ("answer", "error", "future", "loop", "size", "work")
+    __slots__ = ("answer", "error", "future", "loop", "size", "told", "work")
 
-    def __init__(self, work: Callable[[SqliteSession], Answer], size: int) -> None:
+    def __init__(
+        self, work: Callable[[SqliteSession], Answer], size: int, told: Callable[[Answer], None] | None
+    ) -> None:
         self.work = work
         self.size = size
+        self.told = told
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Answer] = self.loop.create_future()
         self.answer: Answer | None = None
@@ -87,10 +90,15 @@ class Writer:
         self._thread.start()
 
     def submit(
-        self, lane: Lane, work: Callable[[SqliteSession], Answer], *, size: int = 0
+        self,
+        lane: Lane,
+        work: Callable[[SqliteSession], Answer],
+        *,
+        size: int = 0,
+        told: Callable[[Answer], None] | None = None,
     ) -> asyncio.Future[Answer]:
-        """Run `work` in a transaction; its answer comes once that is on disk."""
-        unit = Unit(work, size)
+        """Run `work` in a transaction; its answer comes once that is on disk, to `told` in any case."""
+        unit = Unit(work, size, told)
         with self._lock:
             if self._closing or self._failure is not None or len(self._lanes[lane]) >= CAPACITY:
                 self._refuse_if_unfit(lane)
@@ -302,7 +310,13 @@ class Writer:
 
 
 def _resolve(units: list[Unit[Any]]) -> None:
+    """On the loop. Whoever waits goes on in its next turn, so after `told`."""
     for unit in units:
+        if unit.told is not None and unit.error is None:
+            try:
+                unit.told(unit.answer)
+            except Exception as error:  # noqa: BLE001 - a defect of one must not keep the others waiting
+                unit.loop.call_exception_handler({"message": "telling failed", "exception": error})
         if unit.future.done():
             continue  # the caller was cancelled; what it asked for is on disk all the same
         if unit.error is None:

