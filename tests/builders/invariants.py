@@ -10,7 +10,8 @@ import apsw
 
 from ductile.core.jobs import EDGES
 from ductile.store.invariants import Invariant
-from ductile.store.sqlite.session import SqliteSession, load_compiled
+from ductile.store.sqlite.places import load_compiled
+from ductile.store.sqlite.session import SqliteSession
 from ductile.store.verbs import checking
 
 #: Each gives a row for every violation and none otherwise.

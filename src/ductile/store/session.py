@@ -42,6 +42,14 @@ class Session(Protocol):
         """A named query that gives no rows."""
         ...
 
+    def number(self, highest: str, /) -> int:
+        """The next number of a table whose rows are all numbered so; `highest` tells the highest so far."""
+        ...
+
+    def append(self, query: str, /, **values: Cell) -> None:
+        """Insert one row, some time before anything looks at its table or the transaction is committed."""
+        ...
+
     def outbox_grew(self) -> None:
         """A delivery was made due: whoever watches the outbox is told when this is committed."""
         ...

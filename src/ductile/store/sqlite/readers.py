@@ -15,7 +15,8 @@ import apsw
 
 from ductile.errors import RefusedError, StoreBusyError
 from ductile.store.sqlite.connection import open_reader, translated
-from ductile.store.sqlite.session import Query, SqliteSession
+from ductile.store.sqlite.places import Query
+from ductile.store.sqlite.session import SqliteSession
 
 Answer = TypeVar("Answer")
 

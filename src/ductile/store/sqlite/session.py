@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from operator import itemgetter
 from random import Random
-from typing import NamedTuple, cast
+from typing import cast
 
 import apsw
 
 from ductile.core.instants import format_instant
 from ductile.errors import StoreError
-from ductile.store.queries import load_queries
 from ductile.store.session import Cell
-
-_NAME = re.compile(r":([a-z_]+)")
-
-
-class Query(NamedTuple):
-    """A query ready to be run: its names are places, which binds in two thirds of the time."""
-
-    sql: str
-    #: The values in the order of their places.
-    in_order: Callable[[Mapping[str, Cell]], tuple[Cell, ...]]
-
-
-def compile_query(sql: str) -> Query:
-    names = tuple(dict.fromkeys(_NAME.findall(sql)))
-    places = {name: f"?{place}" for place, name in enumerate(names, start=1)}
-    return Query(sql=_NAME.sub(lambda found: places[found[1]], sql), in_order=_picker(names))
-
-
-def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Cell]], tuple[Cell, ...]]:
-    match names:
-        case ():
-            return lambda _values: ()
-        case (name,):  # itemgetter gives no tuple for one
-            return lambda values: (values[name],)
-        case _:
-            return itemgetter(*names)
-
-
-def load_compiled(package: str) -> dict[str, Query]:
-    return {name: compile_query(sql) for name, sql in load_queries(package).items()}
+from ductile.store.sqlite.appending import Rows
+from ductile.store.sqlite.places import Query
 
 
 class SqliteSession:
     """Named queries on one connection. `begin_at` sets the instant of the transaction that follows."""
 
-    __slots__ = ("_connection", "_execute", "_last_stamp", "_queries", "dice", "has_mail", "now", "stamp")
+    __slots__ = (
+        "_appended",
+        "_connection",
+        "_execute",
+        "_last_stamp",
+        "_numbers",
+        "_queries",
+        "_rows",
+        "dice",
+        "has_mail",
+        "now",
+        "stamp",
+    )
 
     def __init__(
         self, connection: apsw.Connection, queries: Mapping[str, Query], dice: Random, now: datetime
@@ -59,6 +40,11 @@ class SqliteSession:
         self._execute = connection.execute
         self._queries = queries
         self._last_stamp = ""
+        #: By query, and whether any wait.
+        self._rows: dict[str, Rows] = {}
+        self._appended = False
+        #: The highest number of a table, by the query that tells it.
+        self._numbers: dict[str, int] = {}
         #: Whether the transaction has made a delivery due.
         self.has_mail = False
         self.dice = dice
@@ -67,6 +53,7 @@ class SqliteSession:
 
     def begin_at(self, now: datetime) -> None:
         self.has_mail = False
+        self._numbers.clear()  # somebody else may have written since
         self.now = now
         self.stamp = self._last_stamp = max(format_instant(now), self._last_stamp)
 
@@ -76,23 +63,54 @@ class SqliteSession:
 
     def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
         # All rows are fetched even for one: a statement that has not run to its end blocks the commit.
-        sql, in_order = self._queries[query]
-        rows = self._execute(sql, in_order(values)).fetchall()
-        return cast("tuple[Cell, ...]", rows[0]) if rows else None
+        rows = self.all(query, **values)
+        return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql, in_order = self._queries[query]
+        sql, in_order, looks, _ = self._queries[query]
+        if looks and self._appended:
+            self.flush()
         return cast("list[tuple[Cell, ...]]", self._execute(sql, in_order(values)).fetchall())
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
         # RETURNING would do it too, but builds a table for its rows: it doubled the cost of an insert.
-        sql, in_order = self._queries[query]
-        self._execute(sql, in_order(values))
+        self.run(query, **values)
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
     def run(self, query: str, /, **values: Cell) -> None:
-        sql, in_order = self._queries[query]
+        sql, in_order, looks, _ = self._queries[query]
+        if looks and self._appended:
+            self.flush()
         self._execute(sql, in_order(values))
+
+    def number(self, highest: str, /) -> int:
+        known = self._numbers.get(highest)
+        if known is None:
+            found = self.one(highest)
+            known = (found[0] if found else None) or 0
+        self._numbers[highest] = known + 1
+        return known + 1
+
+    def append(self, query: str, /, **values: Cell) -> None:
+        rows = self._rows.get(query)
+        if rows is None:
+            rows = self._rows[query] = Rows(self._queries[query].text)
+        rows.add(values)
+        self._appended = True
+
+    def flush(self) -> None:
+        """Write what was appended. To be called before the transaction is committed."""
+        self._appended = False
+        for rows in self._rows.values():
+            for sql, values in rows.take():
+                self._execute(sql, values)
+
+    def discard(self) -> None:
+        """Forget what was appended: the transaction was rolled back, or a part of it."""
+        self._appended = False
+        self._numbers.clear()
+        for rows in self._rows.values():
+            rows.discard()
 
     def outbox_grew(self) -> None:
         self.has_mail = True

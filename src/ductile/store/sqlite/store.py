@@ -19,8 +19,9 @@ from ductile.core.run_values import NewRun
 from ductile.store.invariants import Invariant
 from ductile.store.sqlite.connection import open_writer, translated
 from ductile.store.sqlite.migrate import migrate
+from ductile.store.sqlite.places import load_compiled
 from ductile.store.sqlite.readers import Readers
-from ductile.store.sqlite.session import SqliteSession, load_compiled
+from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.vitals import read_vitals
 from ductile.store.sqlite.writer import Lane, Writer
 from ductile.store.values import (

@@ -174,6 +174,7 @@ class Writer:
             try:
                 self._begin()
                 self._run_plainly(batch)
+                self._session.flush()
                 self._execute("COMMIT")
             except Exception as error:  # noqa: BLE001 - whatever it is, its callers must be told
                 self._recover_batch(batch, error)
@@ -242,7 +243,9 @@ class Writer:
         self._execute("SAVEPOINT unit")
         try:
             unit.answer = unit.work(self._session)
+            self._session.flush()
         except Exception as error:  # noqa: BLE001 - it is this unit's alone
+            self._session.discard()
             if self._connection.in_transaction:
                 self._execute("ROLLBACK TO unit")
                 self._execute("RELEASE unit")
@@ -263,6 +266,7 @@ class Writer:
             )
 
     def _roll_back(self) -> None:
+        self._session.discard()
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
 

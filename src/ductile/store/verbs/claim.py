@@ -14,7 +14,7 @@ from ductile.store.session import Session
 from ductile.store.values import Claim
 from ductile.store.verbs.runs import step_of
 from ductile.store.verbs.settle import claim_run
-from ductile.store.verbs.writing import write_callback, write_transition
+from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
 _TOLD_LOADING = CallbackEvent(state=CallbackState.LOADING)
@@ -55,11 +55,12 @@ def claim_these(
 
 
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
-    session.change("claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until)
+    number = next_in_ledger(session)
+    session.change("claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until, claim_seq=number)
     row = session.one("claimed_job", seq=seq)
     assert row is not None  # noqa: S101 - it was changed just now
     job = read_job(row[:-1], object_or_none(row[-1]))
-    write_transition(session, _CLAIMED, job, execution=job.execution)
+    write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
         write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
     run = None if job.run_id is None else session.one("job_for_settle", id=job.run_id)

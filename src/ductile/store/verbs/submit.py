@@ -13,7 +13,7 @@ from ductile.core.lineage import NewContext, NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.store.rows import to_json
-from ductile.store.session import Session
+from ductile.store.session import Cell, Session
 from ductile.store.values import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.store.verbs.holds import is_live, key_is_taken
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
@@ -83,34 +83,40 @@ def _first_hold(session: Session, job: NewJob) -> Hold | None:
 
 
 def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
+    """Insert the job; its number, or None if a child with the same origin exists."""
     origin, callback = job.origin, job.callback
-    return session.insert(
-        "insert_job",
-        id=job.id,
-        plugin=job.plugin,
-        command=job.command,
-        payload=None if job.payload is None else to_json(job.payload),
-        hold=hold,
-        max_attempts=job.max_attempts,
-        submitted_by=job.submitted_by,
-        submitted_detail=job.submitted_detail,
-        dedupe_key=job.dedupe_key,
-        at=session.stamp,
-        parent_job_id=job.parent_job_id,
-        source_event_id=job.source_event_id,
-        event_context_id=job.event_context_id,
-        run_id=job.run_id,
-        step_path=job.step_path,
-        hops=job.hops,
-        trace_id=job.trace_id,
-        origin_job_id=None if origin is None else origin.job_id,
-        origin_execution=None if origin is None else origin.execution,
-        origin_event_index=None if origin is None else origin.event_index,
-        origin_target=None if origin is None else origin.target,
-        after_job_id=job.after_job_id,
-        callback_url=None if callback is None else callback.url,
-        callback_model=None if callback is None else callback.model,
-    )
+    seq = session.number("highest_in_queue")
+    row: dict[str, Cell] = {
+        "seq": seq,
+        "id": job.id,
+        "plugin": job.plugin,
+        "command": job.command,
+        "payload": None if job.payload is None else to_json(job.payload),
+        "hold": hold,
+        "max_attempts": job.max_attempts,
+        "submitted_by": job.submitted_by,
+        "submitted_detail": job.submitted_detail,
+        "dedupe_key": job.dedupe_key,
+        "at": session.stamp,
+        "parent_job_id": job.parent_job_id,
+        "source_event_id": job.source_event_id,
+        "event_context_id": job.event_context_id,
+        "run_id": job.run_id,
+        "step_path": job.step_path,
+        "hops": job.hops,
+        "trace_id": job.trace_id,
+        "origin_job_id": None if origin is None else origin.job_id,
+        "origin_execution": None if origin is None else origin.execution,
+        "origin_event_index": None if origin is None else origin.event_index,
+        "origin_target": None if origin is None else origin.target,
+        "after_job_id": job.after_job_id,
+        "callback_url": None if callback is None else callback.url,
+        "callback_model": None if callback is None else callback.model,
+    }
+    if origin is not None:
+        return session.insert("insert_job", **row)
+    session.append("insert_job", **row)
+    return seq
 
 
 def _conflict(session: Session, job: NewJob) -> ChildConflict:

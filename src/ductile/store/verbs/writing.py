@@ -30,17 +30,25 @@ class Subject(Protocol):
     def command(self) -> str: ...
 
 
-def write_transition(session: Session, transition: Transition, job: Subject, *, execution: int) -> None:
+def next_in_ledger(session: Session) -> int:
+    return session.number("highest_in_ledger")
+
+
+def write_transition(
+    session: Session, transition: Transition, job: Subject, *, execution: int, seq: int | None = None
+) -> None:
     """Append the edge to the ledger and, with its number there, to the job's own history."""
-    seq = session.insert(
+    seq = next_in_ledger(session) if seq is None else seq
+    session.append(
         "insert_ledger",
+        seq=seq,
         at=session.stamp,
         kind=LedgerKind.JOB_TRANSITION,
         job_id=job.id,
         run_id=job.run_id,
         data=_told(job.plugin, job.command, transition, execution),
     )
-    session.run(
+    session.append(
         "insert_transition",
         job_id=job.id,
         seq=seq,
@@ -69,8 +77,9 @@ def _told(plugin: str, command: str, transition: Transition, execution: int) -> 
 
 def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
     for entry in entries:
-        session.run(
+        session.append(
             "insert_ledger",
+            seq=next_in_ledger(session),
             at=session.stamp,
             kind=entry.kind,
             job_id=entry.job_id,

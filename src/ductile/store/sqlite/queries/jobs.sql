@@ -17,11 +17,11 @@ AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before 
 -- name: insert_job
 -- No row comes back if a child with the same origin exists.
 INSERT INTO job_queue (
-  id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
+  seq, id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
   dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
   origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model
 ) VALUES (
-  :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
+  :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
   :dedupe_key, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :hops, :trace_id,
   :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model
 )
@@ -38,7 +38,13 @@ INSERT INTO job_transitions (job_id, seq, execution, from_status, to_status, rea
 VALUES (:job_id, :seq, :execution, :from_status, :to_status, :reason, :at)
 
 -- name: insert_ledger
-INSERT INTO ledger (at, kind, job_id, run_id, data) VALUES (:at, :kind, :job_id, :run_id, :data)
+INSERT INTO ledger (seq, at, kind, job_id, run_id, data) VALUES (:seq, :at, :kind, :job_id, :run_id, :data)
+
+-- name: highest_in_ledger
+SELECT max(seq) FROM ledger
+
+-- name: highest_in_queue
+SELECT max(seq) FROM job_queue
 
 -- name: insert_event
 INSERT INTO events (id, type, source, payload, headers, dedupe_key, producer_job_id, producer_index, created_at)
@@ -118,10 +124,10 @@ SELECT seq FROM job_queue WHERE id = :id AND status = 'queued' AND hold IS NULL
 SELECT {job_columns}, payload FROM job_queue WHERE seq = :seq
 
 -- name: claim_job
--- The claim's number is that of the ledger entry that is written next.
+-- The claim's number is that of its ledger entry.
 UPDATE job_queue SET
   status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at, owner = :owner,
-  lease_until = :lease_until, claim_seq = (SELECT max(seq) + 1 FROM ledger)
+  lease_until = :lease_until, claim_seq = :claim_seq
 WHERE seq = :seq AND status = 'queued'
 
 -- name: job_for_settle
