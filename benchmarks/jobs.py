@@ -13,14 +13,13 @@ from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 
-from benchmarks.plugins import HERE, compile_c, write_plugins
+from benchmarks.plugins import HERE, compile_c, encoded_request, write_plugins
 from benchmarks.table import Line, compared
 from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
 from ductile.operations.configuration import open_configuration
-from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.values import Submission
@@ -53,31 +52,31 @@ def measure(directory: Path, rounds: int) -> list[Line]:
         for name in JOBS
     ]
     lines.append(compared("jobs, sh plugin, beside xargs -P", ours["sh"], xargs, "jobs/s"))
+    lines.append(with_fewer(directory, loop, rounds))
     return lines + latency(ground)
 
 
-def bare_rate(loop: Path, entrypoint: Path, jobs: int) -> float:
-    command = [str(loop), str(entrypoint), str(jobs), str(AT_ONCE), a_request()]
+def with_fewer(directory: Path, loop: Path, rounds: int) -> Line:
+    """The same with half as many: a processor has to wait for the disk now and then."""
+    ground = directory / "fewer"
+    ground.mkdir()
+    entrypoint = write_plugins(ground, workers=FEWER)["sh"]
+    bare, ours = [], []
+    for number in range(rounds):
+        bare.append(bare_rate(loop, entrypoint, JOBS["sh"], FEWER))
+        ours.append(asyncio.run(drain_rate(ground, str(number), "sh")))
+    return compared(f"jobs, sh plugin, {FEWER} at once", ours, bare, "jobs/s")
+
+
+def bare_rate(loop: Path, entrypoint: Path, jobs: int, at_once: int = AT_ONCE) -> float:
+    command = [str(loop), str(entrypoint), str(jobs), str(at_once), a_request()]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def a_request() -> str:
-    """What a plugin is sent for `a_job`, byte for byte as long: a shell reads it byte by byte."""
-    job, now = a_job("sh"), datetime.now(UTC)
-    payload = dict(job.payload or {})
-    event = RequestEvent(type="api.trigger", payload=payload, source="api", timestamp=now, event_id=job.id)
-    request = PluginRequest(
-        job_id=job.id,
-        command=job.command,
-        instance=job.plugin,
-        config={},
-        state={},
-        context={"ductile_plugin": job.plugin},
-        deadline_at=now,
-        payload=payload,
-        event=event,
-    )
-    return encode_request(request).decode()
+    """What a plugin is sent for `a_job`: a shell reads it byte by byte, so its length matters."""
+    job = a_job("sh")
+    return encoded_request(job.id, job.plugin, dict(job.payload or {}), {"ductile_plugin": job.plugin})
 
 
 def xargs_rate(entrypoint: Path, jobs: int) -> float:

@@ -19,26 +19,24 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.life import wait_for
-from benchmarks.plugins import write_plugins
+from benchmarks.plugins import encoded_request, write_plugins
 from benchmarks.table import Line, compared
+from ductile.core.json_values import JsonObject
 
 STEPS = 3
 RUNS = 200
 CALLERS = 8
 RUNS_EACH = 25
 TOKEN = "a-token-for-the-benchmark"  # noqa: S105 - of a daemon that lives for some seconds
-REQUEST = json.dumps(
-    {
-        "protocol": 2,
-        "job_id": "01a1e1b0-0000-7000-8000-000000000000",
-        "command": "handle",
-        "config": {},
-        "state": {},
-        "context": {"ductile_pipeline": "three"},
-        "event": {"type": "api.trigger", "payload": {"text": "x" * 400}},
-    }
-).encode()
-BODY = json.dumps({"payload": {"text": "x" * 400}}).encode()
+PAYLOAD: JsonObject = {"text": "x" * 400}
+CONTEXT: JsonObject = {
+    "ductile_plugin": "sh",
+    "ductile_pipeline": "three",
+    "ductile_step_id": "step-1",
+    "ductile_trace_id": "0" * 32,
+}
+REQUEST = encoded_request("01a1e1b0-0000-7000-8000-000000000000", "sh", PAYLOAD, CONTEXT).encode()
+BODY = json.dumps({"payload": PAYLOAD}).encode()
 CONFIG = """\
 api:
   enabled: true

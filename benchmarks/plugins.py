@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+
+from ductile.core.json_values import JsonObject
+from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
 
 HERE = Path(__file__).parent
 
@@ -53,6 +57,24 @@ def write_plugins(directory: Path, *, workers: int) -> dict[str, Path]:
     config = f"service: {{max_workers: {workers}, log_level: error}}\nplugins:\n{names}\n"
     (directory / "config.yaml").write_text(config, encoding="utf-8")
     return entrypoints
+
+
+def encoded_request(job_id: str, plugin: str, payload: JsonObject, context: JsonObject) -> str:
+    """As the daemon writes it for a job that came in over HTTP."""
+    now = datetime.now(UTC)
+    event = RequestEvent(type="api.trigger", payload=payload, source="api", timestamp=now, event_id=job_id)
+    request = PluginRequest(
+        job_id=job_id,
+        command="handle",
+        instance=plugin,
+        config={},
+        state={},
+        context=context,
+        deadline_at=now,
+        payload=payload,
+        event=event,
+    )
+    return encode_request(request).decode()
 
 
 def compile_c(source: Path, target: Path, *, static: bool = False) -> None:
