@@ -151,8 +151,8 @@ async def drain_rate(ground: Path, name: str, plugin: str) -> float:
 async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, count: int) -> None:
     ended = asyncio.create_task(ends.wait_for(count))
     await asyncio.sleep(0)
-    await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))))
-    engine.wake()
+    engine.expect()
+    await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))), engine.told_of)
     await ended
 
 

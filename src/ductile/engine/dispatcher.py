@@ -4,7 +4,8 @@ It never polls: enqueueing, settling, releasing and reloading wake it. How many 
 store with each claim; what is held here only tells how many workers of this daemon are free.
 
 A job whose result is on its way to the store counts as gone. So the next claim follows that result
-closely enough to share its commit, and the store, which writes results first, still sees to the caps.
+closely enough to share its commit, and the store, which writes claims last, still sees to the caps. In
+the same way, who is about to enqueue wakes it before, and the claim shares the commit with the job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ductile.core.jobs import Job
 from ductile.engine.execution import ResultGivenUpError
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import Claim
+from ductile.store.values import Accepted, Claim, Enqueued
 
 #: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
 LEASE = timedelta(minutes=5)
@@ -45,6 +46,9 @@ class Dispatcher:
         self._owner = owner
         self._failed = failed
         self._woken = asyncio.Event()
+        #: Jobs that were put on the queue; unless they are claimed already, they are a reason to look.
+        self._offered: set[str] = set()
+        self._has_to_look = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
         self._leaving: set[str] = set()
@@ -58,6 +62,14 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Something may be able to start."""
+        self._has_to_look = True
+        self._woken.set()
+
+    def offer(self, answers: Iterable[Enqueued]) -> None:
+        """Jobs are on the queue. Most have been claimed by the same commit."""
+        for answer in answers:
+            if isinstance(answer, Accepted):
+                self._offered.update(answer.members or (answer.job_id,))
         self._woken.set()
 
     def hold(self, plugins: Iterable[str] = ()) -> None:
@@ -75,11 +87,18 @@ class Dispatcher:
         while self._accepting:
             await self._woken.wait()
             self._woken.clear()
+            if not self._is_needed():
+                continue
             try:
                 await self._start_all()
             except (StoreFullError, StoreBusyError):
                 # Nothing is claimed that could not be written. The queue is on disk and can wait.
                 asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
+
+    def _is_needed(self) -> bool:
+        offered, self._offered = self._offered, set()
+        looks, self._has_to_look = self._has_to_look, False
+        return looks or not offered <= self._running
 
     async def _start_all(self) -> None:
         for plugin, job_id in tuple(self._initialising.items()):
@@ -91,11 +110,10 @@ class Dispatcher:
                 # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
                 self._initialising.pop(plugin, None)
         while self._accepting:
-            caps = self._caps()
-            free = caps.workers - len(self._running) + len(self._leaving)
+            free = self._snapshot().max_workers - len(self._running) + len(self._leaving)
             if free <= 0:
                 return
-            claims = await self._store.claim(owner=self._owner, caps=caps, limit=free, lease=LEASE)
+            claims = await self._store.claim(owner=self._owner, caps=self._caps(), limit=free, lease=LEASE)
             self._launch(claims)
             if len(claims) < free:
                 return  # the rest may not start; whatever changes that wakes us

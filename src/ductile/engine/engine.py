@@ -121,9 +121,12 @@ class Engine:
         self._dispatcher.wake()
         self._releases.poke()
 
+    def expect(self) -> None:
+        self._dispatcher.wake()
+
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         self._reporter.submitted(answers)
-        self._dispatcher.wake()
+        self._dispatcher.offer(answers)
 
     def ended(self, jobs: Sequence[MovedJob]) -> None:
         self._reporter.ended(jobs)

@@ -25,6 +25,10 @@ class RunningEngine(Protocol):
         """Jobs were put on the queue or may move on."""
         ...
 
+    def expect(self) -> None:
+        """Jobs are about to be put on the queue."""
+        ...
+
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         """Submissions were answered: tell whoever listens, and start what may start."""
         ...
@@ -100,8 +104,11 @@ class Desk(Value):
     def enqueue(self, submission: Submission) -> Awaitable[tuple[Enqueued, ...]]:
         """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
 
-        Whoever hangs up in between takes nothing back.
+        Whoever hangs up in between takes nothing back. The engine is told before as well: what may start
+        at once is then claimed in the commit that brings it.
         """
+        if self.engine is not None:
+            self.engine.expect()
         return self.store.enqueue(submission, partial(self._tell, submission))
 
     def _tell(self, submission: Submission, answers: tuple[Enqueued, ...]) -> None:

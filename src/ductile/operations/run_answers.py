@@ -14,11 +14,30 @@ from ductile.operations.shown import milliseconds, result_of
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.port import Store
 from ductile.store.values import LogRow
+from ductile.value import Value
 
 
-async def finished(store: Store, job: Job) -> JsonObject:
+class Account(Value):
+    """A job or run with what is below it, read at one instant."""
+
+    job: Job
+    members: Sequence[Job] = ()
+    #: The latest of the job and of each member.
+    executions: Mapping[str, LogRow]
+
+
+async def account_of(store: Store, job_id: str) -> Account | None:
+    if (record := await store.run(job_id)) is not None:
+        return Account(job=record.job, members=record.members, executions=record.executions)
+    job = await store.job(job_id)
+    if job is None:
+        return None
+    return Account(job=job, executions={row.job_id: row for row in await store.executions(job_id)})
+
+
+def finished(account: Account) -> JsonObject:
     """The answer for a job or run that has ended."""
-    members, executions = await _record(store, job)
+    job, members, executions = account.job, account.members, account.executions
     own = executions.get(job.id)
     shown: JsonObject = {
         "job_id": job.id,
@@ -40,9 +59,8 @@ def _is_empty(job: Job, row: LogRow) -> bool:
     return job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None
 
 
-async def still_running(
-    store: Store,
-    job: Job,
+def still_running(
+    account: Account,
     *,
     allowed: timedelta,
     elapsed: timedelta,
@@ -51,6 +69,7 @@ async def still_running(
     cancels: bool,
 ) -> JsonObject:
     """The answer when the time was up first, or the daemon is stopping."""
+    job, executions = account.job, account.executions
     # Nothing but a stop ends the waiting early; that too little has gone by may be a clock that was set back.
     exceeded = elapsed >= allowed or not stopping
     if not exceeded:
@@ -69,17 +88,9 @@ async def still_running(
         "message": message,
     }
     if partial:
-        members, executions = await _record(store, job)
-        shown |= _branches(job, [member for member in members if member.id in executions], executions)
+        done = [member for member in account.members if member.id in executions]
+        shown |= _branches(job, done, executions)
     return shown
-
-
-async def _record(store: Store, job: Job) -> tuple[Sequence[Job], Mapping[str, LogRow]]:
-    if job.plugin == RUN_PLUGIN:
-        record = await store.run(job.id)
-        return ((), {}) if record is None else (record.members, record.executions)
-    executions = await store.executions(job.id)
-    return (), {row.job_id: row for row in executions}
 
 
 def outcome_of(job: Job) -> str:

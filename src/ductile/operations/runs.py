@@ -28,7 +28,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.intake import Door, Intake, callback_of, read_intake, refuse_other_body
 from ductile.operations.job_ids import find_job
-from ductile.operations.run_answers import finished, still_running
+from ductile.operations.run_answers import account_of, finished, still_running
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values import Accepted, Deduplicated, Enqueued, Submission
 from ductile.value import Value, replace
@@ -183,8 +183,9 @@ async def _run_plugin(
     with engine.waiting_slot():
         began = desk.now()
         body = await jobs.submit(desk, door, given | {"command": command})
-        job = await _wait(desk, engine, str(body["job_id"]), timeout)
-        return await _told(desk, job, Waiting(timeout=timeout, until=began + timeout), began)
+        job_id = str(body["job_id"])
+        await _wait(desk, engine, job_id, timeout)
+        return await _told(desk, job_id, Waiting(timeout=timeout, until=began + timeout), began)
 
 
 # --------------------------------------------------------------------------------------------- waiting
@@ -209,10 +210,9 @@ async def _submit(
             return await _accepted(desk, answer, shown)
         if isinstance(answer, Accepted) and answer.members and ended is not None:
             await asyncio.wait({ended}, timeout=waiting.timeout.total_seconds())
-            job = await find_job(desk, answer.job_id)
         else:
-            job = await _wait(desk, engine, answer.job_id, waiting.timeout)
-        return await _told(desk, job, waiting, began)
+            await _wait(desk, engine, answer.job_id, waiting.timeout)
+        return await _told(desk, answer.job_id, waiting, began)
 
 
 @contextmanager
@@ -224,15 +224,12 @@ def _registered(engine: RunningEngine | None, job_id: str) -> Iterator[asyncio.F
         yield ended
 
 
-async def _wait(desk: Desk, engine: RunningEngine, job_id: str, longest: timedelta) -> Job:
-    """The job when it has ended, or as it stands when the time is up or the daemon stops."""
+async def _wait(desk: Desk, engine: RunningEngine, job_id: str, longest: timedelta) -> None:
+    """Until the job has ended, the time is up, or the daemon stops."""
     with engine.waiting_for(job_id) as ended:
         # Looked at after registering: an end between the two would never be told.
-        job = await find_job(desk, job_id)
-        if job.status in TERMINAL:
-            return job
-        await asyncio.wait({ended}, timeout=longest.total_seconds())
-    return await find_job(desk, job_id)
+        if (await find_job(desk, job_id)).status not in TERMINAL:
+            await asyncio.wait({ended}, timeout=longest.total_seconds())
 
 
 async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
@@ -248,13 +245,15 @@ async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
     return Answer(done=False, body=body)
 
 
-async def _told(desk: Desk, job: Job, waiting: Waiting, began: datetime) -> Answer:
+async def _told(desk: Desk, job_id: str, waiting: Waiting, began: datetime) -> Answer:
     elapsed = desk.now() - began
-    if job.status in TERMINAL and not _ran_out_of_time(job, waiting):
-        return Answer(done=True, body=await finished(desk.store, job))
-    body = await still_running(
-        desk.store,
-        job,
+    account = await account_of(desk.store, job_id)
+    if account is None:
+        raise NotFoundError(f"there is no job {job_id} any more")
+    if account.job.status in TERMINAL and not _ran_out_of_time(account.job, waiting):
+        return Answer(done=True, body=finished(account))
+    body = still_running(
+        account,
         allowed=waiting.timeout,
         elapsed=elapsed,
         stopping=desk.engine is not None and desk.engine.stopping,

@@ -18,7 +18,14 @@ import pytest
 from builders.invariants import violations
 from builders.jobs import Clock, a_new_job, ok, some_dice
 from builders.stores import accept, claim_one, settle, stored, submit
-from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError, StoreSchemaError
+from ductile.errors import (
+    RefusedError,
+    StoreBusyError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreSchemaError,
+)
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.connection import APPLICATION_ID
@@ -160,15 +167,47 @@ async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteS
     assert await store.job(job.id) is not None
 
 
+async def test_a_claim_comes_into_the_next_batch_however_many_submit(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: claims go before submissions when a batch is made up, and after them within it."""
+    monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
+    order: list[str] = []
+
+    async def note(lane: Lane, name: str) -> None:
+        await store._writer.submit(lane, lambda _session: order.append(name))
+
+    submissions = [note(Lane.ENQUEUE, str(number)) for number in range(9)]
+    await together(store, *submissions, note(Lane.CLAIM, "claim"))
+    assert order[3] == "claim"
+
+
+async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore) -> None:
+    """ENGINE 5: a batch in which a submission fails is run again one by one, its claims too."""
+
+    def fail(_session: object) -> None:
+        raise RefusedError("this one is wrong")
+
+    async def claim() -> str:
+        return await store._writer.submit(Lane.CLAIM, lambda _session: "claimed")
+
+    async def submit_wrongly() -> None:
+        await store._writer.submit(Lane.ENQUEUE, fail)
+
+    wrong, claimed = await together(store, submit_wrongly(), claim())
+    assert isinstance(wrong, RefusedError)
+    assert claimed == "claimed"
+
+
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
-    """ENGINE 5: lanes settle, claim, enqueue, maintenance, whatever came first."""
+    """ENGINE 5: settle, enqueue, claim, maintenance, whatever came first."""
     order: list[Lane] = []
 
     async def note(lane: Lane) -> None:
         await store._writer.submit(lane, lambda _session: order.append(lane))
 
     await together(store, *(note(lane) for lane in sorted(Lane, reverse=True)))
-    assert order == sorted(Lane)
+    assert order == [Lane.SETTLE, Lane.ENQUEUE, Lane.CLAIM, Lane.MAINTENANCE]
 
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

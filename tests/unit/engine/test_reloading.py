@@ -64,6 +64,8 @@ async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: P
 
 async def queued(bench: Bench) -> str:
     """A job of `held` that cannot start, because nothing can be claimed."""
+    # The first claim is over: under way, it would find the job that is written with it.
+    await bench.store.asked.wait()
     bench.store.full.add("claim")
     return await bench.submit("held")
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from pathlib import Path
-from random import Random
+from datetime import UTC, datetime, timedelta
 
-from builders.clocks import SimulatedClock
+import pytest
+
 from builders.jobs import a_job
-from ductile.operations.run_answers import still_running
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.core.jobs import JobStatus, Reason
+from ductile.operations.run_answers import Account, still_running
+from ductile.operations.runs import Waiting, _ran_out_of_time
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 
 
-async def test_why_the_waiting_ended_does_not_depend_on_the_clock(tmp_path: Path) -> None:
+def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     """SPEC 7.7: `timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=SimulatedClock(), dice=Random(1))
     told = {
-        (stopping, seconds): await still_running(
-            store,
-            a_job(),
+        (stopping, seconds): still_running(
+            Account(job=a_job(), executions={}),
             allowed=timedelta(seconds=30),
             elapsed=timedelta(seconds=seconds),
             stopping=stopping,
@@ -28,7 +29,6 @@ async def test_why_the_waiting_ended_does_not_depend_on_the_clock(tmp_path: Path
         for stopping in (True, False)
         for seconds in (-3600, 1, 30)
     }
-    await store.close()
     assert {case: answer["timeout_exceeded"] for case, answer in told.items()} == {
         (True, -3600): False,
         (True, 1): False,
@@ -39,3 +39,24 @@ async def test_why_the_waiting_ended_does_not_depend_on_the_clock(tmp_path: Path
     }
     assert "stopping" in str(told[True, 1]["message"])
     assert "stopping" not in str(told[False, 1]["message"])
+
+
+@pytest.mark.parametrize(
+    ("cancels", "reason", "ended_at", "out_of_time"),
+    [
+        (True, Reason.CANCELLED, NOON, True),
+        (True, Reason.CANCELLED, NOON + SECOND, True),
+        # Somebody cancelled it by hand, while there was time.
+        (True, Reason.CANCELLED, NOON - SECOND, False),
+        # It failed by itself, a moment late.
+        (True, Reason.STALLED, NOON, False),
+        (False, Reason.CANCELLED, NOON + SECOND, False),
+    ],
+)
+def test_a_run_that_its_deadline_ended_is_late_whoever_noticed_first(
+    *, cancels: bool, reason: Reason, ended_at: datetime, out_of_time: bool
+) -> None:
+    """SPEC 7.7: the engine cancels at the instant at which its caller gives up; the answer is the same."""
+    waiting = Waiting(timeout=SECOND, until=NOON, cancels=cancels)
+    job = a_job(status=JobStatus.DEAD, reason=reason, completed_at=ended_at)
+    assert _ran_out_of_time(job, waiting) is out_of_time

@@ -40,7 +40,7 @@ CHECKPOINT_PAGES = 1000
 
 
 class Lane(IntEnum):
-    """Who goes first when several wait: finishing work makes room, accepting more does not."""
+    """Who comes into the next batch when several wait: finishing work makes room, accepting more does not."""
 
     SETTLE = 0
     CLAIM = 1
@@ -51,11 +51,16 @@ class Lane(IntEnum):
 class Unit(Generic[Answer]):
     """A verb's transaction that waits for its commit."""
 
-    __slots__ = ("answer", "error", "future", "loop", "size", "told", "work")
+    __slots__ = ("answer", "error", "future", "lane", "loop", "size", "told", "work")
 
     def __init__(
-        self, work: Callable[[SqliteSession], Answer], size: int, told: Callable[[Answer], None] | None
+        self,
+        lane: Lane,
+        work: Callable[[SqliteSession], Answer],
+        size: int,
+        told: Callable[[Answer], None] | None,
     ) -> None:
+        self.lane = lane
         self.work = work
         self.size = size
         self.told = told
@@ -98,7 +103,7 @@ class Writer:
         told: Callable[[Answer], None] | None = None,
     ) -> asyncio.Future[Answer]:
         """Run `work` in a transaction; its answer comes once that is on disk, to `told` in any case."""
-        unit = Unit(work, size, told)
+        unit = Unit(lane, work, size, told)
         with self._lock:
             if self._closing or self._failure is not None or len(self._lanes[lane]) >= CAPACITY:
                 self._refuse_if_unfit(lane)
@@ -193,15 +198,30 @@ class Writer:
         self._session.begin_at(self._clock())
 
     def _run_plainly(self, done: list[Unit[Any]]) -> None:
+        """Run what waits, claims after submissions: so they find what the same commit brings."""
         size, deadline = 0, time.monotonic() + MAX_SECONDS
-        session, take = self._session, self._take
-        while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
-            unit = take()
-            if unit is None:
-                return
+        claims: deque[Unit[Any]] = deque()
+
+        def run(unit: Unit[Any]) -> None:
             done.append(unit)
-            size += unit.size
-            unit.answer = unit.work(session)
+            unit.answer = unit.work(self._session)
+
+        try:
+            while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
+                unit = self._take()
+                if unit is None:
+                    break
+                if unit.lane is Lane.CLAIM:
+                    claims.append(unit)
+                    continue
+                while claims and unit.lane is Lane.MAINTENANCE:
+                    run(claims.popleft())
+                size += unit.size
+                run(unit)
+            while claims:
+                run(claims.popleft())
+        finally:
+            done += claims  # of a batch that failed: whoever is in it is served in another way
 
     def _recover_batch(self, batch: list[Unit[Any]], error: Exception) -> None:
         """A unit or the commit failed. Run them again one by one, unless the file is not to be trusted."""
