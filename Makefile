@@ -25,7 +25,7 @@ test: $(VENV)/.dev ## Set up, then run every check and every test
 	$(MAKE) check
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-nightly: $(VENV)/.dev ## What takes longer than a coffee: hundreds of kills
+nightly: $(VENV)/.dev ## What takes longer than a coffee: hundreds of kills, a minute of load
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
 
 check: $(VENV)/.dev ## Formatting, lint, types and import directions
