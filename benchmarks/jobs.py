@@ -22,7 +22,7 @@ from ductile.engine.engine import Engine, Equipment
 from ductile.operations.configuration import open_configuration
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values import Submission
+from ductile.store.values.submitting import Submission
 from ductile.telemetry.signals import Happening, Signal, Signals
 
 #: Enough to have work for both processors while results wait for the disk.

@@ -20,7 +20,8 @@ from benchmarks.table import Line, compared
 from ductile.core.admission import Caps
 from ductile.core.rules import Rules
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values import JobFilter, LogFilter, Submission
+from ductile.store.values.reading import JobFilter, LogFilter
+from ductile.store.values.submitting import Submission
 
 FINISHED = 1_000_000
 CLAIMS = 400

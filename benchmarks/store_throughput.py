@@ -18,7 +18,8 @@ from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.outcomes import Completed, Evidence, Response
 from ductile.core.rules import Rules
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Settled, Submission
+from ductile.store.values.settling import Settled
+from ductile.store.values.submitting import Submission
 
 CALLERS = (1, 8, 64)
 PAYLOAD = {"text": "x" * 200}

@@ -38,7 +38,8 @@ from ductile.operations.desk import Desk
 from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import ConfigOrigin, NewInit
+from ductile.store.values.settling import NewInit
+from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Signal, Signals, Subscriber

@@ -17,7 +17,10 @@ from ductile.core.jobs import EDGES, RESTING, Hold, JobStatus, Reason, Submitted
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import CallbackState, LogStatus
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import ConfigOrigin, DeliveryStatus, InitStatus, OccurrenceOutcome
+from ductile.store.values.deliveries import DeliveryStatus
+from ductile.store.values.schedules import OccurrenceOutcome
+from ductile.store.values.settling import InitStatus
+from ductile.store.values.upkeep import ConfigOrigin
 
 ALL = [None, *JobStatus]
 

@@ -23,7 +23,7 @@ from ductile.operations.desk import Desk
 from ductile.plugins.discovery import discover
 from ductile.runner.spawn import SpawnRunner
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values import Submission
+from ductile.store.values.submitting import Submission
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Signal, Signals
 

@@ -13,11 +13,11 @@ from typing import Any
 from ductile.core.breaker import BreakerPolicy
 from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.lineage import NewEvent
 from ductile.core.outcomes import Completed, Emitted, Evidence, Failed, Response, TimedOut
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import Route, RouteTable
 from ductile.core.rules import FactRule, PluginRules, Rules
-from ductile.store.values import NewEvent
 
 START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
 _numbers = itertools.count(1)

@@ -18,7 +18,8 @@ from ductile.core.pipelines import RUN_PLUGIN, Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
 from ductile.store.port import Store
-from ductile.store.values import Accepted, Claim, Enqueued, Settled, Submission
+from ductile.store.values.settling import Claim, Settled
+from ductile.store.values.submitting import Accepted, Enqueued, Submission
 
 #: Plugins that tests use; each takes `handle`.
 PLUGINS = ("p", "q", "r", "source", "sink")

@@ -20,7 +20,8 @@ from ductile.core.outcomes import Outcome
 from ductile.engine.scheduler import Scheduler
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Firing, FiringAnswer, FiringReport, Occurrence, ScheduleEntry, Settled
+from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport, Occurrence, ScheduleEntry
+from ductile.store.values.settling import Settled
 
 _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 

@@ -21,7 +21,9 @@ from ductile.core.rules import Rules
 from ductile.store.invariants import Invariant
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Accepted, Claim, Enqueued, LedgerRow, Settled, Submission
+from ductile.store.values.reading import LedgerRow
+from ductile.store.values.settling import Claim, Settled
+from ductile.store.values.submitting import Accepted, Enqueued, Submission
 
 #: Rules that compare rows which are kept for different times (SPEC 4.9).
 _BROKEN_BY_RETENTION = (

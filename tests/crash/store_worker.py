@@ -22,7 +22,8 @@ from ductile.core.routing import Route, RouteTable
 from ductile.core.rules import FactRule, PluginRules, Rules
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Accepted, Settled, Submission
+from ductile.store.values.settling import Settled
+from ductile.store.values.submitting import Accepted, Submission
 
 RULES = Rules(
     plugins={

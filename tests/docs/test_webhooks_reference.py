@@ -15,7 +15,7 @@ from ductile.core.signatures import REPLAY_WINDOW
 from ductile.engine.deliveries import TO_EACH
 from ductile.operations.webhooks import scheme_of
 from ductile.protocol.state_events import MAX_RESULT_BYTES, encode_state_event
-from ductile.store.values import Retention
+from ductile.store.values.upkeep import Retention
 from ductile.webhooks.application import BODY_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md").read_text(encoding="utf-8")

@@ -12,7 +12,8 @@ from builders.jobs import START, an_id
 from ductile.core.jobs import JobStatus, Reason, SubmittedBy
 from ductile.core.settlement import LogStatus
 from ductile.operations.run_differences import compare_configs, compare_inputs, compare_runs
-from ductile.store.values import ConfigOrigin, ConfigRecord, LogRow
+from ductile.store.values.reading import LogRow
+from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -31,7 +31,8 @@ from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import Rules
 from ductile.store.port import Store
-from ductile.store.values import Accepted, Claim, RetryAnswer, Settled
+from ductile.store.values.settling import Claim, RetryAnswer, Settled
+from ductile.store.values.submitting import Accepted
 
 MOST_JOBS = 60
 BAD = (JobStatus.FAILED, JobStatus.DEAD)

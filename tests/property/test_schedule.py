@@ -28,7 +28,7 @@ from ductile.core.schedule import (
     slots_from,
     step,
 )
-from ductile.store.values import Occurrence, OccurrenceOutcome
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
 
 ZONES = (
     "UTC",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ductile.core.json_values import JsonObject
     from ductile.store.port import Store
-    from ductile.store.values import LedgerRow
+    from ductile.store.values.reading import LedgerRow
 
 KEEP_ALIVE_SECONDS = 15.0
 MOST_STREAMS = 64

@@ -9,7 +9,7 @@ from ductile.core.settlement import LogStatus
 from ductile.operations import catalogue
 from ductile.operations.jobs import STATUS_ALIASES
 from ductile.operations.log import LOG_ALIASES
-from ductile.store.values import LARGEST_PAGE
+from ductile.store.values.reading import LARGEST_PAGE
 
 JOBS_RO, JOBS_RW = fixed(Subject.JOBS, Right.READ), fixed(Subject.JOBS, Right.WRITE)
 EVENTS_RO, EVENTS_RW = fixed(Subject.EVENTS, Right.READ), fixed(Subject.EVENTS, Right.WRITE)

@@ -35,7 +35,10 @@ def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) 
     text = normalise_key(key)
     if text is None:
         return None
-    return f"{door}:{text}" if owner is None else f"{door}:{owner}:{text}"
+    if owner is None:
+        return f"{door}:{text}"
+    # Where the owner ends must not depend on what it is called.
+    return f"{door}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
 
 
 def find_duplicate(

@@ -12,7 +12,8 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.engine.dispatcher import LEASE
 from ductile.engine.execution import Executor
 from ductile.store.port import Store
-from ductile.store.values import Accepted, InitStatus, NewInit, SettleAnswer, Settled
+from ductile.store.values.settling import InitStatus, NewInit, SettleAnswer, Settled
+from ductile.store.values.submitting import Accepted
 
 
 class TreeRunner:

@@ -28,7 +28,7 @@ from ductile.engine.clock import Clock
 from ductile.engine.posting import Letter, Poster
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom
+from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom
 from ductile.telemetry.signals import Signal, Signals
 
 #: Deliveries under way at once, and how many of them to one receiver.

@@ -21,7 +21,8 @@ from ductile.core.jobs import Job
 from ductile.engine.execution import ResultGivenUpError
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import Accepted, Claim, Enqueued
+from ductile.store.values.settling import Claim
+from ductile.store.values.submitting import Accepted, Enqueued
 
 #: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
 LEASE = timedelta(minutes=5)

@@ -30,16 +30,10 @@ from ductile.engine.waiters import Waiters
 from ductile.errors import ConflictError, StoreBusyError, StoreFailedError, StoreFullError
 from ductile.runner.port import Runner
 from ductile.store.port import Store
-from ductile.store.values import (
-    ConfigOrigin,
-    Enqueued,
-    Firing,
-    FiringAnswer,
-    FiringReport,
-    InitAnswer,
-    InitStatus,
-    MovedJob,
-)
+from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport
+from ductile.store.values.settling import InitAnswer, InitStatus, MovedJob
+from ductile.store.values.submitting import Enqueued
+from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.signals import Signal, Signals
 from ductile.value import Value, field
 

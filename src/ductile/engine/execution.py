@@ -23,7 +23,7 @@ from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.judgement import Judgement, judge
 from ductile.runner.port import CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
 from ductile.store.port import Store
-from ductile.store.values import Claim, SettleAnswer
+from ductile.store.values.settling import Claim, SettleAnswer
 from ductile.value import Value
 
 #: How long a result waits before it is offered again to a store that is full or locked.

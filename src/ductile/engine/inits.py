@@ -11,7 +11,7 @@ from random import Random
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, SubmittedBy
-from ductile.store.values import InitKey, NewInit
+from ductile.store.values.settling import InitKey, NewInit
 
 _COMMAND = "init"
 

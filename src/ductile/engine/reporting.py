@@ -13,16 +13,8 @@ from ductile.core.settlement import Settlement
 from ductile.engine.waiters import Waiters
 from ductile.errors import DuctileError
 from ductile.runner.judgement import Judgement, Remark
-from ductile.store.values import (
-    Accepted,
-    ChildConflict,
-    Deduplicated,
-    Enqueued,
-    MovedJob,
-    SettleAnswer,
-    Settled,
-    Unsettled,
-)
+from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
+from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.telemetry.signals import Level, Signal, Signals
 from ductile.value import Value
 

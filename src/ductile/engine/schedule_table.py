@@ -27,7 +27,7 @@ from ductile.core.schedule import (
     redefined_slot,
     step,
 )
-from ductile.store.values import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.value import Value, replace
 
 #: The plugin's name and the schedule's id.

@@ -33,7 +33,7 @@ from ductile.engine.schedule_table import (
 )
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import Firing, FiringAnswer, FiringReport, ScheduleEntry
+from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport, ScheduleEntry
 from ductile.value import Value
 
 #: After the clock was set forward, what is late by less than this still runs; the rest was missed.

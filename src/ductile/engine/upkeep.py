@@ -13,7 +13,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
-from ductile.store.values import Retention
+from ductile.store.values.upkeep import Retention
 from ductile.telemetry.signals import Signal, Signals
 
 BETWEEN_PRUNINGS = timedelta(minutes=10)

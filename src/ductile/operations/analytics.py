@@ -9,7 +9,7 @@ from ductile.core.settlement import LogStatus
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.shown import instant, milliseconds
-from ductile.store.values import Tally
+from ductile.store.values.reading import Tally
 
 _DEFAULT_SPAN = timedelta(hours=24)
 #: More executions than this are not looked at, however long the span.

@@ -11,7 +11,9 @@ from ductile.engine.schedule_table import watched_schedules
 from ductile.operations.desk import Desk
 from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
 from ductile.operations.schedule_account import account_of
-from ductile.store.values import BreakerRow, ScheduleEntry, StoreVitals, Troubles
+from ductile.store.values.reading import BreakerRow
+from ductile.store.values.schedules import ScheduleEntry
+from ductile.store.values.upkeep import StoreVitals, Troubles
 
 _MIB = 1024 * 1024
 #: The writer empties its log long before: somebody reads and does not stop reading.

@@ -26,7 +26,8 @@ from ductile.operations.run_differences import (
     first_line,
 )
 from ductile.operations.shown import instant, shown_execution
-from ductile.store.values import ConfigRecord, LogFilter, LogRow, RunRecord
+from ductile.store.values.reading import LogFilter, LogRow, RunRecord
+from ductile.store.values.upkeep import ConfigRecord
 from ductile.value import Value
 
 #: Configurations that are looked through for the one a job ran with.

@@ -18,7 +18,8 @@ from ductile.operations.desk import Desk
 from ductile.operations.job_waiting import moment_of
 from ductile.operations.schedules import known_schedule
 from ductile.operations.shown import instant, shown_breaker, shown_occurrence
-from ductile.store.values import BreakerRow, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values.reading import BreakerRow
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.value import Value
 
 _SHOWN = 5

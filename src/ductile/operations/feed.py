@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ductile.store.port import Store
-from ductile.store.values import LedgerRow
+from ductile.store.values.reading import LedgerRow
 from ductile.telemetry.news import News
 
 _PAGE = 500

@@ -8,7 +8,7 @@ from ductile.core.jobs import REASONS, Hold, Job, JobStatus
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.desk import Desk
 from ductile.operations.run_differences import first_line
-from ductile.store.values import JobFilter
+from ductile.store.values.reading import JobFilter
 
 _PAGE = 200
 

@@ -34,15 +34,9 @@ from ductile.operations.shown import (
     shown_transition,
 )
 from ductile.operations.system import engine_of
-from ductile.store.values import (
-    DEFAULT_PAGE,
-    LARGEST_PAGE,
-    CancelAnswer,
-    Deduplicated,
-    JobFilter,
-    RetryAnswer,
-    Submission,
-)
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
+from ductile.store.values.settling import CancelAnswer, RetryAnswer
+from ductile.store.values.submitting import Deduplicated, Submission
 
 #: Words that other systems use for our states; accepted where a list is filtered (SPEC 8).
 STATUS_ALIASES = {

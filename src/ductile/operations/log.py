@@ -16,7 +16,7 @@ from ductile.operations.desk import Desk
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.shown import shown_execution, shown_ledger
 from ductile.operations.system import engine_of
-from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
 
 #: Words that other systems use for our states (SPEC 8).
 LOG_ALIASES = {

@@ -26,7 +26,7 @@ from ductile.operations.run_account import account_of
 from ductile.operations.runs import known_pipeline, publish_event, start_pipeline
 from ductile.operations.shown import instant, shown_job
 from ductile.operations.system import engine_of
-from ductile.store.values import LARGEST_PAGE, JobFilter
+from ductile.store.values.reading import LARGEST_PAGE, JobFilter
 
 
 class Drawing(StrEnum):

@@ -7,7 +7,7 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
-from ductile.store.values import JobFilter, LogFilter
+from ductile.store.values.reading import JobFilter, LogFilter
 
 #: What is not a plugin and has jobs all the same: the runs of pipelines.
 _RUNS = "pipeline"

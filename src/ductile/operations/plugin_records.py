@@ -9,7 +9,7 @@ from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.shown import instant
-from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, FactRow
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, FactRow
 
 
 async def plugin_state(desk: Desk, given: JsonObject) -> JsonObject:

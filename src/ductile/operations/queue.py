@@ -9,7 +9,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.shown import shown_job
-from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
 
 
 async def queue_status(desk: Desk, _given: JsonObject) -> JsonObject:

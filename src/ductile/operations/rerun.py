@@ -15,7 +15,8 @@ from ductile.operations.intake import Door
 from ductile.operations.job_ids import named_job
 from ductile.operations.jobs import refuse_retry
 from ductile.operations.runs import known_pipeline
-from ductile.store.values import Enqueued, RetryAnswer
+from ductile.store.values.settling import RetryAnswer
+from ductile.store.values.submitting import Enqueued
 
 
 async def retry_from_step(desk: Desk, door: Door, given: JsonObject) -> JsonObject:

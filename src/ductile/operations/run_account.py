@@ -13,7 +13,7 @@ from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.desk import Desk
 from ductile.operations.job_ids import find_job
 from ductile.operations.shown import instant, milliseconds, shown_job
-from ductile.store.values import LedgerRow, LogRow, RunRecord
+from ductile.store.values.reading import LedgerRow, LogRow, RunRecord
 
 #: A step that ended for one of these was never run: it could not be made.
 NOT_MADE = frozenset({Reason.BAD_TEMPLATE, Reason.BAD_BAGGAGE, Reason.BAD_CONDITION})

@@ -13,7 +13,7 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.shown import milliseconds, result_of
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.port import Store
-from ductile.store.values import LogRow
+from ductile.store.values.reading import LogRow
 from ductile.value import Value
 
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.store.values import ConfigRecord, LogRow
+from ductile.store.values.reading import LogRow
+from ductile.store.values.upkeep import ConfigRecord
 from ductile.value import Value
 
 #: A run that took so many times as long, or as short, is worth a word.

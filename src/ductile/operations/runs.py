@@ -30,7 +30,7 @@ from ductile.operations.intake import Door, Intake, callback_of, read_intake, re
 from ductile.operations.job_ids import find_job
 from ductile.operations.run_answers import account_of, finished, still_running
 from ductile.protocol.manifest import ExecutionMode
-from ductile.store.values import Accepted, Deduplicated, Enqueued, Submission
+from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued, Submission
 from ductile.value import Value, replace
 
 #: Events of ours: nobody else may publish one.

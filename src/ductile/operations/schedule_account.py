@@ -11,7 +11,7 @@ from ductile.core.json_values import JsonObject
 from ductile.core.schedule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.desk import Desk
 from ductile.operations.shown import instant
-from ductile.store.values import Occurrence, ScheduleEntry
+from ductile.store.values.schedules import Occurrence, ScheduleEntry
 
 _TICK = timedelta(microseconds=1)
 

@@ -13,7 +13,8 @@ from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.schedule_account import account_of
 from ductile.operations.shown import instant, shown_occurrence
 from ductile.operations.system import engine_of
-from ductile.store.values import DEFAULT_PAGE, LARGEST_PAGE, ScheduleEntry
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE
+from ductile.store.values.schedules import ScheduleEntry
 
 _DEFAULT = "default"
 

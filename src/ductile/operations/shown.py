@@ -10,7 +10,8 @@ from ductile.core.breaker import Breaker
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.store.values import LedgerRow, LogRow, Occurrence, TransitionRow
+from ductile.store.values.reading import LedgerRow, LogRow, TransitionRow
+from ductile.store.values.schedules import Occurrence
 
 
 def instant(at: datetime | None) -> str | None:

@@ -15,7 +15,9 @@ from ductile.errors import DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.shown import instant, shown_breaker, shown_execution
-from ductile.store.values import BreakerRow, LogFilter, ScheduleEntry, Submission
+from ductile.store.values.reading import BreakerRow, LogFilter
+from ductile.store.values.schedules import ScheduleEntry
+from ductile.store.values.submitting import Submission
 
 _HISTORY = 50
 _QUEUE_SECONDS = 20.0

@@ -12,6 +12,7 @@ from ductile.core.addresses import shown_url
 from ductile.core.ids import make_id
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
+from ductile.core.lineage import NewEvent
 from ductile.core.signatures import (
     GITHUB,
     SLACK,
@@ -28,13 +29,8 @@ from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
 from ductile.operations.jobs import submit
 from ductile.operations.shown import instant
-from ductile.store.values import (
-    DEFAULT_PAGE,
-    LARGEST_PAGE,
-    Delivery,
-    DeliveryStatus,
-    NewEvent,
-)
+from ductile.store.values.deliveries import Delivery, DeliveryStatus
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE
 
 _PRESETS = {
     WebhookPreset.GITHUB: GITHUB,

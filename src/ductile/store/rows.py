@@ -14,15 +14,10 @@ from ductile.core.jobs import Callback, Hold, Job, JobStatus, Reason, SubmittedB
 from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
 from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError
-from ductile.store.values import (
-    Delivery,
-    DeliveryStatus,
-    LogRow,
-    Occurrence,
-    OccurrenceOutcome,
-    ScheduleEntry,
-    StoredEvent,
-)
+from ductile.store.values.deliveries import Delivery, DeliveryStatus
+from ductile.store.values.reading import LogRow
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values.settling import StoredEvent
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 

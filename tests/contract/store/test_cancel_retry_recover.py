@@ -25,7 +25,9 @@ from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.settlement import LogStatus
 from ductile.store.port import Store
-from ductile.store.values import CancelAnswer, JobFilter, Retention, RetryAnswer
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.settling import CancelAnswer, RetryAnswer
+from ductile.store.values.upkeep import Retention
 
 
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:

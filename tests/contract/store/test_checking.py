@@ -8,7 +8,7 @@ from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, accept, run_next
 from ductile.core.jobs import Callback, SubmittedBy
 from ductile.store.port import Store
-from ductile.store.values import DeliveryReport, DeliveryRoom
+from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
 
 TOLD = Callback(url="https://example.com/hook?key=sesame")
 DAY = timedelta(days=1)

@@ -21,8 +21,8 @@ from builders.stores import (
 )
 from ductile.core.admission import Caps
 from ductile.core.jobs import JobStatus, Reason
+from ductile.core.lineage import NewContext
 from ductile.store.port import Store
-from ductile.store.values import NewContext
 
 
 async def test_a_claim_is_ours_and_says_so(store: Store, clock: Clock) -> None:

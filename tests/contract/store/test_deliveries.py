@@ -23,7 +23,7 @@ from ductile.core.jobs import Callback, NewJob
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
 from ductile.store.port import Store
-from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
+from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
 
 URL = "https://receiver.invalid/hook?secret=canary"
 KEYS = ["job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"]

@@ -22,7 +22,8 @@ from builders.stores import (
 from ductile.core.jobs import Callback, JobStatus, SubmittedBy
 from ductile.core.rules import FactRule
 from ductile.store.port import Store
-from ductile.store.values import ConfigOrigin, JobFilter, LogFilter
+from ductile.store.values.reading import JobFilter, LogFilter
+from ductile.store.values.upkeep import ConfigOrigin
 
 
 async def test_reads_see_every_write_that_returned(store: Store) -> None:

@@ -13,9 +13,11 @@ from builders.stores import StoreFactory, accept, claim_all, path_of, run_next, 
 from ductile.core.jobs import Callback, Hold, JobStatus, Origin, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
+from ductile.core.lineage import NewContext
 from ductile.errors import RefusedError, StoreError
 from ductile.store.port import Store
-from ductile.store.values import Accepted, ChildConflict, Deduplicated, JobFilter, NewContext
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated
 
 DAY = timedelta(hours=24)
 

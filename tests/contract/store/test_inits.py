@@ -10,7 +10,8 @@ from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.outcomes import Interrupted
 from ductile.errors import RefusedError
 from ductile.store.port import Store
-from ductile.store.values import ConfigOrigin, InitKey, InitStatus, NewInit
+from ductile.store.values.settling import InitKey, InitStatus, NewInit
+from ductile.store.values.upkeep import ConfigOrigin
 from ductile.value import replace
 
 KEY = InitKey(plugin="p", fingerprint="f", config_hash="c")

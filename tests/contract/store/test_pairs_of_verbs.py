@@ -23,19 +23,11 @@ from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import FactRule
 from ductile.errors import StoreError
 from ductile.store.port import Store
-from ductile.store.values import (
-    ConfigOrigin,
-    DeliveryReport,
-    DeliveryRoom,
-    Firing,
-    InitKey,
-    JobFilter,
-    LogFilter,
-    Occurrence,
-    OccurrenceOutcome,
-    Retention,
-    ScheduleEntry,
-)
+from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
+from ductile.store.values.reading import JobFilter, LogFilter
+from ductile.store.values.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values.settling import InitKey
+from ductile.store.values.upkeep import ConfigOrigin, Retention
 
 RULES = some_rules(
     a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}

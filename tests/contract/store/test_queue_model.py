@@ -33,15 +33,9 @@ from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import PluginRules, Rules
 from ductile.store.port import Store
-from ductile.store.values import (
-    Accepted,
-    CancelAnswer,
-    Deduplicated,
-    JobFilter,
-    RetryAnswer,
-    Settled,
-    Unsettled,
-)
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.settling import CancelAnswer, RetryAnswer, Settled, Unsettled
+from ductile.store.values.submitting import Accepted, Deduplicated
 
 WAIT = timedelta(seconds=20)
 WINDOW = timedelta(seconds=100)

@@ -16,7 +16,8 @@ from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
 from ductile.store.port import Store
-from ductile.store.values import ConfigOrigin, JobFilter, LedgerRow, LogFilter, Page
+from ductile.store.values.reading import JobFilter, LedgerRow, LogFilter, Page
+from ductile.store.values.upkeep import ConfigOrigin
 
 
 async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:

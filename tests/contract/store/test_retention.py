@@ -21,9 +21,12 @@ from builders.stores import (
     whole_ledger,
 )
 from ductile.core.jobs import Callback, Job, JobStatus, SubmittedBy
+from ductile.core.lineage import NewContext
 from ductile.core.rules import FactRule
 from ductile.store.port import Store
-from ductile.store.values import DeliveryReport, DeliveryRoom, LogFilter, NewContext, Retention
+from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
+from ductile.store.values.reading import LogFilter
+from ductile.store.values.upkeep import Retention
 
 PRUNES = True  # the rules for rows at rest allow for it
 

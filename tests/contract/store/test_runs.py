@@ -32,11 +32,8 @@ from ductile.core.json_values import MAX_DEPTH
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.store.port import Store
-from ductile.store.values import (
-    Accepted,
-    ConfigOrigin,
-    Deduplicated,
-)
+from ductile.store.values.submitting import Accepted, Deduplicated
+from ductile.store.values.upkeep import ConfigOrigin
 
 N_LOW = {"path": "payload.n", "op": "lt", "value": 4}
 #: A pattern that takes for ever on a text that almost fits it: the only way in which a checked `if` can fail.

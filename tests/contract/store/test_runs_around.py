@@ -38,7 +38,8 @@ from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
 from ductile.store.port import Store
-from ductile.store.values import CancelAnswer, JobFilter, RetryAnswer
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.settling import CancelAnswer, RetryAnswer
 
 NO = failed(permanent=True, error="no luck")
 

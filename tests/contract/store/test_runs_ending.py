@@ -29,7 +29,8 @@ from ductile.core.jobs import JobStatus, Reason
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import Rules
 from ductile.store.port import Store
-from ductile.store.values import Accepted, CancelAnswer, RetryAnswer
+from ductile.store.values.settling import CancelAnswer, RetryAnswer
+from ductile.store.values.submitting import Accepted
 from ductile.value import replace
 
 DEAD = (JobStatus.DEAD, Reason.CANCELLED)

@@ -24,7 +24,8 @@ from ductile.core.jobs import JobStatus, Reason
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
 from ductile.store.port import Store
-from ductile.store.values import Retention, RetryAnswer
+from ductile.store.values.settling import RetryAnswer
+from ductile.store.values.upkeep import Retention
 
 PRUNES = True  # the rules for rows at rest allow for it
 

@@ -27,7 +27,7 @@ from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import PluginRules, Rules
 from ductile.core.schedule import Every, IfRunning, ScheduleRule
 from ductile.store.port import Store
-from ductile.store.values import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.values.schedules import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.value import replace
 
 HOUR = timedelta(hours=1)

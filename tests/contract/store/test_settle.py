@@ -40,7 +40,9 @@ from ductile.core.settle import MAX_EVENTS
 from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError
 from ductile.store.port import Store
-from ductile.store.values import Accepted, Deduplicated, Enqueued, JobFilter, LogFilter, Settled, Unsettled
+from ductile.store.values.reading import JobFilter, LogFilter
+from ductile.store.values.settling import Settled, Unsettled
+from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued
 
 
 async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Clock) -> None:

@@ -32,7 +32,8 @@ from ductile.store.sqlite.connection import APPLICATION_ID
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
-from ductile.store.values import Accepted, JobFilter
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.submitting import Accepted
 
 
 def opened(path: Path) -> SqliteStore:

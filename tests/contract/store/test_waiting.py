@@ -13,7 +13,7 @@ from ductile.core.outcomes import Interrupted
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import PluginRules, Rules
 from ductile.store.port import Store
-from ductile.store.values import Accepted
+from ductile.store.values.submitting import Accepted
 
 
 def waiting_always(span: timedelta) -> Rules:

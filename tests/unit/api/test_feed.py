@@ -17,7 +17,7 @@ from ductile.operations import feed as feed_module
 from ductile.operations.feed import LedgerFeed, TooFarBehindError
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import Submission
+from ductile.store.values.submitting import Submission
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Signal
 

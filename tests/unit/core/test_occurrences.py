@@ -19,7 +19,7 @@ from ductile.core.occurrences import (
     plan_due,
 )
 from ductile.core.schedule import After, CatchUp, ScheduleRule, Slot
-from ductile.store.values import Occurrence, OccurrenceOutcome
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
 
 HOUR = timedelta(hours=1)
 SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL

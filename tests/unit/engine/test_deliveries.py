@@ -31,7 +31,7 @@ from ductile.engine.deliveries import TO_EACH, Deliveries
 from ductile.engine.posting import HttpPoster
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values import DeliveryRoom, DeliveryStatus
+from ductile.store.values.deliveries import DeliveryRoom, DeliveryStatus
 from ductile.telemetry.signals import Happening, Signal, Signals
 
 _SETTINGS = "allow: [127.0.0.1], timeout: 20s, backoff_base: 1s"

@@ -22,7 +22,8 @@ from ductile.core.rules import Rules
 from ductile.engine.dispatcher import Dispatcher
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
-from ductile.store.values import Claim, Submission
+from ductile.store.values.settling import Claim
+from ductile.store.values.submitting import Submission
 from ductile.value import replace
 
 

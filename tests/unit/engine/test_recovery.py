@@ -20,7 +20,8 @@ from ductile.core.jobs import JobStatus
 from ductile.engine import recovery
 from ductile.engine.survivors import Survivor, Sweep, end_survivors, find_survivors
 from ductile.errors import ConflictError
-from ductile.store.values import JobFilter, Submission
+from ductile.store.values.reading import JobFilter
+from ductile.store.values.submitting import Submission
 from ductile.store.verbs.holds import SWEEP
 from ductile.telemetry.signals import Happening, Signal
 

@@ -13,7 +13,7 @@ from builders.engines import Bench, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
 from ductile.core.jobs import JobStatus, Reason
 from ductile.errors import ConflictError, StoreFullError
-from ductile.store.values import ConfigOrigin
+from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.signals import Signal
 
 ECHO = "  echo: {}\n"

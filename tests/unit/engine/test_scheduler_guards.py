@@ -18,7 +18,7 @@ from ductile.core.occurrences import plan_due
 from ductile.core.outcomes import Ended
 from ductile.engine.schedule_table import firing_of, slot_of, watched_schedules
 from ductile.engine.scheduler import Started
-from ductile.store.values import Firing, FiringAnswer
+from ductile.store.values.schedules import Firing, FiringAnswer
 from ductile.value import replace
 
 HOUR = timedelta(hours=1)

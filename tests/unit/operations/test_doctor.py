@@ -20,7 +20,9 @@ from ductile.operations.doctor_files import environment_files, permission_findin
 from ductile.operations.doctor_machine import Room, judge_clock, judge_room, listener_findings
 from ductile.operations.doctor_store import breaker_findings, judge_schedule, judge_store
 from ductile.operations.findings import CHECKS, Check, Finding, Level, fine, shown, worst, wrong
-from ductile.store.values import BreakerRow, ScheduleEntry, StoreVitals
+from ductile.store.values.reading import BreakerRow
+from ductile.store.values.schedules import ScheduleEntry
+from ductile.store.values.upkeep import StoreVitals
 
 MIB = 1024 * 1024
 

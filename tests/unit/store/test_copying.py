@@ -18,7 +18,7 @@ from ductile.core.jobs import JobStatus
 from ductile.errors import StoreError, StoreFailedError, StoreSchemaError
 from ductile.store.sqlite.copying import copy_store, inspect_copy
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values import JobFilter
+from ductile.store.values.reading import JobFilter
 
 COPIES = 5
 RULES = some_rules(a_route())

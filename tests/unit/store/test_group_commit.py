@@ -16,7 +16,7 @@ from builders.jobs import START, a_new_job
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.sqlite.writer import Lane
-from ductile.store.values import Submission
+from ductile.store.values.submitting import Submission
 
 
 def ticking() -> Callable[[], datetime]:

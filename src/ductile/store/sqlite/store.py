@@ -13,6 +13,7 @@ from ductile.core.admission import Caps
 from ductile.core.ids import make_id
 from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
+from ductile.core.lineage import NewContext
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
@@ -24,51 +25,45 @@ from ductile.store.sqlite.readers import Readers
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.vitals import read_vitals
 from ductile.store.sqlite.writer import Lane, Writer
-from ductile.store.values import (
-    BreakerRow,
-    BreakerTransitionRow,
-    Cancelling,
-    Claim,
-    ConfigOrigin,
-    ConfigRecord,
+from ductile.store.values.deliveries import (
     Delivery,
     DeliveryReport,
     DeliveryRoom,
     DeliveryStatus,
-    Enqueued,
+    TakenDeliveries,
+)
+from ductile.store.values.reading import (
+    BreakerRow,
+    BreakerTransitionRow,
     FactRow,
-    Firing,
-    FiringReport,
-    InitAnswer,
-    InitKey,
     JobFilter,
     LedgerRow,
     LogFilter,
     LogRow,
-    Moved,
-    NewContext,
-    NewInit,
-    Occurrence,
-    Overdue,
     Page,
     PluginDepth,
     PluginState,
-    Pruned,
     QueueCounts,
-    Released,
-    Retention,
-    RetryAnswer,
     RunRecord,
-    ScheduleEntry,
-    SettleAnswer,
-    StoredEvent,
-    StoreVitals,
-    Submission,
-    TakenDeliveries,
     Tally,
     TransitionRow,
-    Troubles,
 )
+from ductile.store.values.schedules import Firing, FiringReport, Occurrence, ScheduleEntry
+from ductile.store.values.settling import (
+    Cancelling,
+    Claim,
+    InitAnswer,
+    InitKey,
+    Moved,
+    NewInit,
+    Overdue,
+    Released,
+    RetryAnswer,
+    SettleAnswer,
+    StoredEvent,
+)
+from ductile.store.values.submitting import Enqueued, Submission
+from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, Pruned, Retention, StoreVitals, Troubles
 from ductile.store.verbs import (
     breakers,
     checking,

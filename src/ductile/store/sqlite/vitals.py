@@ -8,7 +8,7 @@ from pathlib import Path
 from ductile.store.session import Session
 from ductile.store.sqlite.connection import filesystem_of, read_mounts
 from ductile.store.sqlite.migrate import migrations
-from ductile.store.values import StoreVitals
+from ductile.store.values.upkeep import StoreVitals
 
 _SOUND = "ok"
 

@@ -12,7 +12,7 @@ from ductile.core.jobs import EDGES
 from ductile.core.run_values import MAX_RUN_JOBS
 from ductile.store.invariants import Invariant
 from ductile.store.session import Session
-from ductile.store.values import BadEndings, TroubledReceiver, Troubles
+from ductile.store.values.upkeep import BadEndings, TroubledReceiver, Troubles
 
 #: So many plugins or receivers are named; more would be one trouble with another name.
 _NAMED = 50

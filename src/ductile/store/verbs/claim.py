@@ -11,7 +11,7 @@ from ductile.core.jobs import Job, JobStatus, Reason, Transition
 from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
-from ductile.store.values import Claim
+from ductile.store.values.settling import Claim
 from ductile.store.verbs.runs import step_of
 from ductile.store.verbs.settle import claim_run
 from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition

@@ -8,7 +8,13 @@ from ductile.core.instants import format_instant, parse_instant
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.store.rows import read_delivery, text_or_none
 from ductile.store.session import Session
-from ductile.store.values import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus, TakenDeliveries
+from ductile.store.values.deliveries import (
+    Delivery,
+    DeliveryReport,
+    DeliveryRoom,
+    DeliveryStatus,
+    TakenDeliveries,
+)
 from ductile.store.verbs.writing import write_ledger
 from ductile.value import replace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.core.lineage import NewContext
 from ductile.store.session import Session
-from ductile.store.values import Accepted, Enqueued, Submission
+from ductile.store.values.submitting import Accepted, Enqueued, Submission
 from ductile.store.verbs.settle import start_run
 from ductile.store.verbs.submit import insert_context, insert_event, submit_job
 from ductile.store.verbs.writing import write_ledger

@@ -7,7 +7,7 @@ from ductile.core.instants import format_instant
 from ductile.core.jobs import Hold, Job, JobStatus
 from ductile.store.rows import instant_or_none, read_job
 from ductile.store.session import Cell, Session
-from ductile.store.values import Released
+from ductile.store.values.settling import Released
 
 #: Rows a sweep touches at most, so that no transaction delays dispatch for long (ENGINE 5).
 SWEEP = 500

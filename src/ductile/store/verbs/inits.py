@@ -7,7 +7,7 @@ from datetime import timedelta
 from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.settlement import Settlement
 from ductile.store.session import Session
-from ductile.store.values import InitAnswer, InitKey, InitStatus
+from ductile.store.values.settling import InitAnswer, InitKey, InitStatus
 from ductile.store.verbs.holds import is_live
 from ductile.store.verbs.submit import submit_job
 

@@ -10,6 +10,7 @@ from ductile.core.instants import format_instant, parse_instant
 from ductile.core.jobs import Job, JobStatus, Reason, Transition
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
+from ductile.core.lineage import NewContext
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import LogStatus
 from ductile.store.cursors import decode_cursor, encode_cursor
@@ -26,31 +27,27 @@ from ductile.store.rows import (
     text_or_none,
 )
 from ductile.store.session import Cell, Session
-from ductile.store.values import (
+from ductile.store.values.deliveries import Delivery, DeliveryStatus
+from ductile.store.values.reading import (
     LARGEST_PAGE,
     BreakerRow,
     BreakerTransitionRow,
-    ConfigOrigin,
-    ConfigRecord,
-    Delivery,
-    DeliveryStatus,
     FactRow,
     JobFilter,
     LedgerRow,
     LogFilter,
     LogRow,
-    NewContext,
-    Occurrence,
     Page,
     PluginDepth,
     PluginState,
     QueueCounts,
     RunRecord,
-    ScheduleEntry,
-    StoredEvent,
     Tally,
     TransitionRow,
 )
+from ductile.store.values.schedules import Occurrence, ScheduleEntry
+from ductile.store.values.settling import StoredEvent
+from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
 from ductile.store.verbs.runs import graph_of
 
 Row = TypeVar("Row")

@@ -15,7 +15,8 @@ from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.protocol.response import result_in
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
-from ductile.store.values import Accepted, Enqueued, RetryAnswer
+from ductile.store.values.settling import RetryAnswer
+from ductile.store.values.submitting import Accepted, Enqueued
 from ductile.store.verbs.holds import hold_for, is_live
 from ductile.store.verbs.runs import (
     baggage_of,

@@ -14,15 +14,15 @@ from ductile.core.rules import Rules
 from ductile.core.schedule import IfRunning
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.values import (
+from ductile.store.values.schedules import (
     Firing,
     FiringAnswer,
     FiringReport,
-    MovedJob,
     Occurrence,
     OccurrenceOutcome,
     ScheduleEntry,
 )
+from ductile.store.values.settling import MovedJob
 from ductile.store.verbs.breakers import begin_probe
 from ductile.store.verbs.ending import cancel
 from ductile.store.verbs.submit import submit_job

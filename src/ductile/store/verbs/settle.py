@@ -48,7 +48,8 @@ from ductile.store.rows import (
     to_json,
 )
 from ductile.store.session import Session
-from ductile.store.values import Accepted, Enqueued, MovedJob, SettleAnswer, Settled, Unsettled
+from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
+from ductile.store.values.submitting import Accepted, Enqueued
 from ductile.store.verbs.breakers import write_breaker
 from ductile.store.verbs.holds import release_after
 from ductile.store.verbs.inits import note_init

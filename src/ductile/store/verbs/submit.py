@@ -14,7 +14,7 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.store.rows import to_json
 from ductile.store.session import Cell, Session
-from ductile.store.values import Accepted, ChildConflict, Deduplicated, Enqueued
+from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.store.verbs.holds import is_live, key_is_taken
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
 

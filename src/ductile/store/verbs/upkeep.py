@@ -12,7 +12,8 @@ from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.store.rows import to_json
 from ductile.store.session import Session
-from ductile.store.values import ConfigOrigin, InitAnswer, NewInit, Pruned, Retention
+from ductile.store.values.settling import InitAnswer, NewInit
+from ductile.store.values.upkeep import ConfigOrigin, Pruned, Retention
 from ductile.store.verbs.holds import SWEEP
 from ductile.store.verbs.inits import begin_init
 from ductile.store.verbs.writing import write_ledger

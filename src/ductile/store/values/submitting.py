@@ -1,0 +1,52 @@
+"""What is submitted, and what became of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypeAlias
+
+from ductile.core.jobs import NewJob
+from ductile.core.ledger import LedgerEntry
+from ductile.core.lineage import NewContext, NewEvent
+from ductile.core.rules import Rules
+from ductile.core.run_values import NewRun
+from ductile.value import Value, field
+
+
+class Submission(Value):
+    """Jobs and runs that are accepted together or not at all, with the event and contexts they refer to."""
+
+    jobs: tuple[NewJob, ...] = ()
+    runs: tuple[NewRun, ...] = ()
+    #: What the first steps of the runs are made by.
+    rules: Rules = field(default_factory=Rules)
+    event: NewEvent | None = None
+    contexts: tuple[NewContext, ...] = ()
+    #: What is recorded with them: who does not get the event, and why.
+    ledger: tuple[LedgerEntry, ...] = ()
+    #: How long a success makes later submissions with its key duplicates (service.dedupe_ttl).
+    dedupe_window: timedelta = timedelta(hours=24)
+
+
+class Accepted(Value):
+    job_id: str
+    seq: int
+    ready: bool
+    #: For a run: its first steps.
+    members: tuple[str, ...] = ()
+
+
+class Deduplicated(Value):
+    """Nothing was enqueued: this job is the same."""
+
+    job_id: str
+    dedupe_key: str
+
+
+class ChildConflict(Value):
+    """The child existed already; it was not made again."""
+
+    job_id: str
+
+
+Enqueued: TypeAlias = Accepted | Deduplicated | ChildConflict

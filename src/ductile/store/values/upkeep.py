@@ -1,0 +1,86 @@
+"""Configurations, retention, and the state of the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ductile.core.json_values import JsonObject
+from ductile.value import Value, field
+
+
+class ConfigOrigin(StrEnum):
+    START = "start"
+    RELOAD = "reload"
+    RUN = "run"
+
+
+class ConfigRecord(Value):
+    seq: int
+    hash: str
+    origin: ConfigOrigin
+    content: JsonObject
+    loaded_at: datetime
+
+
+class Retention(Value):
+    """How long what is kept (SPEC 4.9)."""
+
+    succeeded_jobs: timedelta = timedelta(hours=24)
+    job_log: timedelta = timedelta(days=30)
+    breaker_transitions: timedelta = timedelta(days=90)
+    occurrences: timedelta = timedelta(days=30)
+    deliveries: timedelta = timedelta(days=7)
+    ledger: timedelta = timedelta(days=7)
+    ledger_rows: int = 1_000_000
+    #: Facts are kept for good unless a time is set.
+    facts: timedelta | None = None
+
+
+class Pruned(Value):
+    rows: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False
+
+
+class StoreVitals(Value):
+    """The store as a thing on a disk."""
+
+    place: str
+    size: int
+    #: What was written and not yet moved to its place.
+    log_size: int
+    schema_version: int
+    #: The newest one that this program knows.
+    newest_schema: int
+    filesystem: str | None
+    #: What the database itself finds wrong with its files.
+    damage: tuple[str, ...]
+
+
+class BadEndings(Value):
+    """Jobs of one command that failed for good."""
+
+    plugin: str
+    command: str
+    jobs: int
+    latest_job_id: str
+
+
+class TroubledReceiver(Value):
+    """A receiver of state webhooks that refuses or does not answer."""
+
+    receiver: str
+    #: Tried in vain, and to be tried again.
+    waiting: int
+    dropped: int
+    last_error: str | None
+
+
+class Troubles(Value):
+    """What has gone wrong of late."""
+
+    #: When the newest entry of the ledger was written.
+    newest_at: datetime | None
+    endings: tuple[BadEndings, ...]
+    receivers: tuple[TroubledReceiver, ...]
