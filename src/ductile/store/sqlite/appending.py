@@ -14,20 +14,20 @@ from ductile.errors import StoreError
 from ductile.store.session import Cell
 from ductile.store.sqlite.places import NAME, picker
 
-_INSERT = re.compile(r"(INSERT .*?\bVALUES\s*)(\([^()]*\))(.*)", re.DOTALL)
+_INSERT = re.compile(r"(INSERT INTO (\w+) .*?\bVALUES\s*)(\([^()]*\))(.*)", re.DOTALL)
 _MOST_ROWS = 64
 
 
 class Rows:
     """Those of one query, an INSERT of one row."""
 
-    __slots__ = ("_head", "_in_order", "_row", "_statements", "_tail", "_waiting")
+    __slots__ = ("_head", "_in_order", "_row", "_statements", "_tail", "_waiting", "table")
 
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
         if found is None:
             raise StoreError(f"this inserts no row: {sql}")
-        self._head, row, self._tail = found.groups()
+        self._head, self.table, row, self._tail = found.groups()
         self._row = NAME.sub("?", row)
         self._in_order = picker(tuple(NAME.findall(row)))
         self._statements: dict[int, str] = {}

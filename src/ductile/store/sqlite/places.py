@@ -23,8 +23,8 @@ class Query(NamedTuple):
     sql: str
     #: The values in the order of their places.
     in_order: InOrder
-    #: Whether it has to do with a table to which rows are appended.
-    looks: bool
+    #: The tables it has to do with to which rows are appended.
+    looks_at: frozenset[str]
     #: As it was written, with names.
     text: str
 
@@ -35,7 +35,7 @@ def compile_query(text: str) -> Query:
     return Query(
         sql=NAME.sub(lambda found: places[found[1]], text),
         in_order=picker(names),
-        looks=_APPENDED_TO.search(text) is not None,
+        looks_at=frozenset(_APPENDED_TO.findall(text)),
         text=text,
     )
 

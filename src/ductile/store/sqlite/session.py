@@ -40,9 +40,9 @@ class SqliteSession:
         self._execute = connection.execute
         self._queries = queries
         self._last_stamp = ""
-        #: By query, and whether any wait.
+        #: By query, and the tables for which some wait.
         self._rows: dict[str, Rows] = {}
-        self._appended = False
+        self._appended: set[str] = set()
         #: The highest number of a table, by the query that tells it.
         self._numbers: dict[str, int] = {}
         #: Whether the transaction has made a delivery due.
@@ -67,9 +67,9 @@ class SqliteSession:
         return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql, in_order, looks, _ = self._queries[query]
-        if looks and self._appended:
-            self.flush()
+        sql, in_order, looks_at, _ = self._queries[query]
+        if not self._appended.isdisjoint(looks_at):
+            self._write(self._appended & looks_at)
         return cast("list[tuple[Cell, ...]]", self._execute(sql, in_order(values)).fetchall())
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
@@ -78,9 +78,9 @@ class SqliteSession:
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
     def run(self, query: str, /, **values: Cell) -> None:
-        sql, in_order, looks, _ = self._queries[query]
-        if looks and self._appended:
-            self.flush()
+        sql, in_order, looks_at, _ = self._queries[query]
+        if not self._appended.isdisjoint(looks_at):
+            self._write(self._appended & looks_at)
         self._execute(sql, in_order(values))
 
     def number(self, highest: str, /) -> int:
@@ -96,18 +96,23 @@ class SqliteSession:
         if rows is None:
             rows = self._rows[query] = Rows(self._queries[query].text)
         rows.add(values)
-        self._appended = True
+        self._appended.add(rows.table)
 
     def flush(self) -> None:
         """Write what was appended. To be called before the transaction is committed."""
-        self._appended = False
+        if self._appended:
+            self._write(set(self._appended))
+
+    def _write(self, tables: set[str]) -> None:
+        self._appended -= tables
         for rows in self._rows.values():
-            for sql, values in rows.take():
-                self._execute(sql, values)
+            if rows.table in tables:
+                for sql, values in rows.take():
+                    self._execute(sql, values)
 
     def discard(self) -> None:
         """Forget what was appended: the transaction was rolled back, or a part of it."""
-        self._appended = False
+        self._appended.clear()
         self._numbers.clear()
         for rows in self._rows.values():
             rows.discard()

@@ -8,7 +8,9 @@ from datetime import timedelta
 from ductile.core.admission import Caps, next_start
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job, JobStatus, Reason, Transition
+from ductile.core.json_values import JsonObject
 from ductile.core.settlement import CallbackEvent, CallbackState
+from ductile.errors import StoreError
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values.settling import Claim
@@ -56,15 +58,18 @@ def claim_these(
 
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     number = next_in_ledger(session)
-    session.change("claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until, claim_seq=number)
-    row = session.one("claimed_job", seq=seq)
-    assert row is not None  # noqa: S101 - it was changed just now
-    job = read_job(row[:-1], object_or_none(row[-1]))
+    row = session.one(
+        "claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until, claim_seq=number
+    )
+    if row is None:
+        raise StoreError(f"the job {seq} was not there to be claimed")
+    job = read_job(row[:-2], object_or_none(row[-2]))
     write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
         write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
     run = None if job.run_id is None else session.one("job_for_settle", id=job.run_id)
-    return _with_surroundings(session, job, None if run is None else _claim_run(session, read_job(run)))
+    whole = None if run is None else _claim_run(session, read_job(run))
+    return _with_surroundings(session, job, object_or_none(row[-1]) or {}, whole)
 
 
 def _claim_run(session: Session, run: Job) -> Job:
@@ -72,15 +77,14 @@ def _claim_run(session: Session, run: Job) -> Job:
     return claim_run(session, run) if run.status is JobStatus.QUEUED else run
 
 
-def _with_surroundings(session: Session, job: Job, run: Job | None) -> Claim:
+def _with_surroundings(session: Session, job: Job, state: JsonObject, run: Job | None) -> Claim:
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
-    state = session.one("plugin_state", plugin=job.plugin)
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
     graph, step = step_of(session, job) or (None, None)
     return Claim(
         job=job,
         event=None if event is None else read_event(event),
-        state={} if state is None else object_or_none(state[0]) or {},
+        state=state,
         baggage={} if context is None else object_or_none(context[1]) or {},
         pipeline=None if graph is None else graph.pipeline,
         timeout=None if step is None else step.timeout,

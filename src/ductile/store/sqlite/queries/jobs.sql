@@ -120,15 +120,13 @@ WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
 -- name: ready_job
 SELECT seq FROM job_queue WHERE id = :id AND status = 'queued' AND hold IS NULL
 
--- name: claimed_job
-SELECT {job_columns}, payload FROM job_queue WHERE seq = :seq
-
 -- name: claim_job
--- The claim's number is that of its ledger entry.
+-- The claim's number is that of its ledger entry. Gives the job as it is then, and its plugin's state.
 UPDATE job_queue SET
   status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at, owner = :owner,
   lease_until = :lease_until, claim_seq = :claim_seq
 WHERE seq = :seq AND status = 'queued'
+RETURNING {job_columns}, payload, (SELECT state FROM plugin_state WHERE plugin_name = job_queue.plugin)
 
 -- name: job_for_settle
 SELECT {job_columns} FROM job_queue WHERE id = :id
