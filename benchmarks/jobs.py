@@ -15,6 +15,7 @@ from statistics import median, quantiles
 
 from benchmarks.plugins import HERE, compile_c, encoded_request, write_plugins
 from benchmarks.table import Line, compared
+from ductile.app import collect_seldom
 from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.engine.clock import SystemClock
@@ -130,6 +131,7 @@ async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, Sqli
     ready = asyncio.Event()
     life = asyncio.create_task(engine.run(ready.set))
     await ready.wait()
+    collect_seldom()  # as the daemon does
     try:
         yield engine, store, ends
     finally:

@@ -131,11 +131,17 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
 
 
 def _tell_ready(signals: Signals) -> None:
-    # What has been loaded stays for good: the collector need not look at it with every round. Nor has it
-    # to come that often: what a request or a job leaves behind goes by itself, but for errors.
+    collect_seldom()
+    signals.emit(Signal.SERVICE_READY)
+
+
+def collect_seldom() -> None:
+    """What has been loaded stays for good: the collector need not look at it with every round.
+
+    Nor has it to come that often: what a request or a job leaves behind goes by itself, but for errors.
+    """
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER)
-    signals.emit(Signal.SERVICE_READY)
 
 
 @asynccontextmanager
