@@ -250,6 +250,8 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("job cancel", running["job_id"], tried=True)
     ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
     ask("job retry", bad["job_id"], tried=True)
+    # Not left under way: as long as a poll is, its schedule may not be run.
+    ask("job wait", bad["job_id"], status=1)
     ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
     ask("queue purge", "--all", tried=True)
     ask("queue purge", "patient")
