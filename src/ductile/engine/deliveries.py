@@ -61,6 +61,8 @@ class Deliveries:
         self._signals = signals
         self._dice = dice
         self._woken = asyncio.Event()
+        #: Held while the store is asked for what is due.
+        self._taking = asyncio.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
         self._under_way: dict[asyncio.Task[None], Delivery] = {}
@@ -82,6 +84,8 @@ class Deliveries:
         """Begin nothing more, and give what is being sent a little time; the rest is sent after a restart."""
         self._stopping = True
         self._woken.set()
+        async with self._taking:
+            pass  # else it could take what is given back below, and nobody would send it for a while
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=grace)
         for task in self._under_way:
@@ -94,9 +98,12 @@ class Deliveries:
         busy = Counter(delivery.receiver for delivery in self._under_way.values())
         room = DeliveryRoom(all=IN_ALL - len(self._under_way), each=TO_EACH, busy=busy)
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + SLACK
-        taken = await self._store.take_deliveries(room, retry_at=lost_at)
-        if self._stopping:
-            return None  # too late to be sent by us: they are due again like any attempt that was lost
+        async with self._taking:
+            taken = await self._store.take_deliveries(room, retry_at=lost_at)
+            if self._stopping:
+                for delivery in taken.deliveries:
+                    await self._give_back(delivery)
+                return None
         for delivery in taken.deliveries:
             task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
             self._under_way[task] = delivery
@@ -116,12 +123,16 @@ class Deliveries:
             attempt = await self._poster.post(address(delivery, self._snapshot(), now), now)
         except asyncio.CancelledError:
             # The attempt may or may not have arrived, so it is made again as soon as somebody can.
-            await asyncio.shield(self._store.report_delivery(_report(delivery, _INTERRUPTED, now)))
+            await asyncio.shield(self._give_back(delivery))
             raise
         retry_at = None if attempt.delivered else self._retry_at(delivery, attempt)
         report = _report(delivery, attempt, retry_at)
         await self._patiently(lambda: self._store.report_delivery(report))
         self._tell(delivery, attempt, retry_at)
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        """It is due at once, for the next daemon."""
+        await self._store.report_delivery(_report(delivery, _INTERRUPTED, self._clock.now()))
 
     def _retry_at(self, delivery: Delivery, attempt: Attempt) -> datetime | None:
         settings = self._snapshot().state_webhooks

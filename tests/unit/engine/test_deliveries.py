@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from standardwebhooks import Webhook
 
@@ -285,6 +285,49 @@ async def test_what_could_not_finish_is_sent_by_the_next_daemon_at_once(tmp_path
         release.set()
         first, second = receiver.requests
     assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
+
+
+class SlowToTake:
+    """A real store; what is taken from its outbox is handed out when the test says so."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.taken = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)
+
+    async def take_deliveries(self, *given: Any, **named: Any) -> Any:
+        found = await self._store.take_deliveries(*given, **named)
+        if found.deliveries:
+            self.taken.set()
+            await self.go_on.wait()
+        return found
+
+
+async def test_what_was_being_taken_when_the_daemon_stopped_is_due_at_once(tmp_path: Path) -> None:
+    """SPEC 9.3: it was never sent, so nobody has to wait for an attempt that might still arrive."""
+    clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    slow = SlowToTake(store)
+    with a_receiver() as receiver:
+        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        deliveries = Deliveries(
+            cast("Store", slow), HttpPoster(), clock, lambda: snapshot, Signals(), Random(1)
+        )
+        service = asyncio.create_task(deliveries.run())
+        await slow.taken.wait()
+        stopping = asyncio.create_task(deliveries.stop(0))
+        await asyncio.sleep(0)  # it has begun to stop
+        slow.go_on.set()
+        await stopping
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+        await store.close()
+        assert receiver.requests == []
+        async with sending(tmp_path, clock=clock) as (bench, _):
+            await bench.until(Signal.DELIVERY_DELIVERED)
 
 
 async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path: Path) -> None:
