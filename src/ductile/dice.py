@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from random import SystemRandom
 
 _PAGE = 4096
@@ -18,11 +19,13 @@ class Dice(SystemRandom):
         super().__init__()
         self._page = b""
         self._used = 0
+        self._lock = threading.Lock()  # two threads must never draw the same
 
     def getrandbits(self, k: int, /) -> int:
         size = (k + 7) // 8
-        if self._used + size > len(self._page):
-            self._page, self._used = os.urandom(max(_PAGE, size)), 0
-        drawn = self._page[self._used : self._used + size]
-        self._used += size
+        with self._lock:
+            if self._used + size > len(self._page):
+                self._page, self._used = os.urandom(max(_PAGE, size)), 0
+            drawn = self._page[self._used : self._used + size]
+            self._used += size
         return int.from_bytes(drawn, "big") >> (size * 8 - k)

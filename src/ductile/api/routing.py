@@ -11,6 +11,8 @@ from ductile.errors import MethodNotAllowedError, NotFoundError
 from ductile.value import Value
 
 _REMEMBERED_PATHS = 512
+#: No longer ones are remembered: what strangers ask for must not fill memory.
+_LONGEST_REMEMBERED = 256
 
 
 class _Shape(Value, kw_only=False):
@@ -36,8 +38,7 @@ class Router:
         self._shapes: dict[tuple[str, int], list[_Shape]] = {}
         for endpoint in endpoints:
             self._add(endpoint)
-        #: As `_look_up`; most callers come back to the same few paths.
-        self.find = lru_cache(maxsize=_REMEMBERED_PATHS)(self._look_up)
+        self._remembered = lru_cache(maxsize=_REMEMBERED_PATHS)(self._look_up)
 
     def _add(self, endpoint: Endpoint) -> None:
         segments = tuple(endpoint.path[1:].split("/"))
@@ -50,8 +51,13 @@ class Router:
         # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
         shapes.sort(key=lambda shape: [segment.startswith("{") for segment in shape.segments])
 
-    def _look_up(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
+    def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint and the values of its parameters; raises what the caller is to be told."""
+        if len(raw_path) > _LONGEST_REMEMBERED:
+            return self._look_up(method, raw_path)
+        return self._remembered(method, raw_path)  # most callers come back to the same few paths
+
+    def _look_up(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         segments = _segments(raw_path)
         wanted = "GET" if method == "HEAD" else method
         allowed: set[str] = set()

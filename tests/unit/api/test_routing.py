@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -44,3 +45,16 @@ def test_any_path_is_found_or_refused(method: str, path: bytes) -> None:
     """SPEC 8: 404 or 405, whatever it is."""
     with suppress(NotFoundError, MethodNotAllowedError):
         ROUTER.find(method, b"/" + path)
+
+
+def test_what_strangers_ask_for_does_not_fill_memory() -> None:
+    """SPEC 8: a path is looked up before anybody has shown a token, and may be 64 KiB long."""
+    router = Router(ENDPOINTS)
+    tracemalloc.start()
+    try:
+        for number in range(600):
+            router.find("GET", b"/job/" + str(number).encode().zfill(20_000))
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 2**20
