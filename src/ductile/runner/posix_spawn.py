@@ -2,7 +2,8 @@
 
 `Popen` keeps the lock until the new program is loaded, so that every thread of the daemon stands still
 meanwhile, and does a tenth of a millisecond of work of its own. A call through ctypes lets go of the
-lock. Where the C library lacks a function (glibc before 2.34, musl, macOS), `Popen` has to serve.
+lock. `Popen` has to serve where the C library lacks a function (glibc before 2.34, musl), where Python
+was built without ctypes, and elsewhere than on Linux, where the numbers below mean something else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Mapping
 
 _NEEDED = ("posix_spawn_file_actions_addchdir_np", "posix_spawn_file_actions_addclosefrom_np")
@@ -75,5 +77,5 @@ def _make_attributes() -> ctypes.Array[ctypes.c_char]:
     return attributes
 
 
-_has_all = all(hasattr(_brief, name) for name in _NEEDED)
+_has_all = sys.platform == "linux" and all(hasattr(_brief, name) for name in _NEEDED)
 _attributes = _make_attributes() if _has_all else ctypes.create_string_buffer(0)

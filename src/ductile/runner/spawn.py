@@ -18,10 +18,17 @@ from ductile.runner.leader import Leader, lead, signal_group
 from ductile.runner.limits import can_limit, put_limits
 from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
-from ductile.runner.posix_spawn import can_spawn, spawn
 from ductile.runner.start_faults import could_not_start
 from ductile.runner.supervision import Supervised
 from ductile.value import Value
+
+try:
+    from ductile.runner.posix_spawn import can_spawn, spawn
+except ImportError:  # this Python was built without ctypes
+
+    def can_spawn(stdio: tuple[int, int, int]) -> bool:  # noqa: ARG001 - as its namesake
+        return False
+
 
 _HELPERS = 2
 
@@ -94,10 +101,7 @@ def _spawn(run: Run, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStar
 
 
 def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop) -> Leader:
-    plainly = can_spawn(pipes.theirs)
-    pid = (
-        spawn(run.entrypoint, run.environment, run.directory, pipes.theirs) if plainly else _popen(run, pipes)
-    )
+    pid = (_spawn_plainly if can_spawn(pipes.theirs) else _popen)(run, pipes)
     try:
         put_limits(pid, run.limits)
         return lead(pid, loop)
@@ -106,6 +110,10 @@ def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop) -> Leader
         signal_group(pid, Signals.SIGKILL)
         os.waitpid(pid, 0)
         raise
+
+
+def _spawn_plainly(run: Run, pipes: PipeEnds) -> int:
+    return spawn(run.entrypoint, run.environment, run.directory, pipes.theirs)
 
 
 def _popen(run: Run, pipes: PipeEnds) -> int:

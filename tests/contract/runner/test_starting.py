@@ -115,6 +115,14 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
     assert (seen["request"], seen["descriptors"]) == ("all of it", [0, 1, 2])
 
 
+def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
+    """SPEC 3.4: it is left out where its C library was missing when Python was built."""
+    plugin = a_python_plugin(tmp_path, LOOK)
+    program = f"import sys\nsys.modules['ctypes'] = None\n{START}"
+    subprocess.run([sys.executable, "-c", program, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
+    assert json.loads((tmp_path / "answer").read_text())["result"]["request"] == "all of it"
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
