@@ -11,8 +11,10 @@ from pathlib import Path
 from random import Random
 
 import apsw
+import pytest
 
 from builders.jobs import START, a_new_job
+from ductile.errors import StoreError
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.sqlite.writer import Lane
@@ -56,3 +58,51 @@ async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path
     await store.close()
     assert (tmp_path / "state.db").stat().st_size > 16 * 2**20
     assert grown < 6 * 2**20
+
+
+def append_to_ledger(session: SqliteSession) -> int:
+    """A row that waits in memory until somebody looks at its table."""
+    seq = session.number("highest_in_ledger")
+    session.append(
+        "insert_ledger", seq=seq, at=session.stamp, kind="engine", job_id=None, run_id=None, data="{}"
+    )
+    return seq
+
+
+def highest_in_ledger(session: SqliteSession) -> int:
+    found = session.one("highest_in_ledger")
+    return int(str((found or (0,))[0] or 0))
+
+
+async def test_who_looks_at_a_table_finds_what_was_appended_to_it(tmp_path: Path) -> None:
+    """Also in the same transaction; and more rows than fit into one statement."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+
+    def append_and_look(session: SqliteSession) -> tuple[int, int, int]:
+        before = highest_in_ledger(session)
+        appended = [append_to_ledger(session) for _ in range(150)]
+        return before, appended[-1], highest_in_ledger(session)
+
+    before, last, seen = await store._writer.submit(Lane.MAINTENANCE, append_and_look)
+    assert (last, seen) == (before + 150, before + 150)
+    assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == seen
+    await store.close()
+
+
+async def test_what_a_failed_unit_appended_is_nobodys(tmp_path: Path) -> None:
+    """Its rows are not written with those of the unit after it, and their numbers are used again."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    await store.enqueue(Submission(jobs=(a_new_job(),)))
+    before = await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger)
+
+    def append_and_fail(session: SqliteSession) -> int:
+        append_to_ledger(session)
+        raise StoreError("it failed")
+
+    failing = store._writer.submit(Lane.MAINTENANCE, append_and_fail)
+    working = store._writer.submit(Lane.MAINTENANCE, append_to_ledger)
+    with pytest.raises(StoreError, match="it failed"):
+        await failing
+    assert await working == before + 1
+    assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == before + 1
+    await store.close()
