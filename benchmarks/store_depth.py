@@ -133,7 +133,7 @@ async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
             began = time.perf_counter()
             (claim,) = await store.claim(owner="bench", caps=CAPS, limit=1, lease=timedelta(minutes=1))
             costs[name].append((time.perf_counter() - began) * 1e6)
-            await store.settle(claim.job.id, claim.job.execution, ANSWER, rules)
+            await store.settle(claim.job, ANSWER, rules)
     return {name: median(spent) for name, spent in costs.items()}
 
 

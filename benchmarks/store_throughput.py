@@ -89,7 +89,7 @@ async def store_rates(path: Path, *, callers: int, jobs: int) -> tuple[float, fl
     async def work() -> None:
         while claims := await store.claim(owner="bench", caps=caps, limit=1, lease=timedelta(minutes=1)):
             job = claims[0].job
-            assert isinstance(await store.settle(job.id, job.execution, ANSWER, rules), Settled)
+            assert isinstance(await store.settle(job, ANSWER, rules), Settled)
 
     try:
         return await rate(submit, callers, jobs), await rate(work, callers, jobs)

@@ -100,7 +100,7 @@ class Bench:
 
     async def end(self, job: Job, outcome: Outcome) -> Settled:
         """Settle a running job and tell the scheduler, as the engine does."""
-        answer = await self.store.settle(job.id, job.execution, outcome, self.snapshot.rules)
+        answer = await self.store.settle(job, outcome, self.snapshot.rules)
         assert isinstance(answer, Settled), answer
         if answer.settlement.next_slot is not None:
             await self.look()

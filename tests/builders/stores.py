@@ -125,7 +125,7 @@ async def claim_one(store: Store) -> Job:
 
 async def settle(store: Store, job: Job, outcome: Outcome, rules: Rules = RULES) -> Settled:
     """Settle a job that must still be running with this execution."""
-    answer = await store.settle(job.id, job.execution, outcome, rules)
+    answer = await store.settle(job, outcome, rules)
     assert isinstance(answer, Settled), answer
     return answer
 

@@ -68,7 +68,7 @@ async def work(store: Store, dice: Random) -> None:
         )
         for claim in claims:
             say("claimed", claim.job.id, claim.job.execution)
-            settled = await store.settle(claim.job.id, claim.job.execution, an_outcome(dice), RULES)
+            settled = await store.settle(claim.job, an_outcome(dice), RULES)
             assert isinstance(settled, Settled)
             say("settled", claim.job.id, claim.job.execution, settled.settlement.status)
             for child in settled.started:

@@ -241,7 +241,7 @@ class Drive:
 
     async def _end(self, store: Store, claim: Claim) -> object:
         outcome = outcome_of(claim, self.dice, well=self.well)
-        return await store.settle(claim.job.id, claim.job.execution, outcome, self.rules)
+        return await store.settle(claim.job, outcome, self.rules)
 
     def _note(self, claim: Claim) -> None:
         given = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))

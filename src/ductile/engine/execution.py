@@ -79,8 +79,8 @@ class Executor:
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
-            # Shielded: a result that was produced is written, whatever becomes of us meanwhile.
-            answer = await asyncio.shield(self._settle(claim.job, judgement.outcome, snapshot, makes_room))
+            # The store writes a result that it was handed, whatever becomes of us meanwhile.
+            answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
         finally:
             # A later execution of the job must not find a wish that was meant for this one.
             self._stop_wanted.discard(claim.job.id)
@@ -250,7 +250,7 @@ class Executor:
             makes_room()
             rules = rules_at_end(snapshot, self._snapshot(), job.plugin)
             try:
-                return await self._store.settle(job.id, job.execution, outcome, rules)
+                return await self._store.settle(job, outcome, rules)
             except (StoreFullError, StoreBusyError) as error:
                 self._report.held(job, error)
                 if self._give_up.is_set():

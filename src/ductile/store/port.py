@@ -99,8 +99,12 @@ class Store(Protocol):
         """
         ...
 
-    async def settle(self, job_id: str, execution: int, outcome: Outcome, rules: Rules) -> SettleAnswer:
-        """End an execution and apply all that follows, or nothing (ENGINE 1)."""
+    async def settle(self, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
+        """End an execution and apply all that follows, or nothing (ENGINE 1).
+
+        `claimed` is the job as it was claimed for this execution; it may have been cancelled, given up or
+        claimed again since. Once called, it is done even if the caller goes away.
+        """
         ...
 
     async def cancel(self, job_id: str, rules: Rules) -> Cancelling:

@@ -134,7 +134,7 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
     await asyncio.gather(
         *others,
         store.note_working(job.id, job.execution),
-        store.settle(job.id, job.execution, ok(), RULES),
+        store.settle(job, ok(), RULES),
     )
     states = [body["state"] for body in await bodies(store, job_id)]
     assert states == ["queued", "loading", "working", "done"]

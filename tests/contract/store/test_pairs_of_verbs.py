@@ -94,7 +94,7 @@ async def a_scene(factory: StoreFactory) -> Scene:
 
 async def settle_all(scene: Scene, outcome: Outcome) -> None:
     for job in scene.running:
-        await scene.store.settle(job.id, job.execution, outcome, RULES)
+        await scene.store.settle(job, outcome, RULES)
 
 
 async def cancel_all(scene: Scene) -> None:

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from builders.jobs import Clock, a_new_job, failed, ok, timed_out
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, submit
 from ductile.core.admission import Caps
-from ductile.core.jobs import TERMINAL, Hold, JobStatus, Reason
+from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.retry import RetryPolicy
 from ductile.core.rules import PluginRules, Rules
@@ -161,7 +161,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock = self.factory.clock
         self.store: Store = self.run(self.factory.open())
         self.model = Model()
-        self.past: list[tuple[str, int]] = []
+        self.past: list[Job] = []
+        self.claimed: dict[str, Job] = {}
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return self.runner.run(work)
@@ -227,26 +228,27 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.model.eligible(caps, limit)
         claims = self.run(self.store.claim(owner="me", caps=caps, limit=limit, lease=LEASE))
         assert [claim.job.id for claim in claims] == [job.id for job in expected]
-        for job in expected:
+        for job, claim in zip(expected, claims, strict=True):
             self.model.start(job)
-            self.past.append((job.id, job.execution))
+            self.claimed[job.id] = claim.job
+            self.past.append(claim.job)
 
     @precondition(lambda self: self.has(JobStatus.RUNNING))
     @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
     def settle(self, data: st.DataObject, outcome: str) -> None:
         job = self.pick(data, JobStatus.RUNNING)
-        answer = self.run(self.store.settle(job.id, job.execution, OUTCOMES[outcome], RULES))
+        answer = self.run(self.store.settle(self.claimed[job.id], OUTCOMES[outcome], RULES))
         assert isinstance(answer, Settled)
         self.model.settle(job, outcome, self.clock.now)
 
     @precondition(lambda self: self.past)
     @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
     def settle_something_past(self, data: st.DataObject, outcome: str) -> None:
-        job_id, execution = data.draw(st.sampled_from(self.past))
-        job = self.model.jobs[job_id]
-        if job.status is JobStatus.RUNNING and job.execution == execution:
+        past = data.draw(st.sampled_from(self.past))
+        job = self.model.jobs[past.id]
+        if job.status is JobStatus.RUNNING and job.execution == past.execution:
             return
-        answer = self.run(self.store.settle(job_id, execution, OUTCOMES[outcome], RULES))
+        answer = self.run(self.store.settle(past, OUTCOMES[outcome], RULES))
         assert isinstance(answer, Unsettled)
 
     @rule(data=st.data())

@@ -9,6 +9,7 @@ import pytest
 
 from builders.jobs import (
     Clock,
+    a_job,
     a_new_job,
     a_route,
     emitted,
@@ -43,6 +44,7 @@ from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter, LogFilter
 from ductile.store.values.settling import Settled, Unsettled
 from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued
+from ductile.value import replace
 
 
 async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Clock) -> None:
@@ -132,7 +134,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     job = await claim_one(store)
     await settle(store, job, ok(stdout="first"))
     before = await whole_ledger(store)
-    answer = await store.settle(job.id, job.execution, failed(stdout="second"), RULES)
+    answer = await store.settle(job, failed(stdout="second"), RULES)
     assert answer is Unsettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
     assert [row.result for row in await store.executions(job.id)] == ["first"]
@@ -149,7 +151,7 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
     again = await claim_one(store)
     rules = some_rules(a_route(source="echo"))
     late = ok(emitted(), state={"x": 1}, stdout="late")
-    assert await store.settle(lost.id, lost.execution, late, rules) is Unsettled.SUPERSEDED
+    assert await store.settle(lost, late, rules) is Unsettled.SUPERSEDED
     assert (await stored(store, lost.id)) == await stored(store, again.id)
     assert (await stored(store, lost.id)).status is JobStatus.RUNNING
     assert await store.plugin_state("echo") is None
@@ -168,22 +170,24 @@ async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None
     await accept(store, a_new_job())
     lost = await claim_one(store)
     await store.recover(RULES)
-    assert await store.settle(lost.id, lost.execution, ok(), RULES) is Unsettled.SUPERSEDED
+    assert await store.settle(lost, ok(), RULES) is Unsettled.SUPERSEDED
     before = await whole_ledger(store)
-    assert await store.settle(lost.id, lost.execution, ok(), RULES) is Unsettled.ALREADY_SETTLED
+    assert await store.settle(lost, ok(), RULES) is Unsettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
 
 
 @pytest.mark.parametrize("execution", [0, 1, 7])
 async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution: int) -> None:
     """SPEC 4.2: log rows are executions; a job that was never claimed has none."""
-    job_id = await accept(store, a_new_job())
-    assert not isinstance(await store.settle(job_id, execution, ok(), RULES), Settled)
-    assert await store.executions(job_id) == ()
+    job = await stored(store, await accept(store, a_new_job()))
+    for status in (JobStatus.QUEUED, JobStatus.RUNNING):
+        never = replace(job, status=status, execution=execution)
+        assert not isinstance(await store.settle(never, ok(), RULES), Settled)
+    assert await store.executions(job.id) == ()
 
 
 async def test_an_unknown_job_is_told(store: Store) -> None:
-    assert await store.settle("nobody", 1, ok(), RULES) is Unsettled.UNKNOWN_JOB
+    assert await store.settle(a_job(id="nobody"), ok(), RULES) is Unsettled.UNKNOWN_JOB
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
@@ -196,7 +200,7 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
     else:
         await settle(store, job, ok())
     for outcome in (Orphaned(), Interrupted()):
-        assert await store.settle(job.id, job.execution, outcome, RULES) is Unsettled.ALREADY_SETTLED
+        assert await store.settle(job, outcome, RULES) is Unsettled.ALREADY_SETTLED
     assert len(await store.executions(job.id)) == 1
 
 
@@ -256,7 +260,7 @@ async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -
     before = await whole_ledger(store)
     unstorable = ok(emitted(payload={"fine": 1}), emitted(payload={"bad": "\ud800"}), state={"x": 1})
     with pytest.raises(RefusedError):
-        await store.settle(job.id, job.execution, unstorable, rules)
+        await store.settle(job, unstorable, rules)
     assert await whole_ledger(store) == before
     assert (await stored(store, job_id)).status is JobStatus.RUNNING
     assert await store.plugin_state("source") is None

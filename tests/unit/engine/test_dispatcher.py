@@ -49,7 +49,7 @@ class Pool:
         self.changed.set()
         await self.gate.wait()
         makes_room()
-        await self.store.settle(claim.job.id, claim.job.execution, ok(), Rules())
+        await self.store.settle(claim.job, ok(), Rules())
         self.running.discard(claim.job.id)
         self.changed.set()
 

@@ -36,7 +36,7 @@ async def work(store: SqliteStore, stop: asyncio.Event) -> None:
         )
         for number, claim in enumerate(await claim_all(store, limit=30)):
             outcome = failed(permanent=True) if number % 5 == 0 else ok(emitted())
-            await store.settle(claim.job.id, claim.job.execution, outcome, RULES)
+            await store.settle(claim.job, outcome, RULES)
 
 
 def _into(steps: list[tuple[int, int]]) -> Callable[[int, int], None]:

@@ -123,11 +123,11 @@ class SqliteStore:
         # In the lane of settling: the end of a quick job must not overtake the news that it works.
         await self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))
 
-    async def settle(self, job_id: str, execution: int, outcome: Outcome, rules: Rules) -> SettleAnswer:
+    async def settle(self, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
         evidence = outcome.evidence
         return await self._write(
             Lane.SETTLE,
-            lambda session: settle.settle_execution(session, job_id, execution, outcome, rules),
+            lambda session: settle.settle_execution(session, claimed, outcome, rules),
             size=len(evidence.stdout or "") + len(evidence.stderr or ""),
         )
 

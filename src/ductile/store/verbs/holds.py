@@ -36,10 +36,10 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     )
 
 
-def release_after(session: Session, job: Job, *, ended: bool) -> None:
+def release_after(session: Session, job: Job, *, awaited: bool) -> None:
     """The job has stopped running, or ended without: let those move on who waited for it.
 
-    `job` is as it was before; `ended` says that it will not run again.
+    `job` is as it was before; `awaited` says that it will not run again, and that somebody waits for that.
     """
     if job.dedupe_key is not None and _held_its_key(job):
         _release_one(
@@ -49,7 +49,7 @@ def release_after(session: Session, job: Job, *, ended: bool) -> None:
             plugin=job.plugin,
             command=job.command,
         )
-    while ended and (successors := session.all("successors", id=job.id, limit=SWEEP)):
+    while awaited and (successors := session.all("successors", id=job.id, limit=SWEEP)):
         for row in successors:
             _rehold(session, read_job(row))
     if job.suspect:

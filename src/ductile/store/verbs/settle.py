@@ -37,6 +37,7 @@ from ductile.core.settlement import (
     Settlement,
     SettleView,
 )
+from ductile.errors import StoreError
 from ductile.protocol.response import result_in
 from ductile.store.rows import (
     list_or_empty,
@@ -47,7 +48,7 @@ from ductile.store.rows import (
     text_or_none,
     to_json,
 )
-from ductile.store.session import Session
+from ductile.store.session import Cell, Session
 from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
 from ductile.store.values.submitting import Accepted, Enqueued
 from ductile.store.verbs.breakers import write_breaker
@@ -71,17 +72,22 @@ _CANCELLED = "cancelled before any of its steps ran"
 _RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
 
 
-def settle_execution(
-    session: Session, job_id: str, execution: int, outcome: Outcome, rules: Rules
-) -> SettleAnswer:
-    """Apply an outcome if the job still runs with this execution; otherwise only take note of it."""
-    row = session.one("job_for_settle", id=job_id)
+def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
+    """Apply an outcome if the job still runs with this execution; otherwise only take note of it.
+
+    Most are still as they were claimed, which the writing itself finds out; only the others are read again.
+    """
+    if claimed.status is JobStatus.RUNNING and claimed.run_id is None:
+        settled = _settle_as_seen(session, claimed, outcome, rules)
+        if settled is not None:
+            return settled
+    row = session.one("job_for_settle", id=claimed.id)
     if row is None:
         return Unsettled.UNKNOWN_JOB
-    job = read_job(row)
+    job, execution = read_job(row), claimed.execution
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return settle_job(session, job, outcome, rules)
-    logged = session.one("log_status", job_id=job_id, execution=execution)
+    logged = session.one("log_status", job_id=job.id, execution=execution)
     given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not given_up or isinstance(outcome, Orphaned | Interrupted):
         return Unsettled.ALREADY_SETTLED
@@ -91,9 +97,19 @@ def settle_execution(
 
 def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled:
     """Decide and apply. The caller has read `job` in this transaction."""
+    settled = _settle_as_seen(session, job, outcome, rules)
+    if settled is None:
+        raise StoreError(f"the job {job.id} is not as it was read")
+    return settled
+
+
+def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled | None:
+    """Decide and apply; None, and nothing is written, if the job is not as in `job` any more."""
     view = _read_view(session, job, outcome, rules)
     settlement = settle(view, outcome, rules, session.now, session.dice)
-    _write_end(session, job, settlement)
+    awaited = _write_end(session, job, settlement)
+    if awaited is None:
+        return None
     _write_plugin_effects(session, job, view, settlement)
     note_init(session, job, settlement)
     for event in settlement.events:
@@ -105,24 +121,24 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
     write_ledger(session, settlement.ledger)
     if settlement.progress is not None and job.run_id is not None:
         followed.add(write_steps(session, job.run_id, settlement.progress, rules))
-    release_after(session, job, ended=settlement.is_terminal)
+    release_after(session, job, awaited=awaited and settlement.is_terminal)
     return Settled(
         job_id=job.id, settlement=settlement, started=tuple(followed.started), ended=tuple(followed.ended)
     )
 
 
-def _write_end(session: Session, job: Job, settlement: Settlement) -> None:
-    """The job's own row, its log, its edges and what its caller is told."""
-    _write_job(session, job, settlement)
+def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | None:
+    """The job's own row, its log, its edges and what its caller is told; whether somebody waits for it.
+
+    None, and nothing is written, if the job is not as in `job` any more.
+    """
+    row = _write_job(session, job, settlement)
+    if row is None:
+        return None
     if settlement.log is not None:
-        _write_log(
-            session,
-            job,
-            settlement.log,
-            execution=job.execution,
-            became=(settlement.status, settlement.reason),
-            artifacts=settlement.artifacts,
-        )
+        became = (settlement.status, settlement.reason)
+        values = _log_row(session, job, settlement.log, became=became, artifacts=settlement.artifacts)
+        session.append("insert_log", **values)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None and job.callback is not None:
@@ -135,6 +151,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> None:
         )
     if job.plugin == RUN_PLUGIN:
         session.run("clear_deadline", run_id=job.id)
+    return bool(row[0])
 
 
 # ------------------------------------------------------------------------------------- pipeline runs
@@ -315,12 +332,14 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
     )
 
 
-def _write_job(session: Session, job: Job, settlement: Settlement) -> None:
+def _write_job(session: Session, job: Job, settlement: Settlement) -> tuple[Cell, ...] | None:
     retry_at = settlement.next_retry_at
-    session.change(
+    return session.one(
         "settle_job",
         seq=job.seq,
         from_status=job.status,
+        execution=job.execution,
+        cancel_requested_at=text_or_none(job.cancel_requested_at),
         status=settlement.status,
         reason=settlement.reason,
         # An interrupted job is ready at once: it held its key while it ran and goes on holding it.
@@ -335,50 +354,47 @@ def _write_job(session: Session, job: Job, settlement: Settlement) -> None:
     )
 
 
-def _write_log(
+def _log_row(
     session: Session,
     job: Job,
     log: LogEntry,
     *,
-    execution: int,
     became: tuple[JobStatus, Reason],
     artifacts: Sequence[JsonValue] = (),
-) -> bool:
-    """Write the row of an execution; False if it has one."""
+) -> dict[str, Cell]:
+    """The row of an execution."""
     evidence = log.evidence
-    written = session.insert(
-        "insert_log",
-        job_id=job.id,
-        execution=execution,
-        attempt=job.attempt,
-        max_attempts=job.max_attempts,
-        plugin=job.plugin,
-        command=job.command,
-        status=log.status,
-        reason=log.reason,
-        job_status=became[0],
-        job_reason=became[1],
-        result=storable(evidence.stdout),
-        stderr=storable(evidence.stderr),
-        exit_code=evidence.exit_code,
-        signal=evidence.signal,
-        error=storable(log.error),
-        duration_ms=evidence.duration.total_seconds() * 1000,
-        submitted_by=job.submitted_by,
-        submitted_detail=job.submitted_detail,
-        dedupe_key=job.dedupe_key,
-        created_at=format_instant(job.created_at),
-        started_at=text_or_none(job.started_at),
-        at=session.stamp,
-        parent_job_id=job.parent_job_id,
-        source_event_id=job.source_event_id,
-        event_context_id=job.event_context_id,
-        run_id=job.run_id,
-        step_path=job.step_path,
-        trace_id=job.trace_id,
-        artifacts=to_json(artifacts) if artifacts else None,
-    )
-    return written is not None
+    return {
+        "job_id": job.id,
+        "execution": job.execution,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "plugin": job.plugin,
+        "command": job.command,
+        "status": log.status,
+        "reason": log.reason,
+        "job_status": became[0],
+        "job_reason": became[1],
+        "result": storable(evidence.stdout),
+        "stderr": storable(evidence.stderr),
+        "exit_code": evidence.exit_code,
+        "signal": evidence.signal,
+        "error": storable(log.error),
+        "duration_ms": evidence.duration.total_seconds() * 1000,
+        "submitted_by": job.submitted_by,
+        "submitted_detail": job.submitted_detail,
+        "dedupe_key": job.dedupe_key,
+        "created_at": format_instant(job.created_at),
+        "started_at": text_or_none(job.started_at),
+        "at": session.stamp,
+        "parent_job_id": job.parent_job_id,
+        "source_event_id": job.source_event_id,
+        "event_context_id": job.event_context_id,
+        "run_id": job.run_id,
+        "step_path": job.step_path,
+        "trace_id": job.trace_id,
+        "artifacts": to_json(artifacts) if artifacts else None,
+    }
 
 
 def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
@@ -389,8 +405,9 @@ def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcom
         error="the result came after the job had been given up; it was not applied",
         evidence=outcome.evidence,
     )
-    if not _write_log(session, job, log, execution=execution, became=(job.status, job.reason)):
-        return False
+    row = _log_row(session, job, log, became=(job.status, job.reason)) | {"execution": execution}
+    if session.insert("insert_log", **row) is None:
+        return False  # it has one
     entry = LedgerEntry(
         kind=LedgerKind.JOB_RESULT_SUPERSEDED,
         job_id=job.id,

@@ -132,11 +132,16 @@ RETURNING {job_columns}, payload, (SELECT state FROM plugin_state WHERE plugin_n
 SELECT {job_columns} FROM job_queue WHERE id = :id
 
 -- name: settle_job
+-- Only if it is still as it was when its end was decided. Tells whether somebody waits for it.
 UPDATE job_queue SET
   status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
   artifacts = :artifacts, owner = NULL, lease_until = NULL
-WHERE seq = :seq AND status = :from_status
+WHERE seq = :seq AND status = :from_status AND execution = :execution
+  AND cancel_requested_at IS :cancel_requested_at
+RETURNING EXISTS (
+  SELECT 1 FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor'
+)
 
 -- name: reopen_job
 UPDATE job_queue SET
