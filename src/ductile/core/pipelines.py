@@ -148,6 +148,10 @@ class PipelineTable(Value, kw_only=False):
         found = self._by_event.get(event_type)
         return () if found is None else _from(found, source)
 
+    @property
+    def have_hooks(self) -> bool:
+        return bool(self._by_hook)
+
     def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
         found = self._by_hook.get(hook)
         return () if found is None else _from(found, source)

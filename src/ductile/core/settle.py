@@ -133,7 +133,7 @@ def _why_refused(response: Response, kept: Kept) -> tuple[Reason, str] | None:
     if len(response.events) > MAX_EVENTS:
         error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"
         return Reason.TOO_MANY_EVENTS, error
-    if nests_too_deep(_kept_parts(response)):
+    if _is_nested(response) and nests_too_deep(_kept_parts(response)):
         return Reason.PROTOCOL_ERROR, f"the answer is nested more than {MAX_DEPTH} levels deep"
     if kept.too_large is not None:
         error = f"the state would be {kept.too_large} bytes; at most {MAX_STATE_BYTES} are kept"
@@ -163,6 +163,15 @@ def _give_up_line(
     if view.run is None or not settlement.is_terminal:
         return None
     return give_up(view.run, view.job, settlement.last_error, rules, now, dice)
+
+
+def _is_nested(response: Response) -> bool:
+    return bool(
+        isinstance(response.result, dict | list)
+        or response.state_updates
+        or response.artifacts
+        or response.events
+    )
 
 
 def _kept_parts(response: Response) -> JsonValue:
@@ -275,7 +284,7 @@ def _hooks_for(
     view: SettleView, outcome: Outcome, settlement: Settlement, rules: Rules, now: datetime, dice: Random
 ) -> Fanout:
     """The runs that the end of a job starts, if pipelines want to be told of it (SPEC 7.6)."""
-    if not settlement.is_terminal:
+    if not settlement.is_terminal or not rules.pipelines.have_hooks:
         return NOBODY
     ending = JobEnding(
         status=settlement.status,

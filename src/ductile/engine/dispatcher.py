@@ -23,6 +23,7 @@ from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values.settling import Claim
 from ductile.store.values.submitting import Accepted, Enqueued
+from ductile.value import replace
 
 #: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
 LEASE = timedelta(minutes=5)
@@ -55,6 +56,7 @@ class Dispatcher:
         self._leaving: set[str] = set()
         self._initialising: dict[str, str] = {}
         self._held: frozenset[str] = frozenset()
+        self._caps_of: tuple[Snapshot, Caps] | None = None
         self._accepting = True
 
     @property
@@ -121,9 +123,12 @@ class Dispatcher:
 
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
-        each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
+        if self._caps_of is None or self._caps_of[0] is not snapshot:
+            each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
+            self._caps_of = (snapshot, Caps(workers=snapshot.max_workers, plugins=each))
+        caps = self._caps_of[1]
         waiting = dict.fromkeys((*self._initialising, *self._held), 0)
-        return Caps(workers=snapshot.max_workers, plugins=each | waiting)
+        return replace(caps, plugins={**caps.plugins, **waiting}) if waiting else caps
 
     def _launch(self, claims: tuple[Claim, ...]) -> None:
         for claim in claims:

@@ -106,3 +106,17 @@ async def test_what_a_failed_unit_appended_is_nobodys(tmp_path: Path) -> None:
     assert await working == before + 1
     assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == before + 1
     await store.close()
+
+
+async def test_numbers_follow_what_another_connection_has_written(tmp_path: Path) -> None:
+    """The writer remembers how far it has counted, as long as it is alone."""
+    path = tmp_path / "state.db"
+    store = open_sqlite_store(path, clock=ticking(), dice=Random(1))
+    ours = [await store._writer.submit(Lane.MAINTENANCE, append_to_ledger) for _ in range(2)]
+    other = apsw.Connection(str(path))
+    other.execute("INSERT INTO ledger (seq, at, kind, data) SELECT max(seq) + 1, at, kind, data FROM ledger")
+    other.close()
+    after = await store._writer.submit(Lane.MAINTENANCE, lambda unit: unit.number("highest_in_ledger"))
+    await store.close()
+    assert ours[1] == ours[0] + 1
+    assert after == ours[1] + 2

@@ -27,6 +27,7 @@ class SqliteSession:
         "_numbers",
         "_queries",
         "_rows",
+        "_version",
         "dice",
         "has_mail",
         "now",
@@ -45,6 +46,8 @@ class SqliteSession:
         self._appended: set[str] = set()
         #: The highest number of a table, by the query that tells it.
         self._numbers: dict[str, int] = {}
+        #: Of the whole file, after the last commit of ours.
+        self._version = -1
         #: Whether the transaction has made a delivery due.
         self.has_mail = False
         self.dice = dice
@@ -53,9 +56,13 @@ class SqliteSession:
 
     def begin_at(self, now: datetime) -> None:
         self.has_mail = False
-        self._numbers.clear()  # somebody else may have written since
+        if self._connection.data_version() != self._version:
+            self._numbers.clear()  # somebody else has written since
         self.now = now
         self.stamp = self._last_stamp = max(format_instant(now), self._last_stamp)
+
+    def committed(self) -> None:
+        self._version = self._connection.data_version()
 
     def never_before(self, stamp: str) -> None:
         """Instants written from now on are not earlier than this one."""

@@ -180,7 +180,7 @@ class Writer:
                 self._begin()
                 self._run_plainly(batch)
                 self._session.flush()
-                self._execute("COMMIT")
+                self._commit()
             except Exception as error:  # noqa: BLE001 - whatever it is, its callers must be told
                 self._recover_batch(batch, error)
         except Exception as error:
@@ -196,6 +196,10 @@ class Writer:
             raise self._failure
         self._execute("BEGIN IMMEDIATE")
         self._session.begin_at(self._clock())
+
+    def _commit(self) -> None:
+        self._execute("COMMIT")
+        self._session.committed()
 
     def _run_plainly(self, done: list[Unit[Any]]) -> None:
         """Run what waits, claims after submissions: so they find what the same commit brings."""
@@ -253,7 +257,7 @@ class Writer:
                     return []
                 if not self._connection.in_transaction:
                     return [other for other in units if other is not unit]
-            self._execute("COMMIT")
+            self._commit()
         except Exception as error:  # noqa: BLE001 - the commit failed: every unit failed with it
             self._roll_back()
             self._fail([unit for unit in units if unit.error is None], error)
