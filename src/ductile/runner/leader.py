@@ -16,8 +16,8 @@ from typing import Protocol
 
 from ductile.runner.port import ExitStatus
 
-#: Told how the leader ended; None when that cannot be known any more.
-OnExit = Callable[[ExitStatus | None], None]
+#: Told that the leader has ended, or that it cannot be known any more whether it has.
+OnExit = Callable[[], None]
 
 
 class Leader(Protocol):
@@ -33,12 +33,12 @@ class Leader(Protocol):
     def signal_group(self, number: signal.Signals) -> None:
         """Signal everybody in the group. Harmless when nobody is left."""
 
-    def reap(self) -> None:
-        """Let go of the process id. Nothing may be signalled after this."""
+    def reap(self) -> ExitStatus | None:
+        """Let go of the process id: nothing may be signalled after this. How it ended, if that is known."""
 
 
 class PidfdLeader:
-    """A child of ours on Linux: a pidfd tells its end, `waitid` reads the status and leaves it there."""
+    """A child of ours on Linux: a pidfd tells its end."""
 
     __slots__ = ("_loop", "_on_exit", "_pid", "_pidfd")
 
@@ -67,19 +67,18 @@ class PidfdLeader:
     def signal_group(self, number: signal.Signals) -> None:
         signal_group(self.pid, number)
 
-    def reap(self) -> None:
+    def reap(self) -> ExitStatus | None:
         self._stop_watching()
+        status: ExitStatus | None = None
         with suppress(ChildProcessError):
-            self._wait(0)
+            status = self._wait(0)
         os.close(self._pidfd)
+        return status
 
     def _ended(self) -> None:
         on_exit = self._stop_watching()
-        status: ExitStatus | None = None
-        with suppress(ChildProcessError):
-            status = self._wait(os.WNOWAIT)
         if on_exit is not None:
-            on_exit(status)
+            on_exit()
 
     def _stop_watching(self) -> OnExit | None:
         on_exit, self._on_exit = self._on_exit, None
@@ -101,12 +100,12 @@ class WaitedLeader:
     would have to come round again within that moment to matter.
     """
 
-    __slots__ = ("_exited", "_loop", "_pid")
+    __slots__ = ("_loop", "_pid", "_status")
 
     def __init__(self, pid: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pid = pid
         self._loop = loop
-        self._exited = False
+        self._status: ExitStatus | None = None
 
     @property
     def pid(self) -> int:
@@ -115,21 +114,20 @@ class WaitedLeader:
     def watch(self, on_exit: OnExit) -> None:
         def wait() -> None:
             code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-            self._exited = True
-            status = read_status(exited=code >= 0, number=abs(code))
+            self._status = read_status(exited=code >= 0, number=abs(code))
             with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to tell
-                self._loop.call_soon_threadsafe(on_exit, status)
+                self._loop.call_soon_threadsafe(on_exit)
 
         threading.Thread(target=wait, name=f"wait-{self.pid}", daemon=True).start()
 
     def has_exited(self) -> bool:
-        return self._exited
+        return self._status is not None
 
     def signal_group(self, number: signal.Signals) -> None:
         signal_group(self.pid, number)
 
-    def reap(self) -> None:
-        """The thread has done it."""
+    def reap(self) -> ExitStatus | None:
+        return self._status  # the thread has reaped it
 
 
 def lead(pid: int, loop: asyncio.AbstractEventLoop) -> Leader:

@@ -72,7 +72,6 @@ class Supervised:
         self._started_at = loop.time()
         self._duration = 0.0
         self._cause: _Cause | None = None
-        self._status: ExitStatus | None = None
         self._exited = False
         self._leftovers = False
         self._ending: Ending | None = None
@@ -146,15 +145,14 @@ class Supervised:
     def _miss_word(self) -> None:
         """It should be gone by now. If it is, whoever was to tell us hangs; if not, the kernel is at it."""
         if self._leader.has_exited():
-            self._leader_ended(None)
+            self._leader_ended()
         else:
             self._wait_for(self._patience.after_terminate, self._miss_word)
 
-    def _leader_ended(self, status: ExitStatus | None) -> None:
+    def _leader_ended(self) -> None:
         if self._exited:
             return
         self._exited = True
-        self._status = status
         self._duration = self._loop.time() - self._started_at
         self._writer.close()
         self._stdout.take_rest()
@@ -198,16 +196,15 @@ class Supervised:
         self._writer.close()
         self._stdout.close()
         self._stderr.close()
-        self._leader.reap()
-        self._ending = self._describe()
+        self._ending = self._describe(self._leader.reap())
         for waiter in self._waiters:
             if not waiter.done():  # whoever waited was cancelled
                 waiter.set_result(self._ending)
         self._on_end(self)
 
-    def _describe(self) -> Ending:
+    def _describe(self, status: ExitStatus | None) -> Ending:
         remains = Remains(
-            status=self._status or UNKNOWN_STATUS,
+            status=status or UNKNOWN_STATUS,
             stdout=self._stdout.content,
             stderr=self._stderr.content,
             stdout_cut=self._stdout.cut,
@@ -215,7 +212,7 @@ class Supervised:
             leftovers=self._leftovers,
             duration=timedelta(seconds=self._duration),
         )
-        if self._status is None:
+        if status is None:
             error = "what had started the process was lost before it told how the process ended"
             return RunnerLost(error=error, remains=remains)
         match self._cause:

@@ -12,8 +12,15 @@ import pytest
 from ductile.runner.port import ExitStatus
 from ductile.runner.warm.link import ForkedLeader, ServerLink
 
-#: A leader needs its server only to be reaped, which no test here comes to.
-NO_SERVER = cast("ServerLink", None)
+
+class NoServer:
+    """A leader needs its server only to be reaped."""
+
+    def reap(self, pid: int) -> None:
+        pass
+
+
+NO_SERVER = cast("ServerLink", NoServer())
 
 
 @pytest.fixture
@@ -26,10 +33,11 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 async def told(leader: ForkedLeader) -> ExitStatus | None:
     """How it ended, when that is told."""
-    heard: asyncio.Future[ExitStatus | None] = asyncio.get_running_loop().create_future()
-    leader.watch(heard.set_result)
+    heard = asyncio.Event()
+    leader.watch(heard.set)
     async with asyncio.timeout(20):
-        return await heard
+        await heard.wait()
+    return leader.reap()
 
 
 async def test_lost_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:

@@ -36,6 +36,7 @@ class SlowWord:
         self.watched = asyncio.Event()
         self.signals: list[signal.Signals] = []
         self.reaped = False
+        self.status: ExitStatus | None = None
 
     def watch(self, on_exit: OnExit) -> None:
         self.told = on_exit
@@ -47,12 +48,14 @@ class SlowWord:
     def signal_group(self, number: signal.Signals) -> None:
         self.signals.append(number)
 
-    def reap(self) -> None:
+    def reap(self) -> ExitStatus | None:
         self.reaped = True
+        return self.status
 
     def tell(self, status: ExitStatus) -> None:
         assert self.told is not None
-        self.told(status)
+        self.status = status
+        self.told()
 
 
 def supervised(

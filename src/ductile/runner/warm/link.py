@@ -55,7 +55,7 @@ class ForkedLeader:
         self._on_exit = on_exit
         if self._status is not None or self._lost:
             # It ended, or its server did, before anybody watched.
-            asyncio.get_running_loop().call_soon(on_exit, self._status)
+            asyncio.get_running_loop().call_soon(on_exit)
 
     def has_exited(self) -> bool:
         if self._pidfd is None:
@@ -67,22 +67,23 @@ class ForkedLeader:
     def signal_group(self, number: signal.Signals) -> None:
         signal_group(self._pid, number)
 
-    def reap(self) -> None:
+    def reap(self) -> ExitStatus | None:
         if self._pidfd is not None:
             os.close(self._pidfd)
         self._link.reap(self._pid)
+        return self._status
 
     def ended(self, status: ExitStatus) -> None:
         self._status = status
         if self._on_exit is not None:
-            self._on_exit(status)
+            self._on_exit()
 
     def lost(self) -> None:
         """The server is gone. This comes at once, so the number cannot be anybody else's yet."""
         self.signal_group(signal.Signals.SIGKILL)
         self._lost = True
         if self._on_exit is not None and self._status is None:
-            self._on_exit(None)
+            self._on_exit()
 
 
 class ServerLink:
@@ -236,7 +237,7 @@ class ServerLink:
             leader.lost()
         self._on_change(self)
 
-    def _server_ended(self, _status: ExitStatus | None) -> None:
+    def _server_ended(self) -> None:
         self._leader.reap()
         self._ended.set_result(None)
         self._on_change(self)
