@@ -90,13 +90,20 @@ def _read_first_line(entrypoint: str, _looks: tuple[int, ...]) -> str | StartsCo
 
 def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | StartsCold:
     """The Python that a first line names by its path, or through `env`, without any option."""
-    if "\r" in (first_line or ""):
+    named = _named_in(first_line or "")
+    return _search(named, search_path) if isinstance(named, str) else named
+
+
+@lru_cache(maxsize=256)
+def _named_in(first_line: str) -> Interpreter | str | StartsCold:
+    """The interpreter, or the name to search it by."""
+    if "\r" in first_line:
         return StartsCold(reason="its first line ends with a Windows line break")
-    match (first_line or "").split():
+    match first_line.split():
         case [path] if path.startswith("/") and _INTERPRETER.fullmatch(os.path.basename(path)):  # noqa: PTH119
             return Interpreter(path=path, argv0=path)
         case [env, name] if env.startswith("/") and env.endswith("/env") and _INTERPRETER.fullmatch(name):
-            return _search(name, search_path)
+            return name
         case []:
             return StartsCold(reason="it has no first line that names an interpreter")
     return StartsCold(reason="its first line names no Python, or one with options")
