@@ -14,8 +14,8 @@ from ductile.errors import StoreError
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values.settling import Claim
-from ductile.store.verbs.runs import step_of
-from ductile.store.verbs.settle import claim_run
+from ductile.store.verbs.runs import graph_of
+from ductile.store.verbs.settle import claim_run, read_again
 from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
@@ -67,20 +67,20 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
         write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
-    run = None if job.run_id is None else session.one("job_for_settle", id=job.run_id)
-    whole = None if run is None else _claim_run(session, read_job(run))
-    return _with_surroundings(session, job, object_or_none(row[-1]) or {}, whole)
+    return _with_surroundings(session, job, object_or_none(row[-1]) or {})
 
 
-def _claim_run(session: Session, run: Job) -> Job:
-    """A run starts when the first of its steps does."""
-    return claim_run(session, run) if run.status is JobStatus.QUEUED else run
-
-
-def _with_surroundings(session: Session, job: Job, state: JsonObject, run: Job | None) -> Claim:
+def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claim:
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
-    graph, step = step_of(session, job) or (None, None)
+    run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
+    fingerprint, status, is_followed = run or (None, None, False)
+    if status == JobStatus.QUEUED:
+        claim_run(
+            session, read_again(session, str(job.run_id))
+        )  # a run starts when the first of its steps does
+    graph = None if fingerprint is None else graph_of(session, fingerprint)
+    step = None if graph is None else graph.step(job.step_path)
     return Claim(
         job=job,
         event=None if event is None else read_event(event),
@@ -88,7 +88,7 @@ def _with_surroundings(session: Session, job: Job, state: JsonObject, run: Job |
         baggage={} if context is None else object_or_none(context[1]) or {},
         pipeline=None if graph is None else graph.pipeline,
         timeout=None if step is None else step.timeout,
-        run_is_followed=run is not None and run.callback is not None,
+        run_is_followed=bool(is_followed),
     )
 
 

@@ -9,7 +9,7 @@ from ductile.core.graph_json import graph_from_json, graph_to_json
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job, NewJob
 from ductile.core.json_values import JsonObject
-from ductile.core.pipelines import RUN_PLUGIN, Graph, Use
+from ductile.core.pipelines import RUN_PLUGIN, Graph
 from ductile.core.run_values import (
     BranchEnd,
     Leaf,
@@ -49,24 +49,15 @@ def graph_of(session: Session, fingerprint: str) -> Graph:
     return graph
 
 
-def step_of(session: Session, job: Job) -> tuple[Graph, Use | None] | None:
-    """The graph that a step belongs to, and what it says of the step; None for a job outside of runs."""
-    row = None if job.run_id is None else session.one("run_fingerprint", run_id=job.run_id)
-    if row is None:
-        return None
-    graph = graph_of(session, row[0])
-    return graph, graph.step(job.step_path)
-
-
 def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | None:
     """The run around a step; None for a job that is none."""
     if job.run_id is None:
         return None
-    run = session.one("run_by_id", run_id=job.run_id)
-    place = place_of(session, job.id)
-    if run is None or place is None:
+    row = session.one("run_around_step", job_id=job.id)
+    if row is None:
         return None
-    fingerprint, jobs, cancelled_at, hops, trace_id = run
+    fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
+    place = Place(scope_id=scope_id, branch=branch, order=order)
     return RunView(
         facts=RunFacts(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
         jobs=jobs,

@@ -230,7 +230,7 @@ def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules)
 
 def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> MovedJob:
     """A step that failed before it could run. Its run has counted its end already."""
-    job = _job(session, job_id)
+    job = read_again(session, job_id)
     settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
     _write_end(session, job, settlement)
     return moved(job, settlement)
@@ -238,7 +238,7 @@ def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> 
 
 def end_run(session: Session, run_id: str, rules: Rules, *, stalled: bool = False) -> _Followed:
     """No line of the run is live: it ends as they did, and answers what its last step answered."""
-    job = _job(session, run_id)
+    job = read_again(session, run_id)
     if job.status is JobStatus.QUEUED:  # nothing of it was ever claimed
         leave_line(session, job)
         if job.cancel_requested_at is not None:
@@ -261,7 +261,7 @@ def _end_with(session: Session, job: Job, outcome: Outcome, rules: Rules) -> _Fo
 def claim_run(session: Session, job: Job) -> Job:
     """The first of its steps was claimed, and with it the run."""
     session.change("start_run", seq=job.seq, at=session.stamp)
-    started = _job(session, job.id)
+    started = read_again(session, job.id)
     write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
     if started.callback is not None:
         told = CallbackEvent(state=CallbackState.LOADING)
@@ -285,7 +285,7 @@ def _with_last_answer(session: Session, ended: RunEnded, last: str | None, job: 
     )
 
 
-def _job(session: Session, job_id: str) -> Job:
+def read_again(session: Session, job_id: str) -> Job:
     row = session.one("job_for_settle", id=job_id)
     assert row is not None  # noqa: S101 - the caller has just written it, or holds a step of it
     return read_job(row)

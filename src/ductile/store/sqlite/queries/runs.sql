@@ -11,8 +11,16 @@ SELECT graph FROM pipeline_versions WHERE fingerprint = :fingerprint
 INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, created_at)
 VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :at)
 
--- name: run_by_id
-SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id
+-- name: run_around_step
+-- The run that a job is a step of, and the place of the step in it.
+SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id,
+  member.scope_id, member.branch, member.line_order
+FROM run_members AS member JOIN pipeline_runs AS run ON run.run_id = member.run_id
+  JOIN job_queue AS job ON job.id = run.run_id
+WHERE member.job_id = :job_id
+
+-- name: run_of_claim
+SELECT run.fingerprint, job.status, job.callback_url IS NOT NULL
 FROM pipeline_runs AS run JOIN job_queue AS job ON job.id = run.run_id WHERE run.run_id = :run_id
 
 -- name: run_fingerprint
