@@ -27,8 +27,8 @@ _COMPONENTS = {signal: signal.partition(".")[0] for signal in Signal}
 class LogWriter:
     """Writes what is at or above a level. Level and format can be changed while it runs.
 
-    A thread does the writing: whoever reads our stdout may stop reading, and no job waits for that. Lines
-    that find the waiting room full are dropped and counted; the ledger has what happened all the same.
+    A thread makes the lines and writes them: whoever reads our stdout may stop reading, and no job waits for
+    that. What finds the waiting room full is dropped and counted; the ledger has what happened all the same.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LogWriter:
     ) -> None:
         self._stream = stream
         self._clock = clock
-        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Happening, datetime] | None] = queue.SimpleQueue()
         self._dropped = 0
         self.configure(level=level, text=text)
         self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
@@ -52,7 +52,7 @@ class LogWriter:
         if self._waiting.qsize() >= WAITING_LINES:
             self._dropped += 1
         else:
-            self._waiting.put(self._format(happening, format_instant(self._clock())))
+            self._waiting.put((happening, self._clock()))
 
     def close(self) -> None:
         """Write what waits, but do not wait for ever for somebody who does not read."""
@@ -67,18 +67,26 @@ class LogWriter:
             first = self._waiting.get()
             if first is not None:
                 time.sleep(_MOMENT)
-            lines = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
-            going_on = None not in lines
+            told = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
+            going_on = None not in told
+            lines = [self._line(*entry) for entry in told if entry is not None]
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 lines.append(
                     b'{"level":"warn","component":"log","message":"%d lines were dropped"}\n' % dropped
                 )
             try:
-                self._stream.write(b"".join(filter(None, lines)))
+                self._stream.write(b"".join(lines))
                 self._stream.flush()
             except (OSError, ValueError):
                 return  # nobody reads our log any more; jobs matter more
+
+    def _line(self, happening: Happening, at: datetime) -> bytes:
+        try:
+            return self._format(happening, format_instant(at))
+        except Exception as error:  # noqa: BLE001 - what cannot be told must not silence all the rest
+            shown = f"{happening.message!a} (the rest of this line could not be written: {error!a})"
+            return self._format(Happening(signal=happening.signal, message=shown), format_instant(at))
 
 
 def _as_json(happening: Happening, at: str) -> bytes:

@@ -71,3 +71,19 @@ def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
     with os.fdopen(reading, "rb") as file:
         (line,) = file.read().decode().splitlines()
     assert line.endswith(r"one\r\n\x1b[31mtwo\u2028three ä")
+
+
+def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
+    """SPEC 12: a name from a disk may be no text at all; whoever told of it must not suffer for that."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd", data={"file": "caf\udce9"}))
+    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd \udce9"))
+    log(a_line(7))
+    log.close()
+    stream.close()
+    odd, odder, usual = read_all(reading)
+    assert str(odd["message"]).startswith("'odd' (the rest")
+    assert str(odder["message"]).startswith(r"'odd \udce9' (the rest")
+    assert usual["number"] == 7
