@@ -32,6 +32,8 @@ AT_ONCE = 8
 MORE_AT_ONCE = (16, 32)
 JOBS = {"c": 1500, "sh": 1000, "python": 120, "httpx": 40}
 OURS = {"c": 1500, "sh": 1000, "python": 600, "httpx": 400}
+#: What takes a second or two is at the mercy of whoever else uses the machine: it is measured more often.
+OFTEN = {"c": 3, "sh": 3}
 GOALS = {"c": ">= 0.25", "sh": ">= 0.5", "python": ">= 4", "httpx": ">= 12"}
 
 
@@ -46,14 +48,15 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     xargs: list[float] = []
     for number in range(rounds):
         for name, entrypoint in entrypoints.items():
-            bare[name].append(bare_rate(loop, entrypoint, JOBS[name]))
-            ours[name].append(asyncio.run(drain_rate(ground, f"{number}-{name}", name)))
+            for again in range(OFTEN.get(name, 1)):
+                bare[name].append(bare_rate(loop, entrypoint, JOBS[name]))
+                ours[name].append(asyncio.run(drain_rate(ground, f"{number}-{again}-{name}", name)))
         xargs.append(xargs_rate(entrypoints["sh"], JOBS["sh"]))
     lines = [
         compared(f"jobs, {name} plugin, {AT_ONCE} at once", ours[name], bare[name], "jobs/s", GOALS[name])
         for name in JOBS
     ]
-    lines.append(compared("jobs, sh plugin, beside xargs -P", ours["sh"], xargs, "jobs/s"))
+    lines.append(compared("jobs, sh plugin, beside xargs -P", ours["sh"][:: OFTEN["sh"]], xargs, "jobs/s"))
     lines += [with_more(directory, loop, rounds, at_once) for at_once in MORE_AT_ONCE]
     return lines + latency(ground)
 
