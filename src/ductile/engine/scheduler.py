@@ -34,7 +34,7 @@ from ductile.engine.schedule_table import (
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport, ScheduleEntry
-from ductile.value import Value
+from ductile.value import Value, replace
 
 #: After the clock was set forward, what is late by less than this still runs; the rest was missed.
 GRACE = timedelta(seconds=60)
@@ -191,6 +191,7 @@ class Scheduler:
         return None if plan is None else firing_of(watched, entry, plan, now=now, dice=self._dice)
 
     async def _fire(self, firing: Firing) -> FiringAnswer:
+        firing = replace(firing, rules=self._snapshot().rules)
         try:
             report = await self._store.fire(firing)
         except RefusedError:

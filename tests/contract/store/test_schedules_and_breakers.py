@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, Clock, a_new_job, failed, ok
+from builders.pipelines import rules_of, uses
 from builders.stores import (
     RULES,
     StoreFactory,
@@ -27,6 +28,7 @@ from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import PluginRules, Rules
 from ductile.core.schedule import Every, IfRunning, ScheduleRule
 from ductile.store.port import Store
+from ductile.store.values.reading import JobFilter
 from ductile.store.values.schedules import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.value import replace
 
@@ -475,6 +477,22 @@ async def test_if_running_queue(store: Store) -> None:
         (claim,) = await claim_all(store)
         assert claim.job.id == job.id
         await settle(store, claim.job, ok())
+
+
+async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: Store) -> None:
+    """SPEC 5.6, 7.6: it has ended like any other job; and the schedule goes on as its new run says."""
+    rules = rules_of(
+        {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
+        plugins={"p": {"notify_on_complete": True}},
+    )
+    await store.put_schedules([an_entry()])
+    cancelling = conditions(if_running=IfRunning.CANCEL)
+    _, replaced = await fire_next(store, conditions=cancelling, rules=rules)
+    await fire_next(store, conditions=cancelling, rules=rules)
+    (alarm,) = (await store.jobs(JobFilter(plugin="pipeline"), limit=9)).rows
+    assert (alarm.command, alarm.parent_job_id) == ("alarm", replaced.id)
+    (entry,) = await store.schedules()
+    assert entry.nominal_at == START + 2 * HOUR
 
 
 async def test_if_running_cancel(store: Store) -> None:

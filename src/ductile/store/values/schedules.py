@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from ductile.core.firing import RunConditions
 from ductile.core.jobs import NewJob
+from ductile.core.rules import Rules
 from ductile.store.values.settling import MovedJob
-from ductile.value import Value
+from ductile.value import Value, field
 
 
 class ScheduleEntry(Value):
@@ -67,6 +68,8 @@ class Firing(Value):
     planned_from: ScheduleEntry | None = None
     #: Somebody asked for this run: if it may not start, nothing is recorded and they are told why.
     on_demand: bool = False
+    #: What follows when it ends another run, as with `if_running: cancel`.
+    rules: Rules = field(default_factory=Rules)
 
 
 class FiringAnswer(StrEnum):

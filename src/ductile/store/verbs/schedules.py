@@ -10,7 +10,6 @@ from ductile.core.instants import format_instant
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.occurrences import SkipReason
-from ductile.core.rules import Rules
 from ductile.core.schedule import IfRunning
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
 from ductile.store.session import Cell, Session
@@ -168,8 +167,8 @@ def _replace(session: Session, firing: Firing, chain: Sequence[Job]) -> Sequence
     if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
         return ()
     for job in chain:
-        # Without rules: that a replaced run has ended says nothing about when the next one is.
-        cancel(session, job.id, Rules())
+        # When the next run is due, should this end have a say in it, is written again below.
+        cancel(session, job.id, firing.rules)
     return chain
 
 

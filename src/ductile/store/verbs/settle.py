@@ -99,8 +99,13 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
     """Decide and apply. The caller has read `job` in this transaction."""
     settled = _settle_as_seen(session, job, outcome, rules)
     if settled is None:
-        raise StoreError(f"the job {job.id} is not as it was read")
+        raise _changed_under_us(job)
     return settled
+
+
+def _changed_under_us(job: Job) -> StoreError:
+    """A defect: whoever reads a job in a transaction finds it so until its end."""
+    return StoreError(f"the job {job.id} is not as it was read")
 
 
 def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled | None:
@@ -232,7 +237,8 @@ def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> 
     """A step that failed before it could run. Its run has counted its end already."""
     job = read_again(session, job_id)
     settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
-    _write_end(session, job, settlement)
+    if _write_end(session, job, settlement) is None:
+        raise _changed_under_us(job)
     return moved(job, settlement)
 
 
