@@ -24,7 +24,10 @@ from ductile.value import Value
 
 try:
     from ductile.runner.posix_spawn import can_spawn, spawn
-except ImportError:  # this Python was built without ctypes
+except ModuleNotFoundError as missing:
+    if missing.name not in ("ctypes", "_ctypes"):
+        raise
+    # This Python was built without it.
 
     def can_spawn(stdio: tuple[int, int, int]) -> bool:  # noqa: ARG001 - as its namesake
         return False

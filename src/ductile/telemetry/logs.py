@@ -85,8 +85,14 @@ class LogWriter:
         try:
             return self._format(happening, format_instant(at))
         except Exception as error:  # noqa: BLE001 - what cannot be told must not silence all the rest
-            shown = f"{happening.message!a} (the rest of this line could not be written: {error!a})"
-            return self._format(Happening(signal=happening.signal, message=shown), format_instant(at))
+            plain = Happening(
+                signal=happening.signal,
+                message=f"{happening.message!a} (the rest of this line could not be written: {error!a})",
+                plugin=None if happening.plugin is None else ascii(happening.plugin)[1:-1],
+                job_id=None if happening.job_id is None else ascii(happening.job_id)[1:-1],
+                level=happening.level,
+            )
+            return self._format(plain, format_instant(at))
 
 
 def _as_json(happening: Happening, at: str) -> bytes:

@@ -79,11 +79,12 @@ def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
     log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd", data={"file": "caf\udce9"}))
-    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd \udce9"))
+    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd \udce9", plugin="p\udce9", job_id="j1"))
     log(a_line(7))
     log.close()
     stream.close()
     odd, odder, usual = read_all(reading)
     assert str(odd["message"]).startswith("'odd' (the rest")
     assert str(odder["message"]).startswith(r"'odd \udce9' (the rest")
+    assert (odder["plugin"], odder["job_id"]) == (r"p\udce9", "j1")
     assert usual["number"] == 7
