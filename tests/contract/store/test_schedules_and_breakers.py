@@ -483,8 +483,9 @@ async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: St
     """SPEC 5.6, 7.6: it has ended like any other job; and the schedule goes on as its new run says."""
     rules = rules_of(
         {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
-        plugins={"p": {"notify_on_complete": True}},
+        plugins={"p": {"notify_on_complete": True, "schedule": {"id": "default", "every": "7m"}}},
     )
+    assert "default" in rules.plugin("p").schedules  # the end of its latest run would move it
     await store.put_schedules([an_entry()])
     cancelling = conditions(if_running=IfRunning.CANCEL)
     _, replaced = await fire_next(store, conditions=cancelling, rules=rules)

@@ -141,6 +141,19 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
 
 
+async def test_a_result_is_written_though_whoever_brought_it_goes_away(store: Store) -> None:
+    """ENGINE 1: once it is handed in, it counts; the process that made it is gone."""
+    await accept(store, a_new_job())
+    job = await claim_one(store)
+    handing_in = asyncio.create_task(store.settle(job, ok(stdout="kept"), RULES))
+    await asyncio.sleep(0)  # it has been called
+    handing_in.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handing_in
+    assert await store.settle(job, ok(), RULES) is Unsettled.ALREADY_SETTLED
+    assert [row.result for row in await store.executions(job.id)] == ["kept"]
+
+
 async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
     """ENGINE 1: the job has moved on; the late result is kept as superseded and changes nothing."""
     await accept(store, a_new_job())
