@@ -5,15 +5,10 @@ Nothing else writes a job's status, but for the claim and an operator's retry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ductile.core.breaker import Breaker
-from ductile.core.instants import format_instant
-from ductile.core.jobs import REASONS, Hold, Job, JobStatus, Reason, SubmittedBy, Transition
-from ductile.core.json_values import JsonValue
-from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs import REASONS, Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.outcomes import (
     Completed,
     Ended,
@@ -24,7 +19,6 @@ from ductile.core.outcomes import (
     Outcome,
     RunEnded,
 )
-from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun, Progress, RunFacts
 from ductile.core.runs import begin, last_job, summarise
@@ -32,7 +26,6 @@ from ductile.core.settle import as_event, settle
 from ductile.core.settlement import (
     CallbackEvent,
     CallbackState,
-    LogEntry,
     LogStatus,
     Settlement,
     SettleView,
@@ -44,16 +37,13 @@ from ductile.store.rows import (
     object_or_none,
     read_breaker,
     read_job,
-    storable,
-    text_or_none,
-    to_json,
 )
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session
 from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
 from ductile.store.values.submitting import Accepted, Enqueued
-from ductile.store.verbs.breakers import write_breaker
 from ductile.store.verbs.holds import release_after
 from ductile.store.verbs.inits import note_init
+from ductile.store.verbs.recording import log_late_result, write_end, write_plugin_effects
 from ductile.store.verbs.runs import (
     baggage_of,
     earlier_run,
@@ -91,7 +81,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Ru
     given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not given_up or isinstance(outcome, Orphaned | Interrupted):
         return Unsettled.ALREADY_SETTLED
-    first = _log_late_result(session, job, execution, outcome)
+    first = log_late_result(session, job, execution, outcome)
     return Unsettled.SUPERSEDED if first else Unsettled.ALREADY_SETTLED
 
 
@@ -112,10 +102,10 @@ def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) 
     """Decide and apply; None, and nothing is written, if the job is not as in `job` any more."""
     view = _read_view(session, job, outcome, rules)
     settlement = settle(view, outcome, rules, session.now, session.dice)
-    awaited = _write_end(session, job, settlement)
+    awaited = write_end(session, job, settlement)
     if awaited is None:
         return None
-    _write_plugin_effects(session, job, view, settlement)
+    write_plugin_effects(session, job, view, settlement)
     note_init(session, job, settlement)
     for event in settlement.events:
         insert_event(session, as_event(event, job.plugin), producer=job.id, index=event.index)
@@ -130,33 +120,6 @@ def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) 
     return Settled(
         job_id=job.id, settlement=settlement, started=tuple(followed.started), ended=tuple(followed.ended)
     )
-
-
-def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | None:
-    """The job's own row, its log, its edges and what its caller is told; whether somebody waits for it.
-
-    None, and nothing is written, if the job is not as in `job` any more.
-    """
-    row = _write_job(session, job, settlement)
-    if row is None:
-        return None
-    if settlement.log is not None:
-        became = (settlement.status, settlement.reason)
-        values = _log_row(session, job, settlement.log, became=became, artifacts=settlement.artifacts)
-        session.append("insert_log", **values)
-    for transition in settlement.transitions:
-        write_transition(session, transition, job, execution=job.execution)
-    if settlement.callback is not None and job.callback is not None:
-        write_callback(
-            session,
-            settlement.callback,
-            job_id=job.id,
-            attempt=settlement.attempt,
-            callback=job.callback,
-        )
-    if job.plugin == RUN_PLUGIN:
-        session.run("clear_deadline", run_id=job.id)
-    return bool(row[0])
 
 
 # ------------------------------------------------------------------------------------- pipeline runs
@@ -237,7 +200,7 @@ def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> 
     """A step that failed before it could run. Its run has counted its end already."""
     job = read_again(session, job_id)
     settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
-    if _write_end(session, job, settlement) is None:
+    if write_end(session, job, settlement) is None:
         raise _changed_under_us(job)
     return moved(job, settlement)
 
@@ -336,131 +299,3 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
         baggage=baggage,
         run=read_run_view(session, job, baggage),
     )
-
-
-def _write_job(session: Session, job: Job, settlement: Settlement) -> tuple[Cell, ...] | None:
-    retry_at = settlement.next_retry_at
-    return session.one(
-        "settle_job",
-        seq=job.seq,
-        from_status=job.status,
-        execution=job.execution,
-        cancel_requested_at=text_or_none(job.cancel_requested_at),
-        status=settlement.status,
-        reason=settlement.reason,
-        # An interrupted job is ready at once: it held its key while it ran and goes on holding it.
-        hold=None if retry_at is None else Hold.RETRY,
-        attempt=settlement.attempt,
-        completed_at=session.stamp if settlement.is_terminal else None,
-        next_retry_at=text_or_none(retry_at),
-        retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
-        last_error=storable(settlement.last_error),
-        suspect=int(settlement.suspect),
-        artifacts=to_json(settlement.artifacts) if settlement.artifacts else None,
-    )
-
-
-def _log_row(
-    session: Session,
-    job: Job,
-    log: LogEntry,
-    *,
-    became: tuple[JobStatus, Reason],
-    artifacts: Sequence[JsonValue] = (),
-) -> dict[str, Cell]:
-    """The row of an execution."""
-    evidence = log.evidence
-    return {
-        "job_id": job.id,
-        "execution": job.execution,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "plugin": job.plugin,
-        "command": job.command,
-        "status": log.status,
-        "reason": log.reason,
-        "job_status": became[0],
-        "job_reason": became[1],
-        "result": storable(evidence.stdout),
-        "stderr": storable(evidence.stderr),
-        "exit_code": evidence.exit_code,
-        "signal": evidence.signal,
-        "error": storable(log.error),
-        "duration_ms": evidence.duration.total_seconds() * 1000,
-        "submitted_by": job.submitted_by,
-        "submitted_detail": job.submitted_detail,
-        "dedupe_key": job.dedupe_key,
-        "created_at": format_instant(job.created_at),
-        "started_at": text_or_none(job.started_at),
-        "at": session.stamp,
-        "parent_job_id": job.parent_job_id,
-        "source_event_id": job.source_event_id,
-        "event_context_id": job.event_context_id,
-        "run_id": job.run_id,
-        "step_path": job.step_path,
-        "trace_id": job.trace_id,
-        "artifacts": to_json(artifacts) if artifacts else None,
-    }
-
-
-def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
-    """Keep what came too late; whether it was news."""
-    log = LogEntry(
-        status=LogStatus.SUPERSEDED,
-        reason=job.reason,
-        error="the result came after the job had been given up; it was not applied",
-        evidence=outcome.evidence,
-    )
-    row = _log_row(session, job, log, became=(job.status, job.reason)) | {"execution": execution}
-    if session.insert("insert_log", **row) is None:
-        return False  # it has one
-    entry = LedgerEntry(
-        kind=LedgerKind.JOB_RESULT_SUPERSEDED,
-        job_id=job.id,
-        run_id=job.run_id,
-        data={"execution": execution},
-    )
-    write_ledger(session, (entry,))
-    return True
-
-
-def _write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
-    if settlement.fact is not None:
-        session.run(
-            "insert_fact",
-            plugin=job.plugin,
-            fact_type=settlement.fact.fact_type,
-            job_id=job.id,
-            execution=job.execution,
-            command=job.command,
-            body=to_json(settlement.fact.body),
-            at=session.stamp,
-        )
-    if settlement.state is not None:
-        session.run(
-            "write_state",
-            plugin=job.plugin,
-            state=to_json(settlement.state),
-            claim_seq=job.claim_seq,
-            at=session.stamp,
-        )
-    if settlement.next_slot is not None:
-        session.run(
-            "redraw_schedule",
-            plugin=job.plugin,
-            schedule_id=view.latest_of,
-            next_at=format_instant(settlement.next_slot.start_at),
-            nominal_at=format_instant(settlement.next_slot.nominal_at),
-            at=session.stamp,
-        )
-    if settlement.breaker is not None:
-        before = view.breaker or Breaker()
-        write_breaker(
-            session,
-            job.plugin,
-            job.command,
-            before,
-            settlement.breaker,
-            reason=settlement.breaker_reason,
-            job_id=job.id,
-        )
