@@ -8,7 +8,7 @@ from datetime import timedelta
 from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
@@ -251,7 +251,8 @@ async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
         return {"job_id": job.id, **_status_of(job), "dry_run": True}
     refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules), job)
     desk.wake()
-    return {"job_id": job.id, **_status_of(await find_job(desk, job.id))}
+    # What was done, as for a submission: read again, it might run or have ended by now.
+    return {"job_id": job.id, "status": JobStatus.QUEUED, "reason": Reason.MANUAL_RETRY}
 
 
 def _expected_answer(job: Job) -> RetryAnswer:

@@ -1,0 +1,39 @@
+"""SPEC 4.2: trying again answers with what it did, not with what became of it since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from builders.engines import an_engine
+from builders.jobs import a_new_job, failed, some_rules
+from builders.stores import accept, claim_one, run_next, stored
+from ductile.core.jobs import JobStatus
+from ductile.operations.desk import Desk
+from ductile.operations.jobs import retry_job
+from ductile.value import replace
+
+
+class Eager:
+    """A store whose queued jobs are claimed before anybody can look at them."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)
+
+    async def retry(self, *given: Any) -> Any:
+        answer = await self._store.retry(*given)
+        await claim_one(self._store)
+        return answer
+
+
+async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) -> None:
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
+        await run_next(bench.store.real, failed(permanent=True), some_rules())
+        desk: Desk = replace(bench.desk, store=Eager(bench.store))
+        answer = await retry_job(desk, {"job_id": job_id})
+        assert answer == {"job_id": job_id, "status": "queued", "reason": "manual_retry"}
+        assert (await stored(bench.store.real, job_id)).status is JobStatus.RUNNING
