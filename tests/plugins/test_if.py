@@ -114,7 +114,7 @@ def usable(comparison: Comparison) -> bool:
     return comparison.op not in texts or isinstance(comparison.value, str)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(json_objects, json_objects, st.lists(comparisons(), min_size=30, max_size=60))
 def test_it_judges_as_the_core_does(
     payload: JsonObject, context: JsonObject, asked: list[Comparison]

@@ -44,7 +44,7 @@ def items_of(graph: Graph) -> tuple[Item, ...]:
 
 
 @given(GRAPHS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) -> None:
     """SPEC 7.1: nesting is found again from where lines go."""
     positions = [item.node.position for item in walk(items_of(graph))]
@@ -52,7 +52,7 @@ def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) 
 
 
 @given(GRAPHS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph: Graph) -> None:
     """SPEC 11: what is drawn is connected, and names nothing that is not drawn."""
     text = to_mermaid(items_of(graph), "on go")
@@ -71,7 +71,7 @@ def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph
 
 
 @given(GRAPHS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
     """SPEC 11: readable, at any depth: boxes apart, text inside them, all of it on the paper."""
     root = read_svg(to_svg(items_of(graph), "flow", "on go"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.jobs import Reason
@@ -80,7 +80,6 @@ ENDINGS: st.SearchStrategy[Ending] = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(OUTPUTS)
 def test_decoding_always_gives_a_value(stdout: bytes) -> None:
     """SPEC 3.3: an answer that holds to its promises, or a fault with a message."""
@@ -94,7 +93,6 @@ def test_decoding_always_gives_a_value(stdout: bytes) -> None:
             json.dumps(response.result, ensure_ascii=False).encode()
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_kept_text_can_be_stored(output: bytes) -> None:
     """SPEC 3.3: what was printed is kept, as text that every store takes."""
@@ -103,7 +101,6 @@ def test_kept_text_can_be_stored(output: bytes) -> None:
     assert "\0" not in text
 
 
-@settings(deadline=None)
 @given(ENDINGS)
 def test_every_ending_has_one_outcome(ending: Ending) -> None:
     """SPEC 3.3, 3.4, 4.6: which one, by the rules written out once more."""

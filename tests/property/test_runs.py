@@ -336,7 +336,6 @@ def note_what_it_was(told: Told) -> None:
 
 
 FORM = settings(
-    deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

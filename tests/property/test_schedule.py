@@ -151,7 +151,7 @@ rules = st.builds(
 
 
 @given(rules, outages, seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
 ) -> None:
@@ -172,7 +172,7 @@ def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
 
 
 @given(rules, outages, seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_run_is_planned_where_none_is_allowed(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
 ) -> None:

@@ -112,7 +112,6 @@ def test_the_daemon_keeps_to_its_document(api: Api, mode: GenerationMode) -> Non
 
         @settings(
             max_examples=8,
-            deadline=None,
             database=None,
             phases=[Phase.generate],
             derandomize=True,

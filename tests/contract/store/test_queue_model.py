@@ -344,7 +344,6 @@ def test_the_store_behaves_as_the_model(database: StoreKind) -> None:
         settings=settings(
             max_examples=40,
             stateful_step_count=50,
-            deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
