@@ -25,6 +25,7 @@ import apsw
 
 from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError
 from ductile.store.sqlite.connection import must_stop, translate
+from ductile.store.sqlite.log_file import LogFile
 from ductile.store.sqlite.session import SqliteSession
 
 Answer = TypeVar("Answer")
@@ -89,6 +90,7 @@ class Writer:
         self._idle = False
         self._failure: StoreFailedError | None = None
         self._wal_pages = 0
+        self._log = LogFile(path, connection.pragma("page_size"))
         self._outbox_watcher: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
@@ -195,6 +197,7 @@ class Writer:
         if self._failure is not None:
             raise self._failure
         self._execute("BEGIN IMMEDIATE")
+        self._log.keep_room(self._wal_pages)
         self._session.begin_at(self._clock())
 
     def _commit(self) -> None:
@@ -335,6 +338,7 @@ class Writer:
         except apsw.Error as error:
             self._stop_if_untrusted(error)
         self._wal_pages = 0
+        self._log.forget()
 
 
 def _resolve(units: list[Unit[Any]]) -> None:
