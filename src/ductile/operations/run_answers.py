@@ -12,27 +12,7 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.shown import milliseconds, result_of
 from ductile.protocol.manifest import ExecutionMode
-from ductile.store.port import Store
-from ductile.store.values.reading import LogRow
-from ductile.value import Value
-
-
-class Account(Value):
-    """A job or run with what is below it, read at one instant."""
-
-    job: Job
-    members: Sequence[Job] = ()
-    #: The latest of the job and of each member.
-    executions: Mapping[str, LogRow]
-
-
-async def account_of(store: Store, job_id: str) -> Account | None:
-    if (record := await store.run(job_id)) is not None:
-        return Account(job=record.job, members=record.members, executions=record.executions)
-    job = await store.job(job_id)
-    if job is None:
-        return None
-    return Account(job=job, executions={row.job_id: row for row in await store.executions(job_id)})
+from ductile.store.values.reading import Account, LogRow
 
 
 def finished(account: Account) -> JsonObject:

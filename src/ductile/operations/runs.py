@@ -28,7 +28,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.intake import Door, Intake, callback_of, read_intake, refuse_other_body
 from ductile.operations.job_ids import find_job
-from ductile.operations.run_answers import account_of, finished, still_running
+from ductile.operations.run_answers import finished, still_running
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued, Submission
 from ductile.value import Value, replace
@@ -247,7 +247,7 @@ async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
 
 async def _told(desk: Desk, job_id: str, waiting: Waiting, began: datetime) -> Answer:
     elapsed = desk.now() - began
-    account = await account_of(desk.store, job_id)
+    account = await desk.store.account(job_id)
     if account is None:
         raise NotFoundError(f"there is no job {job_id} any more")
     if account.job.status in TERMINAL and not _ran_out_of_time(account.job, waiting):

@@ -27,6 +27,7 @@ from ductile.store.values.deliveries import (
     TakenDeliveries,
 )
 from ductile.store.values.reading import (
+    Account,
     BreakerRow,
     BreakerTransitionRow,
     FactRow,
@@ -179,6 +180,10 @@ class Store(Protocol):
 
     async def run(self, run_id: str) -> RunRecord | None:
         """A pipeline run with its steps and what they answered; None if the job is no run."""
+        ...
+
+    async def account(self, job_id: str) -> Account | None:
+        """What came of a job, or of a run and its steps; without what it was given."""
         ...
 
     async def counts(self) -> QueueCounts: ...

@@ -8,8 +8,9 @@ import pytest
 
 from builders.jobs import a_job
 from ductile.core.jobs import JobStatus, Reason
-from ductile.operations.run_answers import Account, still_running
+from ductile.operations.run_answers import still_running
 from ductile.operations.runs import Waiting, _ran_out_of_time
+from ductile.store.values.reading import Account
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

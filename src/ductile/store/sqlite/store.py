@@ -33,6 +33,7 @@ from ductile.store.values.deliveries import (
     TakenDeliveries,
 )
 from ductile.store.values.reading import (
+    Account,
     BreakerRow,
     BreakerTransitionRow,
     FactRow,
@@ -65,6 +66,7 @@ from ductile.store.values.settling import (
 from ductile.store.values.submitting import Enqueued, Submission
 from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, Pruned, Retention, StoreVitals, Troubles
 from ductile.store.verbs import (
+    accounts,
     breakers,
     checking,
     claim,
@@ -195,7 +197,10 @@ class SqliteStore:
         return await self._read(lambda session: reading.context(session, context_id))
 
     async def run(self, run_id: str) -> RunRecord | None:
-        return await self._read(lambda session: reading.run(session, run_id))
+        return await self._read(lambda session: accounts.run(session, run_id))
+
+    async def account(self, job_id: str) -> Account | None:
+        return await self._read(lambda session: accounts.account(session, job_id))
 
     async def counts(self) -> QueueCounts:
         return await self._read(reading.counts)

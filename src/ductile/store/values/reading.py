@@ -121,14 +121,19 @@ class LedgerRow(Value):
     data: JsonObject
 
 
-class RunRecord(Value):
-    """A pipeline run with all that is known of it, read at one instant."""
+class Account(Value):
+    """A job, or a run with its steps, and what came of them, read at one instant."""
 
     job: Job
-    #: Oldest first; from the log where retention has taken their rows.
-    members: tuple[Job, ...]
-    #: The latest execution of the run and of each member, by job.
+    #: The steps of a run, oldest first; from the log where retention has taken their rows.
+    members: tuple[Job, ...] = ()
+    #: The latest execution of the job and of each member, by job.
     executions: Mapping[str, LogRow]
+
+
+class RunRecord(Account):
+    """A pipeline run with all that is known of it."""
+
     #: What the ledger tells of the run: steps that were bypassed, and why.
     notes: tuple[LedgerRow, ...]
     #: The graph that it follows; None when retention has taken it.

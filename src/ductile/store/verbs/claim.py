@@ -15,7 +15,7 @@ from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values.settling import Claim
 from ductile.store.verbs.runs import graph_of
-from ductile.store.verbs.settle import claim_run, read_again
+from ductile.store.verbs.settle import claim_run
 from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
@@ -76,9 +76,7 @@ def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claim:
     run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
     fingerprint, status, is_followed = run or (None, None, False)
     if status == JobStatus.QUEUED:
-        claim_run(
-            session, read_again(session, str(job.run_id))
-        )  # a run starts when the first of its steps does
+        claim_run(session, str(job.run_id))  # a run starts when the first of its steps does
     graph = None if fingerprint is None else graph_of(session, fingerprint)
     step = None if graph is None else graph.step(job.step_path)
     return Claim(

@@ -11,7 +11,6 @@ from ductile.core.jobs import Job, JobStatus, Reason, Transition
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
 from ductile.core.lineage import NewContext
-from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import LogStatus
 from ductile.store.cursors import decode_cursor, encode_cursor
 from ductile.store.rows import (
@@ -41,14 +40,12 @@ from ductile.store.values.reading import (
     PluginDepth,
     PluginState,
     QueueCounts,
-    RunRecord,
     Tally,
     TransitionRow,
 )
 from ductile.store.values.schedules import Occurrence, ScheduleEntry
 from ductile.store.values.settling import StoredEvent
 from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
-from ductile.store.verbs.runs import graph_of
 
 Row = TypeVar("Row")
 
@@ -214,36 +211,6 @@ def context(session: Session, context_id: str) -> NewContext | None:
     )
 
 
-def run(session: Session, run_id: str) -> RunRecord | None:
-    """A run and everything in it; None if there is no such job, or it is none."""
-    own = job(session, run_id)
-    if own is None or own.plugin != RUN_PLUGIN:
-        return None
-    members = {
-        row[0]: read_job(row) for row in session.all("members_of_run", run_id=run_id, limit=LARGEST_TREE)
-    }
-    executions = {row.job_id: row for row in _log_of_run(session, run_id)}
-    for logged in executions.values():
-        members.setdefault(logged.job_id, job_from_log(logged, None))
-    own_row = session.one("last_execution", job_id=run_id)
-    if own_row is not None:
-        executions[run_id] = read_log(own_row)
-    fingerprint = session.one("run_fingerprint", run_id=run_id)
-    return RunRecord(
-        job=own,
-        members=tuple(sorted(members.values(), key=lambda member: member.created_at)),
-        executions=executions,
-        notes=tuple(
-            _read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=LARGEST_TREE)
-        ),
-        graph=None if fingerprint is None else graph_of(session, fingerprint[0]),
-    )
-
-
-def _log_of_run(session: Session, run_id: str) -> list[LogRow]:
-    return [read_log(row) for row in session.all("log_of_run", run_id=run_id, limit=LARGEST_TREE)]
-
-
 def counts(session: Session) -> QueueCounts:
     queued, ready, runs, running = session.one("counts") or (0, 0, 0, 0)
     return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
@@ -370,10 +337,10 @@ def deliveries(
 
 
 def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
-    return tuple(_read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
+    return tuple(read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
 
 
-def _read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
+def read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
     seq, at, kind, job_id, run_id, data = row
     return LedgerRow(
         seq=seq,

@@ -5,6 +5,8 @@ What happens next in a run is decided by `ductile.core.runs`; here it is only re
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ductile.core.graph_json import graph_from_json, graph_to_json
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job, NewJob
@@ -28,9 +30,13 @@ from ductile.store.rows import object_or_none, storable, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.submit import insert_context, insert_event
 
-#: Graphs that are kept compiled, by fingerprint: a run asks for its graph at every step.
+Kept = TypeVar("Kept")
+
+#: Graphs that are kept compiled, by fingerprint: a run asks for its graph at every step. And as they are
+#: stored, which a run asks for when it starts.
 _MOST_GRAPHS = 256
 _graphs: dict[str, Graph] = {}
+_texts: dict[str, str] = {}
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -43,10 +49,23 @@ def graph_of(session: Session, fingerprint: str) -> Graph:
     row = session.one("graph_by_fingerprint", fingerprint=fingerprint)
     assert row is not None  # noqa: S101 - kept as long as a run follows it
     graph = graph_from_json(object_or_none(row[0]) or {}, fingerprint)
-    if len(_graphs) >= _MOST_GRAPHS:
-        _graphs.clear()
-    _graphs[fingerprint] = graph
+    _keep(_graphs, fingerprint, graph)
     return graph
+
+
+def _text_of(graph: Graph) -> str:
+    known = _texts.get(graph.fingerprint)
+    if known is not None:
+        return known
+    text = to_json(graph_to_json(graph))
+    _keep(_texts, graph.fingerprint, text)
+    return text
+
+
+def _keep(known: dict[str, Kept], fingerprint: str, kept: Kept) -> None:
+    if len(known) >= _MOST_GRAPHS:
+        known.clear()
+    known[fingerprint] = kept
 
 
 def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | None:
@@ -176,7 +195,7 @@ def insert_run(session: Session, run: NewRun) -> None:
         "keep_version",
         fingerprint=graph.fingerprint,
         name=graph.pipeline,
-        graph=to_json(graph_to_json(graph)),
+        graph=_text_of(graph),
         at=session.stamp,
     )
     session.run(

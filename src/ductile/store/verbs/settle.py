@@ -67,7 +67,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Ru
 
     Most are still as they were claimed, which the writing itself finds out; only the others are read again.
     """
-    if claimed.status is JobStatus.RUNNING and claimed.run_id is None:
+    if claimed.status is JobStatus.RUNNING:
         settled = _settle_as_seen(session, claimed, outcome, rules)
         if settled is not None:
             return settled
@@ -89,13 +89,13 @@ def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
     """Decide and apply. The caller has read `job` in this transaction."""
     settled = _settle_as_seen(session, job, outcome, rules)
     if settled is None:
-        raise _changed_under_us(job)
+        raise _changed_under_us(job.id)
     return settled
 
 
-def _changed_under_us(job: Job) -> StoreError:
+def _changed_under_us(job_id: str) -> StoreError:
     """A defect: whoever reads a job in a transaction finds it so until its end."""
-    return StoreError(f"the job {job.id} is not as it was read")
+    return StoreError(f"the job {job_id} is not as it was read")
 
 
 def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled | None:
@@ -198,21 +198,21 @@ def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules)
 
 def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> MovedJob:
     """A step that failed before it could run. Its run has counted its end already."""
-    job = read_again(session, job_id)
+    job = _read_again(session, job_id)
     settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
     if write_end(session, job, settlement) is None:
-        raise _changed_under_us(job)
+        raise _changed_under_us(job.id)
     return moved(job, settlement)
 
 
 def end_run(session: Session, run_id: str, rules: Rules, *, stalled: bool = False) -> _Followed:
     """No line of the run is live: it ends as they did, and answers what its last step answered."""
-    job = read_again(session, run_id)
+    job = _read_again(session, run_id)
     if job.status is JobStatus.QUEUED:  # nothing of it was ever claimed
         leave_line(session, job)
         if job.cancel_requested_at is not None:
             return _end_with(session, job, Ended(reason=Reason.CANCELLED, error=_CANCELLED), rules)
-        job = claim_run(session, job)
+        job = claim_run(session, run_id)
     ends = ends_of(session, run_id)
     if stalled:
         outcome = RunEnded(reason=Reason.STALLED, error=REASONS[Reason.STALLED])
@@ -227,14 +227,16 @@ def _end_with(session: Session, job: Job, outcome: Outcome, rules: Rules) -> _Fo
     return _Followed(started=list(settled.started), ended=ended)
 
 
-def claim_run(session: Session, job: Job) -> Job:
+def claim_run(session: Session, run_id: str) -> Job:
     """The first of its steps was claimed, and with it the run."""
-    session.change("start_run", seq=job.seq, at=session.stamp)
-    started = read_again(session, job.id)
+    row = session.one("start_run", id=run_id, at=session.stamp)
+    if row is None:
+        raise _changed_under_us(run_id)
+    started = read_job(row)
     write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
     if started.callback is not None:
         told = CallbackEvent(state=CallbackState.LOADING)
-        write_callback(session, told, job_id=job.id, attempt=job.attempt, callback=started.callback)
+        write_callback(session, told, job_id=run_id, attempt=started.attempt, callback=started.callback)
     return started
 
 
@@ -254,7 +256,7 @@ def _with_last_answer(session: Session, ended: RunEnded, last: str | None, job: 
     )
 
 
-def read_again(session: Session, job_id: str) -> Job:
+def _read_again(session: Session, job_id: str) -> Job:
     row = session.one("job_for_settle", id=job_id)
     assert row is not None  # noqa: S101 - the caller has just written it, or holds a step of it
     return read_job(row)

@@ -48,7 +48,7 @@ WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS NOT :other_id
 -- name: start_run
 -- A run starts when the first of its steps is claimed.
 UPDATE job_queue SET status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at
-WHERE seq = :seq AND status = 'queued'
+WHERE id = :id AND status = 'queued' RETURNING {job_columns}
 
 -- name: count_run_jobs
 UPDATE pipeline_runs SET jobs = jobs + :more WHERE run_id = :run_id
