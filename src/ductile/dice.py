@@ -23,9 +23,13 @@ class Dice(SystemRandom):
 
     def getrandbits(self, k: int, /) -> int:
         size = (k + 7) // 8
+        return int.from_bytes(self.randbytes(size), "big") >> (size * 8 - k)
+
+    def randbytes(self, n: int) -> bytes:
         with self._lock:
-            if self._used + size > len(self._page):
-                self._page, self._used = os.urandom(max(_PAGE, size)), 0
-            drawn = self._page[self._used : self._used + size]
-            self._used += size
-        return int.from_bytes(drawn, "big") >> (size * 8 - k)
+            begin = self._used
+            end = self._used = begin + n
+            if end > len(self._page):
+                self._page, begin, end = os.urandom(max(_PAGE, n)), 0, n
+                self._used = n
+            return self._page[begin:end]

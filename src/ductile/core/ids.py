@@ -8,13 +8,12 @@ from random import Random
 from ductile.core.instants import EPOCH
 
 _MILLISECOND = timedelta(milliseconds=1)
+#: Two bits are given and two are chance: a digit of chance, as it is written there.
+_VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789abcdef")}
 
 
 def make_id(now: datetime, dice: Random) -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 bits of chance (RFC 9562)."""
-    milliseconds = (now - EPOCH) // _MILLISECOND
-    chance = dice.getrandbits(74)
-    return (
-        f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}"
-        f"-7{chance >> 62:03x}-{0x8000 | (chance >> 48) & 0x3FFF:04x}-{chance & 0xFFFFFFFFFFFF:012x}"
-    )
+    time = f"{(now - EPOCH) // _MILLISECOND:012x}"
+    chance = dice.randbytes(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[8:]}"

@@ -27,6 +27,7 @@ class Subject(StrEnum):
 _OLDER = {"read:jobs": "jobs:ro", "read:events": "events:ro"}
 
 
+@lru_cache(maxsize=1024)
 def scope(subject: str, right: Right) -> str:
     return f"{subject}:{right}"
 

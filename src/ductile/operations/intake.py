@@ -209,7 +209,7 @@ def _trace_of(dice: Random, caller: Job | None, traceparent: str | None) -> str:
 
 
 def _new_trace(dice: Random) -> str:
-    return f"{dice.getrandbits(128) or 1:032x}"
+    return dice.randbytes(16).hex()
 
 
 def trace_in(traceparent: str | None) -> str | None:
