@@ -29,7 +29,7 @@ from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
 from ductile.config.sources import load_sources
 from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, parse_yaml, to_plain
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,8 @@ class Setting(Value):
     place: Place | None
 
 
-class Edit(Value, hides=("before", "after", "loaded")):
+@hides("before", "after", "loaded")
+class Edit(Value):
     """A change to one file that leaves the configuration good. The diff shows no secrets."""
 
     key: str

@@ -16,7 +16,7 @@ from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
 from ductile.errors import Problem
 from ductile.protocol.yaml12 import ListNode, MapNode, ScalarNode
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,12 +28,14 @@ _SINGLE_QUOTED = re.compile(r"'([^']*)'\s*(?:#.*)?", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
-class EnvironmentFile(Value, hides=("data",)):
+@hides("data")
+class EnvironmentFile(Value):
     path: Path
     data: bytes
 
 
-class EnvironmentFiles(Value, hides=("variables",)):
+@hides("variables")
+class EnvironmentFiles(Value):
     files: tuple[EnvironmentFile, ...]
     variables: Mapping[str, str]
     problems: tuple[Problem, ...]

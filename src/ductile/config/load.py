@@ -37,7 +37,7 @@ from ductile.config.sources import Sources, load_sources
 from ductile.config.zones import system_zone
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +65,8 @@ class Machine(Value):
     timezone: str
 
 
-class LoadedConfig(Value, hides=("tree",)):
+@hides("tree")
+class LoadedConfig(Value):
     """A configuration that was found good, with all that was read to get it."""
 
     path: Path

@@ -13,7 +13,7 @@ from ductile.config.check_access import check_scopes
 from ductile.config.integrity import hash_bytes
 from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _HEX_DIGITS = 64
 
 
-class ScopeFile(Value, hides=("data",)):
+@hides("data")
+class ScopeFile(Value):
     """The scopes of the token called `token`."""
 
     token: str

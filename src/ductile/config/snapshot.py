@@ -23,7 +23,7 @@ from ductile.core.routing import Route
 from ductile.core.rules import Rules
 from ductile.core.schedule import ScheduleRule
 from ductile.errors import Problem
-from ductile.value import Value
+from ductile.value import Value, hides
 
 #: How long a command may run where nobody says otherwise (SPEC 3.4).
 COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
@@ -135,7 +135,8 @@ class WebhookEndpoint(Value):
     preset: WebhookPreset | None
 
 
-class Snapshot(Value, hides=("shown",)):
+@hides("shown")
+class Snapshot(Value):
     directory: Path
     service: ServiceSettings
     timezone: str

@@ -18,12 +18,13 @@ from ductile.config.locate import is_url
 from ductile.config.merge import is_empty, merge_maps
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, ScalarNode, parse_yaml
-from ductile.value import Value
+from ductile.value import Value, hides
 
 _SUFFIXES = (".yaml", ".yml")
 
 
-class SourceFile(Value, hides=("data", "tree")):
+@hides("data", "tree")
+class SourceFile(Value):
     """A configuration file as it was read. The bytes stay out of `repr`: they may hold secrets."""
 
     path: Path
@@ -31,7 +32,8 @@ class SourceFile(Value, hides=("data", "tree")):
     tree: MapNode
 
 
-class Sources(Value, hides=("root",)):
+@hides("root")
+class Sources(Value):
     """All files in the order of loading, their merged tree, and the symbolic links on the way."""
 
     directory: Path

@@ -16,7 +16,7 @@ from ductile.core.conditions import Condition
 from ductile.core.json_values import JsonValue
 from ductile.core.retry import RetryPolicy
 from ductile.core.templates import Template
-from ductile.value import Value, field
+from ductile.value import Value, field, hides
 
 #: The plugin name of pipeline runs: jobs without a process of their own (SPEC 7.2).
 RUN_PLUGIN = "pipeline"
@@ -39,7 +39,8 @@ class Join(StrEnum):
     ALWAYS = "always"
 
 
-class With(Value, hides=("written", "template")):
+@hides("written", "template")
+class With(Value):
     """What makes a step's payload: as it was written, which is how it is stored, and compiled.
 
     It may hold a secret that a variable put there, so it is not shown.

@@ -11,7 +11,7 @@ from ductile.core.pipelines import PipelineTable
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import RouteTable
 from ductile.core.schedule import ScheduleRule
-from ductile.value import Value, field
+from ductile.value import Value, field, hides
 
 
 class FactRule(Value):
@@ -23,7 +23,8 @@ class FactRule(Value):
     mirror: bool = True
 
 
-class PluginRules(Value, hides=("config",)):
+@hides("config")
+class PluginRules(Value):
     """What the core needs to know of one configured plugin instance."""
 
     retry: RetryPolicy = RetryPolicy()
@@ -59,3 +60,6 @@ class Rules(Value):
     def plugin(self, name: str) -> PluginRules:
         """The rules of a plugin; the defaults for one that is no longer configured."""
         return self.plugins.get(name, DEFAULT_PLUGIN_RULES)
+
+
+NO_RULES = Rules()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ductile.core.addresses import fault_in_url, is_forbidden
 from ductile.core.deliveries import Attempt, parse_retry_after
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _LOOKUPS = 64
 
 
-class Letter(Value, hides=("url", "body")):
+@hides("url", "body")
+class Letter(Value):
     """What is sent, and under which rules. Its URL may hold a secret."""
 
     url: str

@@ -27,7 +27,7 @@ from ductile.config.sources import Sources, load_sources
 from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, UsageError
 from ductile.operations.starter import draw_token
 from ductile.operations.token_rows import TokenRow, list_rows
-from ductile.value import Value
+from ductile.value import Value, hides
 
 if TYPE_CHECKING:
     from ductile.core.json_values import JsonObject
@@ -39,7 +39,8 @@ _OTHERS = 0o007
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
 
 
-class NewToken(Value, hides=("value",)):
+@hides("value")
+class NewToken(Value):
     """What was made, or would be. `value` is given this once."""
 
     name: str

@@ -13,7 +13,7 @@ from ductile.core.signatures import signed_headers
 from ductile.errors import DaemonNotRunningError
 from ductile.operations.configuration import open_configuration
 from ductile.operations.webhooks import named_endpoint, scheme_of
-from ductile.value import Value
+from ductile.value import Value, hides
 
 _SECONDS = 30.0
 _ACCEPTED = range(200, 300)
@@ -21,7 +21,8 @@ _ACCEPTED = range(200, 300)
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - to be replaced, not bound
 
 
-class Trial(Value, hides=("body",)):
+@hides("body")
+class Trial(Value):
     host: str
     port: int
     path: str

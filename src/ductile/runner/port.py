@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from ductile.value import Value
+from ductile.value import Value, hides
 
 MAX_STDOUT = 10 * 1024 * 1024
 MAX_STDERR = 64 * 1024
@@ -35,7 +35,8 @@ class WarmStart(Value):
     preload: tuple[str, ...] = ()
 
 
-class Run(Value, hides=("environment",)):
+@hides("environment")
+class Run(Value):
     """One request for one process."""
 
     #: Absolute path of the executable. It gets no arguments.
@@ -68,7 +69,8 @@ class ExitStatus(Value):
 UNKNOWN_STATUS = ExitStatus()
 
 
-class Remains(Value, hides=("stdout", "stderr")):
+@hides("stdout", "stderr")
+class Remains(Value):
     """What a process left behind."""
 
     status: ExitStatus

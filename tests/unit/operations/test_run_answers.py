@@ -20,7 +20,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     """SPEC 7.7: `timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
     told = {
         (stopping, seconds): still_running(
-            Account(job=a_job(), executions={}),
+            Account(job=a_job(), members=(), executions={}),
             allowed=timedelta(seconds=30),
             elapsed=timedelta(seconds=seconds),
             stopping=stopping,

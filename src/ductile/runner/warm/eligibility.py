@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ductile.runner.port import Run
 from ductile.runner.start_faults import shebang
-from ductile.value import Value
+from ductile.value import Value, hides
 
 #: Variables that change how an interpreter starts, or what it loads. Their effects cannot be had by forking.
 _CHANGE_THE_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
@@ -28,7 +28,8 @@ class Interpreter(Value):
     argv0: str
 
 
-class ServerKey(Value, hides=("environment",)):
+@hides("environment")
+class ServerKey(Value):
     """Runs with the same key can be forked from the same server."""
 
     interpreter: str

@@ -126,7 +126,7 @@ class Account(Value):
 
     job: Job
     #: The steps of a run, oldest first; from the log where retention has taken their rows.
-    members: tuple[Job, ...] = ()
+    members: tuple[Job, ...]
     #: The latest execution of the job and of each member, by job.
     executions: Mapping[str, LogRow]
 

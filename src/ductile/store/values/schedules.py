@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from ductile.core.firing import RunConditions
 from ductile.core.jobs import NewJob
-from ductile.core.rules import Rules
+from ductile.core.rules import NO_RULES, Rules
 from ductile.store.values.settling import MovedJob
-from ductile.value import Value, field
+from ductile.value import Value
 
 
 class ScheduleEntry(Value):
@@ -69,7 +69,7 @@ class Firing(Value):
     #: Somebody asked for this run: if it may not start, nothing is recorded and they are told why.
     on_demand: bool = False
     #: What follows when it ends another run, as with `if_running: cancel`.
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules = NO_RULES
 
 
 class FiringAnswer(StrEnum):

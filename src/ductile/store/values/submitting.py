@@ -8,9 +8,9 @@ from typing import TypeAlias
 from ductile.core.jobs import NewJob
 from ductile.core.ledger import LedgerEntry
 from ductile.core.lineage import NewContext, NewEvent
-from ductile.core.rules import Rules
+from ductile.core.rules import NO_RULES, Rules
 from ductile.core.run_values import NewRun
-from ductile.value import Value, field
+from ductile.value import Value
 
 
 class Submission(Value):
@@ -19,7 +19,7 @@ class Submission(Value):
     jobs: tuple[NewJob, ...] = ()
     runs: tuple[NewRun, ...] = ()
     #: What the first steps of the runs are made by.
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules = NO_RULES
     event: NewEvent | None = None
     contexts: tuple[NewContext, ...] = ()
     #: What is recorded with them: who does not get the event, and why.

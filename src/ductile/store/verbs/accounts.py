@@ -40,7 +40,7 @@ def _account_of(session: Session, own: Job) -> Account:
     last = session.one("last_execution", job_id=own.id)
     executions = {} if last is None else {own.id: read_log(last)}
     if own.plugin != RUN_PLUGIN:
-        return Account(job=own, executions=executions)
+        return Account(job=own, members=(), executions=executions)
     members = {
         row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=LARGEST_TREE)
     }
