@@ -37,16 +37,24 @@ class Leader(Protocol):
         """Let go of the process id: nothing may be signalled after this. How it ended, if that is known."""
 
 
+class Watch(Protocol):
+    """Who tells that a descriptor can be read: the loop itself, or `Exits`."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None: ...
+
+    def remove_reader(self, fd: int, /) -> object: ...
+
+
 class PidfdLeader:
     """A child of ours on Linux: a pidfd tells its end."""
 
-    __slots__ = ("_loop", "_on_exit", "_pid", "_pidfd")
+    __slots__ = ("_on_exit", "_pid", "_pidfd", "_watch")
 
-    def __init__(self, pid: int, pidfd: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pid: int, pidfd: int, watch: Watch) -> None:
         self._pid = pid
         self._pidfd = pidfd
-        self._loop = loop
-        #: Set while the loop watches the pidfd.
+        self._watch = watch
+        #: Set while the pidfd is watched.
         self._on_exit: OnExit | None = None
 
     @property
@@ -56,7 +64,7 @@ class PidfdLeader:
     def watch(self, on_exit: OnExit) -> None:
         # A pidfd can be read once the process has ended, and stays so: an end before this is not missed.
         self._on_exit = on_exit
-        self._loop.add_reader(self._pidfd, self._ended)
+        self._watch.add_reader(self._pidfd, self._ended)
 
     def has_exited(self) -> bool:
         try:
@@ -83,7 +91,7 @@ class PidfdLeader:
     def _stop_watching(self) -> OnExit | None:
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            self._loop.remove_reader(self._pidfd)
+            self._watch.remove_reader(self._pidfd)
         return on_exit
 
     def _wait(self, flags: int) -> ExitStatus | None:
@@ -130,10 +138,10 @@ class WaitedLeader:
         return self._status  # the thread has reaped it
 
 
-def lead(pid: int, loop: asyncio.AbstractEventLoop) -> Leader:
+def lead(pid: int, loop: asyncio.AbstractEventLoop, watch: Watch | None = None) -> Leader:
     """The leader is a child of ours that nobody else waits for."""
     if hasattr(os, "pidfd_open"):
-        return PidfdLeader(pid, os.pidfd_open(pid), loop)
+        return PidfdLeader(pid, os.pidfd_open(pid), watch or loop)
     return WaitedLeader(pid, loop)
 
 

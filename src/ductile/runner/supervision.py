@@ -10,6 +10,7 @@ watched, and its pipes are read when it has ended; if it goes on, they are watch
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
@@ -46,6 +47,29 @@ class _Cause(Enum):
     STOP = auto()
 
 
+class Moments:
+    """One timer for all who wait for the same while, since most have ended before it is over."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
+        self._armed = False
+
+    def after_one(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
+        self._waiting.append((loop.time() + _MOMENT, then))
+        if not self._armed:
+            self._armed = True
+            loop.call_later(_MOMENT, self._pass, loop)
+
+    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        self._armed = False
+        while self._waiting and self._waiting[0][0] <= now:
+            loop.call_soon(self._waiting.popleft()[1])
+        if self._waiting:
+            self._armed = True
+            loop.call_at(self._waiting[0][0], self._pass, loop)
+
+
 class Supervised:
     """A running plugin. Implements `ductile.runner.port.Process`."""
 
@@ -57,6 +81,7 @@ class Supervised:
         run: Run,
         rest: memoryview,
         patience: Patience,
+        moments: Moments,
         started_by: StartedBy,
         on_end: Callable[[Supervised], None],
     ) -> None:
@@ -81,7 +106,12 @@ class Supervised:
             from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._pipe_ended, on_cut=self._printed_too_much
         )
         self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
-        self._timer = loop.call_later(min(_MOMENT, run.timeout.total_seconds()), self._goes_on)
+        #: None at first, while a moment goes by, unless there is less time than that.
+        self._timer: asyncio.TimerHandle | None = None
+        if run.timeout.total_seconds() < _MOMENT:
+            self._timer = loop.call_later(run.timeout.total_seconds(), self._deadline)
+        else:
+            moments.after_one(loop, self._goes_on)
         leader.watch(self._leader_ended)
 
     @property
@@ -107,6 +137,8 @@ class Supervised:
             self._end(_Cause.STOP)
 
     def _goes_on(self) -> None:
+        if self._exited or self._timer is not None:
+            return  # it has ended, or is being ended
         self._watch_pipes()
         left = self._started_at + self._timeout.total_seconds() - self._loop.time()
         self._wait_for(max(0.0, left), self._deadline)
@@ -186,13 +218,15 @@ class Supervised:
         return self._stdout.ended and self._stderr.ended
 
     def _wait_for(self, seconds: float, then: Callable[[], None]) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self._loop.call_later(seconds, then)
 
     def _finish(self) -> None:
         if self._ending is not None:
             return
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._writer.close()
         self._stdout.close()
         self._stderr.close()

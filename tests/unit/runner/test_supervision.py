@@ -22,7 +22,7 @@ from ductile.runner.port import (
     StartedBy,
     Stopped,
 )
-from ductile.runner.supervision import Supervised
+from ductile.runner.supervision import Moments, Supervised
 
 
 class SlowWord:
@@ -35,6 +35,7 @@ class SlowWord:
         self.told: OnExit | None = None
         self.watched = asyncio.Event()
         self.signals: list[signal.Signals] = []
+        self.killed = asyncio.Event()
         self.reaped = False
         self.status: ExitStatus | None = None
 
@@ -47,6 +48,8 @@ class SlowWord:
 
     def signal_group(self, number: signal.Signals) -> None:
         self.signals.append(number)
+        if number is signal.SIGKILL:
+            self.killed.set()
 
     def reap(self) -> ExitStatus | None:
         self.reaped = True
@@ -59,7 +62,12 @@ class SlowWord:
 
 
 def supervised(
-    leader: SlowWord, pipes: PipeEnds, patience: Patience, *, timeout: timedelta = timedelta(0)
+    leader: SlowWord,
+    pipes: PipeEnds,
+    patience: Patience,
+    *,
+    timeout: timedelta = timedelta(0),
+    moments: Moments | None = None,
 ) -> Supervised:
     """A process whose deadline is now, unless told otherwise."""
     run = Run(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timeout)
@@ -69,6 +77,7 @@ def supervised(
         run=run,
         rest=hand_over(pipes.ours[0], run.request),
         patience=patience,
+        moments=moments or Moments(),
         started_by=StartedBy.SPAWN,
         on_end=lambda _: None,
     )
@@ -186,3 +195,46 @@ async def test_a_leader_that_is_stopped_is_watched_from_then_on() -> None:
     leader.tell(ExitStatus(signal=signal.SIGTERM))
     assert isinstance(await process.wait(), Stopped)
     pipes.close_theirs()
+
+
+async def test_who_is_being_stopped_when_its_moment_is_over_is_still_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SPEC 3.4: SIGTERM, then SIGKILL; that the process went on for a moment takes nothing of that back."""
+    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
+    leader, pipes = SlowWord(), open_pipes()
+    moments = Moments()
+    process = supervised(
+        leader, pipes, Patience(after_terminate=0.01), timeout=timedelta(hours=1), moments=moments
+    )
+    process.stop()
+    over = asyncio.Event()
+    moments.after_one(asyncio.get_running_loop(), over.set)
+    await asyncio.wait_for(over.wait(), 20)
+    await asyncio.wait_for(leader.killed.wait(), 20)
+    leader.tell(ExitStatus(signal=signal.SIGKILL))
+    pipes.close_theirs()
+    assert isinstance(await process.wait(), Stopped)
+    assert leader.signals[:2] == [signal.SIGTERM, signal.SIGKILL]
+
+
+async def test_moments_pass_in_the_order_in_which_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One timer for all, and armed again for who comes while it runs or after it has."""
+    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
+    loop, moments, passed = asyncio.get_running_loop(), Moments(), asyncio.Queue[int]()
+    for number in range(3):
+        moments.after_one(loop, lambda number=number: passed.put_nowait(number))  # type: ignore[misc]
+    assert [await asyncio.wait_for(passed.get(), 20) for _ in range(3)] == [0, 1, 2]
+    moments.after_one(loop, lambda: passed.put_nowait(3))
+    assert await asyncio.wait_for(passed.get(), 20) == 3
+
+
+async def test_a_moment_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
+    loop, moments, passed = asyncio.get_running_loop(), Moments(), asyncio.Event()
+    complaints: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
+    moments.after_one(loop, lambda: 1 / 0)  # type: ignore[arg-type]
+    moments.after_one(loop, passed.set)
+    await asyncio.wait_for(passed.wait(), 20)
+    assert [type(each) for each in complaints] == [ZeroDivisionError]

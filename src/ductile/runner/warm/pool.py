@@ -11,7 +11,7 @@ import asyncio
 from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
 from ductile.runner.spawn import SpawnRunner
-from ductile.runner.supervision import Supervised
+from ductile.runner.supervision import Moments, Supervised
 from ductile.runner.warm.eligibility import ServerKey, StartsCold, WarmPlan, plan_warm_start
 from ductile.runner.warm.launch import Unfit, launch
 from ductile.runner.warm.link import ForkedLeader, NotSentError, RefusedError, ServerLink, ServerLostError
@@ -40,6 +40,7 @@ class WarmRunner:
         self._links: set[ServerLink] = set()
         self._idle_timers: dict[ServerLink, asyncio.TimerHandle] = {}
         self._asked: set[asyncio.Future[ForkedLeader]] = set()
+        self._moments = Moments()
         self._alive: set[Supervised] = set()
 
     async def start(self, run: Run) -> Supervised | CouldNotStart | RunnerLost:
@@ -133,6 +134,7 @@ class WarmRunner:
             run=run,
             rest=hand_over(pipes.ours[0], run.request),
             patience=self._patience,
+            moments=self._moments,
             started_by=StartedBy.WARM,
             on_end=self._alive.discard,
         )

@@ -1,0 +1,101 @@
+"""The ends of many processes, told through one descriptor (SPEC 3.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ductile.runner.exits import Exits
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
+
+
+@pytest.fixture
+async def exits() -> Iterator[Exits]:  # type: ignore[misc]  # pytest-asyncio takes the loop from it
+    made = Exits(asyncio.get_running_loop())
+    yield made
+    made.close()
+
+
+class Ending:
+    """A descriptor that can be read when the test says so, as that of a process that has ended."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._other = os.pipe()
+        self.told = asyncio.Queue[str]()
+
+    def come(self) -> None:
+        os.write(self._other, b"x")
+
+    def tell(self) -> None:
+        self.told.put_nowait("ended")
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._other)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_each_is_told_once(exits: Exits) -> None:
+    """Though nobody has read it yet: what is left of its group may take a while to clear."""
+    endings = [Ending() for _ in range(3)]
+    for ending in endings:
+        exits.add_reader(ending.descriptor, ending.tell)
+    for ending in endings[1:]:
+        ending.come()
+    for ending in endings[1:]:
+        assert await asyncio.wait_for(ending.told.get(), 20) == "ended"
+    await turns()
+    assert all(ending.told.empty() for ending in endings)
+    exits.remove_reader(endings[0].descriptor)
+    for ending in endings:
+        ending.close()
+
+
+async def test_who_has_ended_before_is_told_too(exits: Exits) -> None:
+    ending = Ending()
+    ending.come()
+    exits.add_reader(ending.descriptor, ending.tell)
+    assert await asyncio.wait_for(ending.told.get(), 20) == "ended"
+    ending.close()
+
+
+async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
+    """It would hang until its deadline: an end is told once."""
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
+    bad, good = Ending(), Ending()
+    exits.add_reader(bad.descriptor, lambda: 1 / 0)  # type: ignore[arg-type]
+    exits.add_reader(good.descriptor, good.tell)
+    bad.come()
+    good.come()
+    assert await asyncio.wait_for(good.told.get(), 20) == "ended"
+    await turns()
+    assert [type(each) for each in complaints] == [ZeroDivisionError]
+    bad.close()
+    good.close()
+
+
+async def test_who_is_taken_off_is_not_told_and_the_number_can_be_used_again(exits: Exits) -> None:
+    first, last = Ending(), Ending()
+    exits.add_reader(first.descriptor, first.tell)
+    number = first.descriptor
+    exits.remove_reader(number)
+    first.come()
+    exits.add_reader(last.descriptor, last.tell)
+    last.come()
+    assert await asyncio.wait_for(last.told.get(), 20) == "ended"
+    assert first.told.empty()
+    os.dup2(last.descriptor, number)
+    exits.add_reader(number, first.tell)
+    assert await asyncio.wait_for(first.told.get(), 20) == "ended"
+    first.close()
+    last.close()
