@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-__all__ = ["Value", "field", "hides", "replace"]
+__all__ = ["Value", "field", "hides", "replace", "to_builtins"]
 
 Class = TypeVar("Class", bound=type[Struct])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from msgspec import to_builtins
+from ductile.value import to_builtins
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
