@@ -32,6 +32,18 @@ async def test_commits_write_over_what_is_there_already(tmp_path: Path) -> None:
     assert len(lengths) <= 2, "it grows in large steps, not with each commit"
 
 
+async def test_it_is_the_log_of_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    """SQLite follows links, and puts its log beside the file itself."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "state.db").symlink_to(tmp_path / "disk" / "state.db")
+    (tmp_path / "disk" / "state.db").touch()
+    store = opened(tmp_path / "state.db")
+    await accept(store, a_new_job())
+    room = (tmp_path / "disk" / "state.db-wal").stat().st_size
+    await store.close()
+    assert room > 500_000
+
+
 async def test_what_a_killed_daemon_leaves_behind_is_read_as_it_was_written(tmp_path: Path) -> None:
     """With room behind the last frame, as the file lies there after a SIGKILL."""
     store = opened(tmp_path / "state.db")
@@ -53,7 +65,7 @@ async def test_what_a_killed_daemon_leaves_behind_is_read_as_it_was_written(tmp_
 async def test_room_in_a_log_without_a_single_frame_is_an_empty_log(tmp_path: Path) -> None:
     await opened(tmp_path / "state.db").close()
     (tmp_path / "state.db-wal").touch()
-    LogFile(tmp_path / "state.db", 4096).keep_room(0)
+    LogFile(str(tmp_path / "state.db-wal"), 4096).keep_room(0)
     assert (tmp_path / "state.db-wal").stat().st_size > 4096
     store = opened(tmp_path / "state.db")
     job_id = await accept(store, a_new_job())
@@ -73,7 +85,7 @@ async def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def test_no_room_is_only_slower(tmp_path: Path) -> None:
-    LogFile(tmp_path / "nowhere" / "state.db", 4096).keep_room(10)
+    LogFile(str(tmp_path / "nowhere" / "state.db-wal"), 4096).keep_room(10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,7 +94,7 @@ def test_what_is_in_the_log_stays_as_it_is(tmp_path: Path, pages: int) -> None:
     frames = b"f" * (32 + pages * 4120)
     log = tmp_path / "state.db-wal"
     log.write_bytes(frames)
-    LogFile(tmp_path / "state.db", 4096).keep_room(pages)
+    LogFile(str(tmp_path / "state.db-wal"), 4096).keep_room(pages)
     kept = log.read_bytes()
     assert kept.startswith(frames)
     assert set(kept[len(frames) :]) == {0}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 _HEADER = 32
 _FRAME_HEADER = 24
@@ -20,8 +19,8 @@ _MORE = 512 * 1024
 
 
 class LogFile:
-    def __init__(self, database: Path, page_size: int) -> None:
-        self._path = database.with_name(f"{database.name}-wal")
+    def __init__(self, path: str, page_size: int) -> None:
+        self._path = path
         self._frame = _FRAME_HEADER + page_size
         self._length = 0
 

@@ -90,7 +90,7 @@ class Writer:
         self._idle = False
         self._failure: StoreFailedError | None = None
         self._wal_pages = 0
-        self._log = LogFile(path, connection.pragma("page_size"))
+        self._log = LogFile(connection.filename_wal, connection.pragma("page_size"))
         self._outbox_watcher: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
