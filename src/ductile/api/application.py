@@ -238,13 +238,13 @@ async def _send_answer(exchange: _Exchange, answer: Answer) -> None:
         case Document(content=content, media_type=media_type):
             headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT]
             await send_bytes(exchange.send, 200, content, headers)
-        case Stream(run=run):
-            await _stream(exchange, run)
+        case Stream():
+            await _stream(exchange, answer)
 
 
-async def _stream(exchange: _Exchange, run: Callable[[ASGISendCallable], Awaitable[None]]) -> None:
+async def _stream(exchange: _Exchange, stream: Stream) -> None:
     """Until it is over, or the caller has gone: then nothing more is made for them."""
-    streaming = asyncio.ensure_future(run(exchange.send))
+    streaming = asyncio.ensure_future(stream.run(exchange.send))
     gone = asyncio.ensure_future(_gone(exchange.receive))
     try:
         await asyncio.wait({streaming, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -254,6 +254,7 @@ async def _stream(exchange: _Exchange, run: Callable[[ASGISendCallable], Awaitab
         gone.cancel()
         streaming.cancel()
         await asyncio.gather(streaming, return_exceptions=True)
+        stream.close()
 
 
 async def _gone(receive: ASGIReceiveCallable) -> None:

@@ -70,6 +70,8 @@ class Stream(Value):
     """An answer that is sent as it comes. It ends when the caller goes away."""
 
     run: Callable[[ASGISendCallable], Awaitable[None]]
+    #: Called when it is over, also if it never began.
+    close: Callable[[], None] = lambda: None
 
 
 Answer: TypeAlias = Reply | Document | Stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -18,18 +18,13 @@ _PIECE = 256 * 1024
 
 
 async def artifact(asked: Asked) -> Stream:
-    return Stream(run=_sender(await open_artifact(asked.desk, asked.given)))
+    opened = await open_artifact(asked.desk, asked.given)
 
-
-def _sender(opened: OpenedArtifact) -> Callable[[ASGISendCallable], Awaitable[None]]:
     async def run(send: ASGISendCallable) -> None:
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})
-            await _send_pieces(send, opened)
-        finally:
-            os.close(opened.descriptor)
+        await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})
+        await _send_pieces(send, opened)
 
-    return run
+    return Stream(run=run, close=partial(os.close, opened.descriptor))
 
 
 async def _send_pieces(send: ASGISendCallable, opened: OpenedArtifact) -> None:
