@@ -146,4 +146,4 @@ def _silence_uvicorn() -> None:
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.setLevel(logging.CRITICAL + 1)
-        logger.handlers = [logging.NullHandler()]
+        logger.handlers = []  # with any at all, uvicorn works out a line for each request

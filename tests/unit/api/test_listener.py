@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -247,3 +248,9 @@ async def test_a_small_rest_that_nobody_reads_keeps_nothing_open() -> None:
         theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         async with asyncio.timeout(PATIENCE):
             await state.emptied.wait()
+
+
+async def test_no_line_is_worked_out_that_nobody_reads() -> None:
+    """uvicorn makes a line for each request if its logger has any handler, be it one that does nothing."""
+    async with a_listener():
+        assert not logging.getLogger("uvicorn.access").hasHandlers()
