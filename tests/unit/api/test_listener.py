@@ -251,6 +251,6 @@ async def test_a_small_rest_that_nobody_reads_keeps_nothing_open() -> None:
 
 
 async def test_no_line_is_worked_out_that_nobody_reads() -> None:
-    """uvicorn makes a line for each request if its logger has any handler, be it one that does nothing."""
+    """Its server makes a line for each request if its logger has any handler, be it one that does nothing."""
     async with a_listener():
         assert not logging.getLogger("uvicorn.access").hasHandlers()
