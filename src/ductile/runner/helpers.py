@@ -31,7 +31,12 @@ class Helpers:
         self._start_threads()
         self._under_way += 1
         self._work.put(lambda: self._run(loop, work, made, abandoned))
-        return await made
+        try:
+            return await made
+        except asyncio.CancelledError:
+            if made.done() and not made.cancelled() and made.exception() is None:
+                abandoned(made.result())  # it came in the same turn in which its caller was cancelled
+            raise
 
     async def close(self) -> None:
         """Wait for what is under way, then let the threads end."""
@@ -72,16 +77,17 @@ class Helpers:
             loop.call_soon_threadsafe(lambda: self._done(made, result, abandoned))
 
     def _done(self, made: asyncio.Future[Made], result: Made, abandoned: Callable[[Made], None]) -> None:
-        self._ended()
         if made.cancelled():
             abandoned(result)
         else:
             made.set_result(result)
+        # Last: whoever waits for the end of all is not to be faster than who was waiting for this one.
+        self._ended()
 
     def _failed(self, made: asyncio.Future[Made], error: Exception) -> None:
-        self._ended()
         if not made.cancelled():
             made.set_exception(error)
+        self._ended()
 
     def _ended(self) -> None:
         self._under_way -= 1

@@ -17,10 +17,12 @@ from ductile.runner.judgement import Judgement, Remark, judge
 from ductile.runner.port import (
     MAX_STDERR,
     MAX_STDOUT,
+    CouldNotStart,
     Ending,
     Exited,
     Process,
     Runner,
+    RunnerLost,
     StartedBy,
     Stopped,
 )
@@ -254,6 +256,19 @@ async def test_closing_the_runner_ends_everything(runner: Runner, tmp_path: Path
     await runner.close()
     assert isinstance(await process.wait(), Stopped)
     wait_until_gone(process.pid)
+
+
+async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner, tmp_path: Path) -> None:
+    """Nobody is left behind who came to be meanwhile. Only a lost server may not know how it ended."""
+    starting = asyncio.create_task(runner.start(a_run(an_animal(tmp_path, "ignores SIGTERM"))))
+    await asyncio.sleep(0)
+    await runner.close()
+    process = await starting
+    assert not isinstance(process, CouldNotStart)
+    if not isinstance(process, RunnerLost):
+        ending = await process.wait()
+        assert isinstance(ending, Stopped | RunnerLost)
+        assert isinstance(ending, Stopped) or process.started_by is StartedBy.WARM
 
 
 async def test_a_caller_that_gives_up_while_starting_leaves_no_process(

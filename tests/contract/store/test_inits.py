@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from builders.jobs import a_new_job, failed, ok
@@ -124,3 +126,17 @@ async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(stor
         await store.record_config("h", ConfigOrigin.RELOAD, {}, inits)
     assert await store.config_history(limit=9) == ()
     assert await claim_all(store) == []
+
+
+async def test_who_asked_for_jobs_before_a_configuration_is_not_given_its_inits(store: Store) -> None:
+    """It asks by the configuration before, in which the plugin may not even be: the init would be lost."""
+    await accept(store, a_new_job("q"))
+    asking = asyncio.ensure_future(claim_all(store))
+    await asyncio.sleep(0)
+    init = NewInit(key=KEY, job=an_init())
+    recording = asyncio.ensure_future(store.record_config("hash", ConfigOrigin.RELOAD, {}, (init,)))
+    (given,) = await asking
+    assert given.job.plugin == "q"
+    (answer,) = await recording
+    assert answer.status is InitStatus.PENDING
+    assert [claim.job.id for claim in await claim_all(store)] == [init.job.id]

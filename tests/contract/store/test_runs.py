@@ -32,6 +32,7 @@ from ductile.core.json_values import MAX_DEPTH
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.store.port import Store
+from ductile.store.values.settling import Unsettled
 from ductile.store.values.submitting import Accepted, Deduplicated
 from ductile.store.values.upkeep import ConfigOrigin
 
@@ -289,6 +290,30 @@ async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(sto
     assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
     assert (await store.executions(run_id))[0].result == '{"result": "y"}'
     assert sorted(await members(store, run_id)) == ["s/x", "s/y"]
+
+
+@pytest.mark.parametrize("after", [(), (uses("after"),)], ids=["at the end", "before a step"])
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
+    store: Store, clock: Clock, given_up: bool, after: tuple[Any, ...]
+) -> None:
+    """ENGINE 1: the split has been joined, or has broken, without it; however many lines it would open."""
+    rules = steps_rules(split("s", uses("x"), uses("y")), *after)
+    run_id = await begin_run(store, rules)
+    late = (await claims_by_step(store))["s/x"].job
+    if given_up:
+        await store.recover(rules)
+        clock.advance(minutes=5)
+        await store.release_due()
+        await run_out(store, rules)
+    else:
+        await settle(store, late, ok(), rules)
+        claim = await stored(store, (await members(store, run_id))["s/y"].id)
+        await settle(store, claim, ok(), rules)
+    ended = await all_members(store, run_id)
+    told = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), rules)
+    assert told is (Unsettled.SUPERSEDED if given_up else Unsettled.ALREADY_SETTLED)
+    assert await all_members(store, run_id) == ended
 
 
 async def test_every_branch_failed_is_no_partial_success(store: Store) -> None:

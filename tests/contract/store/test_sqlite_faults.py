@@ -201,14 +201,20 @@ async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore
 
 
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
-    """ENGINE 5: settle, enqueue, claim, maintenance, whatever came first."""
+    """ENGINE 5: settle, enqueue, claim, maintenance, whatever came first; where a configuration is among
+    them, what was claimed by the one before comes before it.
+    """
     order: list[Lane] = []
 
     async def note(lane: Lane) -> None:
         await store._writer.submit(lane, lambda _session: order.append(lane))
 
-    await together(store, *(note(lane) for lane in sorted(Lane, reverse=True)))
+    most = [lane for lane in sorted(Lane, reverse=True) if lane is not Lane.CONFIGURE]
+    await together(store, *(note(lane) for lane in most))
     assert order == [Lane.SETTLE, Lane.ENQUEUE, Lane.CLAIM, Lane.MAINTENANCE]
+    order.clear()
+    await together(store, *(note(lane) for lane in sorted(Lane, reverse=True)))
+    assert order == [Lane.SETTLE, Lane.CLAIM, Lane.CONFIGURE, Lane.ENQUEUE, Lane.MAINTENANCE]
 
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

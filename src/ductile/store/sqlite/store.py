@@ -305,7 +305,7 @@ class SqliteStore:
         inits: Sequence[NewInit] = (),
     ) -> tuple[InitAnswer, ...]:
         return await self._write(
-            Lane.ENQUEUE, lambda session: upkeep.record_config(session, config_hash, origin, content, inits)
+            Lane.CONFIGURE, lambda session: upkeep.record_config(session, config_hash, origin, content, inits)
         )
 
     async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:

@@ -45,8 +45,14 @@ class Lane(IntEnum):
 
     SETTLE = 0
     CLAIM = 1
-    ENQUEUE = 2
-    MAINTENANCE = 3
+    CONFIGURE = 2
+    ENQUEUE = 3
+    MAINTENANCE = 4
+
+
+#: A claim never finds what these bring or take in its own batch: it was asked for before, by the
+#: configuration of then, and would run an init of a plugin that this does not have.
+_AFTER_CLAIMS = frozenset({Lane.CONFIGURE, Lane.MAINTENANCE})
 
 
 class Unit(Generic[Answer]):
@@ -221,7 +227,7 @@ class Writer:
                 if unit.lane is Lane.CLAIM:
                     claims.append(unit)
                     continue
-                while claims and unit.lane is Lane.MAINTENANCE:
+                while claims and unit.lane in _AFTER_CLAIMS:
                     run(claims.popleft())
                 size += unit.size
                 run(unit)

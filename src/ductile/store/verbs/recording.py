@@ -53,6 +53,7 @@ def _write_job(session: Session, job: Job, settlement: Settlement) -> tuple[Cell
     return session.one(
         "settle_job",
         seq=job.seq,
+        id=job.id,
         from_status=job.status,
         execution=job.execution,
         cancel_requested_at=text_or_none(job.cancel_requested_at),

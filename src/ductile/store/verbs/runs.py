@@ -26,7 +26,7 @@ from ductile.core.run_values import (
     ScopeState,
     ScopeView,
 )
-from ductile.store.rows import object_or_none, storable, to_json
+from ductile.store.rows import object_or_none, storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.submit import insert_context, insert_event
 
@@ -69,10 +69,17 @@ def _keep(known: dict[str, Kept], fingerprint: str, kept: Kept) -> None:
 
 
 def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | None:
-    """The run around a step; None for a job that is none."""
+    """The run around a step; None for a job that is none, or is not as in `job` any more."""
     if job.run_id is None:
         return None
-    row = session.one("run_around_step", job_id=job.id)
+    row = session.one(
+        "run_around_step",
+        seq=job.seq,
+        id=job.id,
+        status=job.status,
+        execution=job.execution,
+        cancel_requested_at=text_or_none(job.cancel_requested_at),
+    )
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row

@@ -137,7 +137,7 @@ UPDATE job_queue SET
   status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
   artifacts = :artifacts, owner = NULL, lease_until = NULL
-WHERE seq = :seq AND status = :from_status AND execution = :execution
+WHERE seq = :seq AND id = :id AND status = :from_status AND execution = :execution
   AND cancel_requested_at IS :cancel_requested_at
 RETURNING EXISTS (
   SELECT 1 FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor'

@@ -12,12 +12,14 @@ INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, created_a
 VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :at)
 
 -- name: run_around_step
--- The run that a job is a step of, and the place of the step in it.
+-- The run that a job is a step of, and the place of the step in it; if the step is still as it was seen.
 SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id,
   member.scope_id, member.branch, member.line_order
-FROM run_members AS member JOIN pipeline_runs AS run ON run.run_id = member.run_id
+FROM job_queue AS step JOIN run_members AS member ON member.job_id = step.id
+  JOIN pipeline_runs AS run ON run.run_id = member.run_id
   JOIN job_queue AS job ON job.id = run.run_id
-WHERE member.job_id = :job_id
+WHERE step.seq = :seq AND step.id = :id AND step.status = :status AND step.execution = :execution
+  AND step.cancel_requested_at IS :cancel_requested_at
 
 -- name: run_of_claim
 SELECT run.fingerprint, job.status, job.callback_url IS NOT NULL
