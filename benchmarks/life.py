@@ -17,6 +17,9 @@ from ductile.control.client import ask
 JOBS = 20_000
 #: The median of so many: one alone says more about what else the machine did just then.
 STARTS = 5
+#: What is typed most, and how soon it is to be there. The daemon runs meanwhile.
+COMMANDS = (("--help", "<= 100"), ("job --help", "<= 100"), ("status --config .", "<= 200"))
+COMMAND_ROUNDS = 15
 IDLE_SECONDS = 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -30,6 +33,7 @@ def measure(directory: Path, _rounds: int) -> list[Line]:
     starts = [timed_start(ground, socket)[1] for _ in range(STARTS - 1)]
     daemon, last = timed_start(ground, socket, stays=True)
     ready = median([*starts, last])
+    commands = [timed_command(*each, ground=ground) for each in COMMANDS]
     before_idle = cpu_seconds(daemon.pid)
     time.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(daemon.pid) - before_idle) / IDLE_SECONDS * 100
@@ -42,6 +46,7 @@ def measure(directory: Path, _rounds: int) -> list[Line]:
     daemon.wait()
     return [
         Line(what="start to ready, seconds", ours=f"{ready:.2f} s", bare="", ratio=ready, goal="<= 0.5"),
+        *commands,
         Line(what="processor at rest, per cent", ours=f"{idle:.2f} %", bare="", ratio=idle, goal="<= 0.5"),
         Line(
             what=f"resident memory after {JOBS:,} jobs, MB",
@@ -65,6 +70,28 @@ def measure(directory: Path, _rounds: int) -> list[Line]:
             goal="<= 1.1",
         ),
     ]
+
+
+def timed_command(words: str, goal: str, *, ground: Path) -> Line:
+    """Milliseconds of a command, as a process of its own, beside a Python that does nothing."""
+    ductile = str(Path(sys.executable).with_name("ductile"))
+    ours, bare = [], []
+    for _ in range(COMMAND_ROUNDS):
+        bare.append(_milliseconds([sys.executable, "-c", "pass"], ground))
+        ours.append(_milliseconds([ductile, *words.split()], ground))
+    return Line(
+        what=f"ductile {words}, milliseconds",
+        ours=f"{median(ours):.0f} ms",
+        bare=f"{median(bare):.0f} ms",
+        ratio=median(ours),
+        goal=goal,
+    )
+
+
+def _milliseconds(words: list[str], ground: Path) -> float:
+    began = time.perf_counter()
+    subprocess.run(words, stdout=subprocess.DEVNULL, check=True, cwd=ground)
+    return (time.perf_counter() - began) * 1000
 
 
 def timed_start(ground: Path, socket: Path, *, stays: bool = False) -> tuple[subprocess.Popen[bytes], float]:

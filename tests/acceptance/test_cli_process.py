@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ HEAVY = ("asyncio", "msgspec", "yaml", "ruamel", "apsw", "argparse", "dataclasse
 
 @pytest.mark.parametrize("words", [["--help"], ["config", "--help"], ["config", "set", "--help"]])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    """SPEC 11: help in under 100 ms; this is what keeps it so, on any machine."""
+    """SPEC 11: help in under 100 ms; this is what keeps it so, and `make bench` measures it."""
     code = (
         "import sys; sys.argv = ['ductile', *sys.argv[1:]]\n"
         "from ductile.cli.main import main; main()\n"
@@ -28,18 +27,6 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
         [sys.executable, "-I", "-c", code, *words], capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize("words", [["--help"], ["config", "--help"]])
-def test_help_is_shown_within_100_ms(words: list[str], tmp_path: Path) -> None:
-    """SPEC 11: the best of several, since other tests run beside this one."""
-
-    def measure() -> float:
-        start = time.perf_counter()
-        subprocess.run([DUCTILE, *words], stdout=subprocess.DEVNULL, check=True, cwd=tmp_path)
-        return time.perf_counter() - start
-
-    assert min(measure() for _ in range(15)) < 0.1
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
