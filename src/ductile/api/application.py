@@ -253,8 +253,10 @@ async def _stream(exchange: _Exchange, stream: Stream) -> None:
     finally:
         gone.cancel()
         streaming.cancel()
-        await asyncio.gather(streaming, return_exceptions=True)
-        stream.close()
+        try:
+            await asyncio.gather(streaming, return_exceptions=True)
+        finally:
+            stream.close()
 
 
 async def _gone(receive: ASGIReceiveCallable) -> None:

@@ -380,3 +380,20 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
     assert await found(query="whale blue") == [first]
     assert await found(query="blue", plugin="b") == [second]
     assert await found(query="green") == []
+
+
+async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
+    """SPEC 7.7: what whoever waited for a plugin is told."""
+    job_id = await accept(store, a_new_job(max_attempts=2))
+    await settle(store, await claim_one(store), failed())
+    clock.advance(hours=1)
+    await store.release_due()
+    await settle(store, await claim_one(store), ok(stdout="the last"))
+    account = await store.account(job_id)
+    assert account is not None
+    assert (account.job.id, account.job.status, account.members) == (job_id, JobStatus.SUCCEEDED, ())
+    assert {row: found.result for row, found in account.executions.items()} == {job_id: "the last"}
+
+
+async def test_an_account_of_nobody_is_none(store: Store) -> None:
+    assert await store.account(an_id()) is None

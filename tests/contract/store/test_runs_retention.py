@@ -74,12 +74,16 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     )
     found = await store.run(run_id)
     assert found is not None
+    account = await store.account(run_id)
+    assert account is not None
+    assert (account.members, account.executions) == (found.members, found.executions)
     assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
     assert sorted(job.step_path or "" for job in found.members) == ["a", "after", "s/x", "s/y"]
     clock.advance(days=31)
     await prune(store)
     assert set(rows(store_factory).values()) == {0}
     assert await store.run(run_id) is None
+    assert await store.account(run_id) is None
 
 
 async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(

@@ -178,6 +178,14 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
     assert (await stored(store, lost.id)).status is JobStatus.SUCCEEDED
 
 
+async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) -> None:
+    """Numbers can come again when retention has taken the newest rows; ids do not."""
+    await accept(store, a_new_job())
+    job = await claim_one(store)
+    assert await store.settle(replace(job, id="somebody else"), ok(), RULES) is Unsettled.UNKNOWN_JOB
+    assert (await stored(store, job.id)).status is JobStatus.RUNNING
+
+
 async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None:
     """ENGINE 1: settling twice answers `already_settled`, for a late result too."""
     await accept(store, a_new_job())

@@ -50,3 +50,24 @@ async def test_it_is_closed_although_its_request_was_cancelled_before_the_first_
     with pytest.raises(asyncio.CancelledError):
         await answering
     assert held.history == ["closed"]
+
+
+async def test_it_is_closed_although_its_request_was_cancelled_twice() -> None:
+    """The second time while what it was sending is being ended."""
+    held, ending = Held(), asyncio.Event()
+
+    async def reluctant(_send: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.Event().wait()
+
+    answering = asyncio.create_task(_stream(an_exchange(), Stream(run=reluctant, close=held.close)))
+    await asyncio.sleep(0)
+    answering.cancel()
+    await asyncio.wait_for(ending.wait(), 20)
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert held.history == ["closed"]
