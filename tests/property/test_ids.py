@@ -51,6 +51,19 @@ def test_ids_made_at_one_instant_differ(now: datetime, seed: int) -> None:
     assert len({make_id(now, dice) for _ in range(50)}) == 50
 
 
+def test_every_bit_of_chance_comes_up() -> None:
+    """RFC 9562: all but the version and the variant; a digit cut off would make ids that meet."""
+    dice, low = some_dice(), (1 << 80) - 1
+    ids = [UUID(make_id(EPOCH, dice)).int & low for _ in range(500)]
+    some, every = 0, low
+    for each in ids:
+        some |= each
+        every &= each
+    fixed = (0b1111 << 76) | (0b11 << 62)
+    assert some & ~fixed == low & ~fixed
+    assert every & ~fixed == 0
+
+
 @given(zoned)
 def test_what_is_written_is_read_back_as_the_same_instant(instant: datetime) -> None:
     read = parse_instant(format_instant(instant))

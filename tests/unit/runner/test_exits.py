@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +58,17 @@ async def test_each_is_told_once(exits: Exits) -> None:
     exits.remove_reader(endings[0].descriptor)
     for ending in endings:
         ending.close()
+
+
+async def test_who_was_told_wakes_the_loop_no_more(exits: Exits) -> None:
+    """Its descriptor can still be read; a loop that is told again and again would never rest."""
+    ending = Ending()
+    exits.add_reader(ending.descriptor, ending.tell)
+    ending.come()
+    await asyncio.wait_for(ending.told.get(), 20)
+    assert select.select([ending.descriptor], [], [], 0)[0]
+    assert not select.select([exits._epoll.fileno()], [], [], 0)[0]
+    ending.close()
 
 
 async def test_who_has_ended_before_is_told_too(exits: Exits) -> None:
