@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -238,3 +239,49 @@ async def test_a_moment_that_fails_keeps_nobody_waiting(monkeypatch: pytest.Monk
     moments.after_one(loop, passed.set)
     await asyncio.wait_for(passed.wait(), 20)
     assert [type(each) for each in complaints] == [ZeroDivisionError]
+
+
+class TurnedByHand:
+    """A loop whose clock the test turns."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Any]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, then: Any, *args: Any) -> None:
+        self.call_at(self.now + delay, then, *args)
+
+    def call_at(self, when: float, then: Any, *args: Any) -> None:
+        self.timers.append((when, lambda: then(*args)))
+
+    def call_soon(self, then: Any) -> None:
+        then()
+
+    def turn_to(self, now: float) -> None:
+        self.now = now
+        due, self.timers = (
+            [timer for timer in self.timers if timer[0] <= now],
+            [timer for timer in self.timers if timer[0] > now],
+        )
+        for _, then in due:
+            then()
+
+
+def test_who_came_while_the_timer_ran_gets_a_whole_moment_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise whoever fills a pipe would be left blocked, and never meet its deadline."""
+    monkeypatch.setattr(supervision, "_MOMENT", 10)
+    loop, moments, passed = TurnedByHand(), Moments(), list[str]()
+    moments.after_one(loop, lambda: passed.append("first"))  # type: ignore[arg-type]
+    loop.turn_to(4)
+    moments.after_one(loop, lambda: passed.append("second"))  # type: ignore[arg-type]
+    assert len(loop.timers) == 1, "one timer for both"
+    loop.turn_to(10)
+    assert passed == ["first"]
+    loop.turn_to(14)
+    assert passed == ["first", "second"]
+    assert loop.timers == [], "nobody waits, and nothing runs"
