@@ -2,6 +2,9 @@
 
 To have the loop itself watch a descriptor and forget it again costs it several times what the kernel does for
 it, and every job has one. So they are gathered in an epoll of their own, and the loop watches that.
+
+Whoever starts a process lets it be watched at once, in its own thread; so the loop may hear of the end of a
+process before it has heard of its start.
 """
 
 from __future__ import annotations
@@ -14,15 +17,30 @@ from collections.abc import Callable
 class Exits:
     """Implements `ductile.runner.leader.Watch` for descriptors that have something to tell once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_early: Callable[[], None]) -> None:
+        """`on_early` is called when somebody has ended of whom the loop does not know yet."""
         self._loop = loop
+        self._on_early = on_early
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._early: set[int] = set()
         loop.add_reader(self._epoll.fileno(), self._look)
 
-    def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> None:
-        self._callbacks[descriptor] = callback
+    def arm(self, descriptor: int) -> None:
+        """From now on its end is noticed. To be called first, in any thread."""
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def is_early(self, descriptor: int) -> bool:
+        """Whether it has ended, and waits for somebody who wants to know. May be called in any thread."""
+        return descriptor in self._early
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> None:
+        """Have `callback` called when it ends; here and now, if it has."""
+        if descriptor in self._early:
+            self._early.discard(descriptor)
+            callback()
+        else:
+            self._callbacks[descriptor] = callback
 
     def remove_reader(self, descriptor: int, /) -> None:
         # What has been told is silent from then on, and is taken off by closing it.
@@ -34,8 +52,15 @@ class Exits:
         self._epoll.close()
 
     def _look(self) -> None:
+        early = False
         for descriptor, _ in self._epoll.poll(0):
             callback = self._callbacks.pop(descriptor, None)
             if callback is not None:
                 # Each on its own: none is told a second time if another one fails.
                 self._loop.call_soon(callback)
+            else:
+                self._early.add(descriptor)
+                early = True
+        if early:
+            # Not sooner: who is just being handed over is now found by this, or finds that it is early.
+            self._on_early()

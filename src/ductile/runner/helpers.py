@@ -1,18 +1,22 @@
 """A few threads for short blocking work, with the shortest way there and back.
 
 What `run_in_executor` does with two futures and two callbacks for each call, this does with one of each:
-it is paid for by every job.
+it is paid for by every job. Nor is the loop woken for a result that something else will wake it for soon.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
 Made = TypeVar("Made")
+
+#: Seconds until the loop looks for results of which nobody has told it.
+_UNTOLD = 0.005
 
 
 class Helpers:
@@ -21,16 +25,28 @@ class Helpers:
         self._count = count
         self._name = name
         self._threads: list[threading.Thread] = []
-        self._under_way = 0
+        self.under_way = 0
         self._idle = asyncio.Event()
+        self._results: deque[Callable[[], None]] = deque()
+        self._looks = False
 
-    async def do(self, work: Callable[[], Made], *, abandoned: Callable[[Made], None]) -> Made:
-        """What `work` makes in a thread. If nobody waits for it any more, `abandoned` is given it."""
+    async def do(
+        self,
+        work: Callable[[], Made],
+        *,
+        abandoned: Callable[[Made], None],
+        is_told: Callable[[Made], bool] = lambda _: False,
+    ) -> Made:
+        """What `work` makes in a thread. If nobody waits for it any more, `abandoned` is given it.
+
+        `is_told` is asked in the thread, once the result can be had: whether somebody else will `collect` it.
+        """
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Made] = loop.create_future()
         self._start_threads()
-        self._under_way += 1
-        self._work.put(lambda: self._run(loop, work, made, abandoned))
+        self.under_way += 1
+        self._look_later(loop)
+        self._work.put(lambda: self._run(loop, work, made, abandoned, is_told))
         try:
             return await made
         except asyncio.CancelledError:
@@ -38,9 +54,25 @@ class Helpers:
                 abandoned(made.result())  # it came in the same turn in which its caller was cancelled
             raise
 
+    def collect(self) -> None:
+        """Hand every result that is there to who waits for it. On the loop."""
+        while self._results:
+            self._results.popleft()()
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._looks:
+            self._looks = True
+            loop.call_later(_UNTOLD, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looks = False
+        self.collect()
+        if self.under_way:
+            self._look_later(loop)
+
     async def close(self) -> None:
         """Wait for what is under way, then let the threads end."""
-        while self._under_way:
+        while self.under_way:
             self._idle.clear()
             await self._idle.wait()
         for _ in self._threads:
@@ -66,15 +98,19 @@ class Helpers:
         work: Callable[[], Made],
         made: asyncio.Future[Made],
         abandoned: Callable[[Made], None],
+        is_told: Callable[[Made], bool],
     ) -> None:
         """In the thread. A defect of the work is raised where it is waited for, not here."""
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits to hear of it
             fault = error
-            loop.call_soon_threadsafe(lambda: self._failed(made, fault))
+            self._results.append(lambda: self._failed(made, fault))
         else:
-            loop.call_soon_threadsafe(lambda: self._done(made, result, abandoned))
+            self._results.append(lambda: self._done(made, result, abandoned))
+            if is_told(result):
+                return
+        loop.call_soon_threadsafe(self.collect)
 
     def _done(self, made: asyncio.Future[Made], result: Made, abandoned: Callable[[Made], None]) -> None:
         if made.cancelled():
@@ -90,6 +126,6 @@ class Helpers:
         self._ended()
 
     def _ended(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
+        self.under_way -= 1
+        if not self.under_way:
             self._idle.set()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from ductile.runner.exits import Exits
 from ductile.runner.port import ExitStatus
 
 #: Told that the leader has ended, or that it cannot be known any more whether it has.
@@ -25,7 +26,7 @@ class Leader(Protocol):
     def pid(self) -> int: ...
 
     def watch(self, on_exit: OnExit) -> None:
-        """Have `on_exit` called once, on the loop, when the leader has ended; at once if it has."""
+        """Have `on_exit` called once, on the loop, when the leader has ended: perhaps here and now."""
 
     def has_exited(self) -> bool:
         """Whether it has ended, noticed or not."""
@@ -48,11 +49,11 @@ class Watch(Protocol):
 class PidfdLeader:
     """A child of ours on Linux: a pidfd tells its end."""
 
-    __slots__ = ("_on_exit", "_pid", "_pidfd", "_watch")
+    __slots__ = ("_on_exit", "_pid", "_watch", "pidfd")
 
     def __init__(self, pid: int, pidfd: int, watch: Watch) -> None:
         self._pid = pid
-        self._pidfd = pidfd
+        self.pidfd = pidfd
         self._watch = watch
         #: Set while the pidfd is watched.
         self._on_exit: OnExit | None = None
@@ -64,7 +65,7 @@ class PidfdLeader:
     def watch(self, on_exit: OnExit) -> None:
         # A pidfd can be read once the process has ended, and stays so: an end before this is not missed.
         self._on_exit = on_exit
-        self._watch.add_reader(self._pidfd, self._ended)
+        self._watch.add_reader(self.pidfd, self._ended)
 
     def has_exited(self) -> bool:
         try:
@@ -80,7 +81,7 @@ class PidfdLeader:
         status: ExitStatus | None = None
         with suppress(ChildProcessError):
             status = self._wait(0)
-        os.close(self._pidfd)
+        os.close(self.pidfd)
         return status
 
     def _ended(self) -> None:
@@ -91,11 +92,11 @@ class PidfdLeader:
     def _stop_watching(self) -> OnExit | None:
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            self._watch.remove_reader(self._pidfd)
+            self._watch.remove_reader(self.pidfd)
         return on_exit
 
     def _wait(self, flags: int) -> ExitStatus | None:
-        found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
+        found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | flags)
         if found is None:
             return None
         return read_status(exited=found.si_code == os.CLD_EXITED, number=found.si_status)
@@ -138,11 +139,19 @@ class WaitedLeader:
         return self._status  # the thread has reaped it
 
 
-def lead(pid: int, loop: asyncio.AbstractEventLoop, watch: Watch | None = None) -> Leader:
-    """The leader is a child of ours that nobody else waits for."""
-    if hasattr(os, "pidfd_open"):
-        return PidfdLeader(pid, os.pidfd_open(pid), watch or loop)
-    return WaitedLeader(pid, loop)
+def lead(pid: int, loop: asyncio.AbstractEventLoop, exits: Exits | None = None) -> Leader:
+    """The leader is a child of ours that nobody else waits for. `exits` tells its end, or else the loop."""
+    if not hasattr(os, "pidfd_open"):
+        return WaitedLeader(pid, loop)
+    pidfd = os.pidfd_open(pid)
+    if exits is None:
+        return PidfdLeader(pid, pidfd, loop)
+    try:
+        exits.arm(pidfd)
+    except OSError:
+        os.close(pidfd)
+        raise
+    return PidfdLeader(pid, pidfd, exits)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

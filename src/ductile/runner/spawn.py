@@ -3,7 +3,8 @@
 The process is made in a helper thread; the thread, and not the event loop, waits until the new process
 has a processor to exec on. On the loop itself that was measured at up to 200 ms of standstill on a busy
 machine, against 35. The thread also writes what its pipe takes of the request, which is all of most.
-Everything after that happens on the loop.
+Everything after that happens on the loop. When there is much to do it hears of most processes only when they
+have ended, and is woken once for each of them and not twice; otherwise it gets ready while they run.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import asyncio
 import os
 import select
 import subprocess
-from contextlib import suppress
+import time
 from signal import Signals
 
 from ductile.runner.exits import Exits
 from ductile.runner.helpers import Helpers
-from ductile.runner.leader import Leader, Watch, lead, signal_group
+from ductile.runner.leader import Leader, PidfdLeader, lead, signal_group
 from ductile.runner.limits import can_limit, put_limits
 from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
@@ -37,13 +38,21 @@ except ModuleNotFoundError as missing:
 
 
 _HELPERS = 2
+#: So many processes at once, and the loop has something better to do than to get ready for another one.
+_BUSY = 3
 
 
 class _Spawned(Value):
     leader: Leader
+    started_at: float
     ours: tuple[int, int, int]
     #: What did not fit into the pipe of the request.
     rest: memoryview
+
+    def will_be_told(self, exits: Exits | None) -> bool:
+        """In the helper thread: whether the end of the process is still to come, and will wake the loop."""
+        leader = self.leader
+        return exits is not None and isinstance(leader, PidfdLeader) and not exits.is_early(leader.pidfd)
 
 
 class SpawnRunner:
@@ -61,18 +70,24 @@ class SpawnRunner:
             words = "this system cannot put limits on a process; remove `limits`"
             return CouldNotStart(error=f"{run.entrypoint} could not be started: {words}", permanent=True)
         loop = asyncio.get_running_loop()
-        watch = self._watch(loop)
+        try:
+            exits = self._open_exits(loop)
+        except OSError as error:
+            return could_not_start(error, run.entrypoint, run.directory)
         made = await self._helpers.do(
-            lambda: _spawn(run, loop, watch), abandoned=lambda left: self._discard(left, run)
+            lambda: _spawn(run, loop, exits),
+            abandoned=lambda left: self._discard(left, run),
+            is_told=lambda made: self._is_busy() and isinstance(made, _Spawned) and made.will_be_told(exits),
         )
         return made if isinstance(made, CouldNotStart) else self._supervise(made, run)
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> Watch:
-        """Who tells of ends: the loop itself, where there is no epoll or no descriptor left for one."""
+    def _open_exits(self, loop: asyncio.AbstractEventLoop) -> Exits | None:
         if self._exits is None and hasattr(select, "epoll"):
-            with suppress(OSError):
-                self._exits = Exits(loop)
-        return self._exits or loop
+            self._exits = Exits(loop, self._helpers.collect)
+        return self._exits
+
+    def _is_busy(self) -> bool:
+        return len(self._alive) + self._helpers.under_way >= _BUSY
 
     async def close(self) -> None:
         """End everything that still runs or is about to, at once, and wait for it."""
@@ -86,18 +101,17 @@ class SpawnRunner:
             self._exits = None  # whoever comes all the same gets a new one
 
     def _supervise(self, spawned: _Spawned, run: Run) -> Supervised:
-        process = Supervised(
+        return Supervised(
             leader=spawned.leader,
+            started_at=spawned.started_at,
             ours=spawned.ours,
             run=run,
             rest=spawned.rest,
             patience=self._patience,
             moments=self._moments,
             started_by=StartedBy.SPAWN,
-            on_end=self._alive.discard,
+            among=self._alive,
         )
-        self._alive.add(process)
-        return process
 
     def _discard(self, made: _Spawned | CouldNotStart, run: Run) -> None:
         """Nobody waits for it any more, and it came to be all the same: it has to be ended."""
@@ -105,26 +119,28 @@ class SpawnRunner:
             self._supervise(made, run).stop(at_once=True)
 
 
-def _spawn(run: Run, loop: asyncio.AbstractEventLoop, watch: Watch) -> _Spawned | CouldNotStart:
+def _spawn(run: Run, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> _Spawned | CouldNotStart:
     """Runs in a helper thread."""
     try:
         pipes = open_pipes()
     except OSError as error:
         return could_not_start(error, run.entrypoint, run.directory)
     try:
-        leader = _start(run, pipes, loop, watch)
+        started_at = time.monotonic()
+        leader = _start(run, pipes, loop, exits)
     except (OSError, ValueError) as error:
         pipes.close()
         return could_not_start(error, run.entrypoint, run.directory)
     pipes.close_theirs()
-    return _Spawned(leader=leader, ours=pipes.ours, rest=hand_over(pipes.ours[0], run.request))
+    rest = hand_over(pipes.ours[0], run.request)
+    return _Spawned(leader=leader, started_at=started_at, ours=pipes.ours, rest=rest)
 
 
-def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop, watch: Watch) -> Leader:
+def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> Leader:
     pid = (_spawn_plainly if can_spawn(pipes.theirs) else _popen)(run, pipes)
     try:
         put_limits(pid, run.limits)
-        return lead(pid, loop, watch)
+        return lead(pid, loop, exits)
     except (OSError, ValueError):
         # It runs, but we could not watch or limit it. It has not been given its request.
         signal_group(pid, Signals.SIGKILL)

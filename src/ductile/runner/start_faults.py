@@ -9,7 +9,9 @@ from pathlib import Path
 from ductile.runner.port import CouldNotStart
 
 #: Nothing is wrong with the plugin: the machine is short of something, or the file is being written.
-PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR})
+PASSING = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR}
+)
 _LONGEST_SHEBANG = 256
 
 

@@ -77,15 +77,19 @@ class Supervised:
         self,
         *,
         leader: Leader,
+        started_at: float,
         ours: tuple[int, int, int],
         run: Run,
         rest: memoryview,
         patience: Patience,
         moments: Moments,
         started_by: StartedBy,
-        on_end: Callable[[Supervised], None],
+        among: set[Supervised],
     ) -> None:
-        """`rest` is what is still to be written of the request; if that is nothing, its pipe is closed."""
+        """`rest` is what is still to be written of the request; if that is nothing, its pipe is closed.
+
+        It is in `among` until it has ended, which it may have by now.
+        """
         loop = asyncio.get_running_loop()
         into_stdin, from_stdout, from_stderr = ours
         self._loop = loop
@@ -93,8 +97,8 @@ class Supervised:
         self._timeout = run.timeout
         self._patience = patience
         self._started_by = started_by
-        self._on_end = on_end
-        self._started_at = loop.time()
+        self._among = among
+        self._started_at = started_at
         self._duration = 0.0
         self._cause: _Cause | None = None
         self._exited = False
@@ -108,11 +112,14 @@ class Supervised:
         self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
         #: None at first, while a moment goes by, unless there is less time than that.
         self._timer: asyncio.TimerHandle | None = None
+        among.add(self)
+        leader.watch(self._leader_ended)
+        if self._exited:
+            return
         if run.timeout.total_seconds() < _MOMENT:
-            self._timer = loop.call_later(run.timeout.total_seconds(), self._deadline)
+            self._wait_for(self._time_left(), self._deadline)
         else:
             moments.after_one(loop, self._goes_on)
-        leader.watch(self._leader_ended)
 
     @property
     def pid(self) -> int:
@@ -140,8 +147,10 @@ class Supervised:
         if self._exited or self._timer is not None:
             return  # it has ended, or is being ended
         self._watch_pipes()
-        left = self._started_at + self._timeout.total_seconds() - self._loop.time()
-        self._wait_for(max(0.0, left), self._deadline)
+        self._wait_for(self._time_left(), self._deadline)
+
+    def _time_left(self) -> float:
+        return max(0.0, self._started_at + self._timeout.total_seconds() - self._loop.time())
 
     def _watch_pipes(self) -> None:
         self._stdout.watch()
@@ -234,7 +243,7 @@ class Supervised:
         for waiter in self._waiters:
             if not waiter.done():  # whoever waited was cancelled
                 waiter.set_result(self._ending)
-        self._on_end(self)
+        self._among.discard(self)
 
     def _describe(self, status: ExitStatus | None) -> Ending:
         remains = Remains(

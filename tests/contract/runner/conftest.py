@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.zoo import open_descriptors
+from builders.zoo import children, open_descriptors
 from ductile.runner.port import Patience, Runner, StartedBy
 from ductile.runner.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
@@ -31,7 +31,7 @@ async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
     yield made
     await made.close()
     assert len(open_descriptors()) == before, open_descriptors()
-    assert not _children(), "a child was not reaped"
+    assert not children(), "a child was not reaped"
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,3 @@ def _no_survivors(tmp_path: Path) -> Iterator[None]:
     if child is not None:
         with suppress(ProcessLookupError):
             os.kill(int(child.read_text()), 9)
-
-
-def _children() -> list[str]:
-    listing = Path(f"/proc/self/task/{os.getpid()}/children")
-    return listing.read_text().split()

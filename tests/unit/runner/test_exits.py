@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,9 +16,14 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are
 
 @pytest.fixture
 async def exits() -> Iterator[Exits]:  # type: ignore[misc]  # pytest-asyncio takes the loop from it
-    made = Exits(asyncio.get_running_loop())
+    made = Exits(asyncio.get_running_loop(), lambda: None)
     yield made
     made.close()
+
+
+def watch(exits: Exits, descriptor: int, tell: Callable[[], object]) -> None:
+    exits.arm(descriptor)
+    exits.add_reader(descriptor, tell)  # type: ignore[arg-type]
 
 
 class Ending:
@@ -48,7 +53,7 @@ async def test_each_is_told_once(exits: Exits) -> None:
     """Though nobody has read it yet: what is left of its group may take a while to clear."""
     endings = [Ending() for _ in range(3)]
     for ending in endings:
-        exits.add_reader(ending.descriptor, ending.tell)
+        watch(exits, ending.descriptor, ending.tell)
     for ending in endings[1:]:
         ending.come()
     for ending in endings[1:]:
@@ -63,7 +68,7 @@ async def test_each_is_told_once(exits: Exits) -> None:
 async def test_who_was_told_wakes_the_loop_no_more(exits: Exits) -> None:
     """Its descriptor can still be read; a loop that is told again and again would never rest."""
     ending = Ending()
-    exits.add_reader(ending.descriptor, ending.tell)
+    watch(exits, ending.descriptor, ending.tell)
     ending.come()
     await asyncio.wait_for(ending.told.get(), 20)
     assert select.select([ending.descriptor], [], [], 0)[0]
@@ -74,9 +79,30 @@ async def test_who_was_told_wakes_the_loop_no_more(exits: Exits) -> None:
 async def test_who_has_ended_before_is_told_too(exits: Exits) -> None:
     ending = Ending()
     ending.come()
-    exits.add_reader(ending.descriptor, ending.tell)
+    watch(exits, ending.descriptor, ending.tell)
     assert await asyncio.wait_for(ending.told.get(), 20) == "ended"
     ending.close()
+
+
+async def test_whose_end_is_known_before_its_start_is_told_as_soon_as_somebody_asks() -> None:
+    """It was started in another thread, which has yet to say so."""
+    asked = asyncio.Queue[bool]()
+    early, running = Ending(), Ending()
+    made = Exits(asyncio.get_running_loop(), lambda: asked.put_nowait(made.is_early(early.descriptor)))
+    for ending in (early, running):
+        made.arm(ending.descriptor)
+    early.come()
+    assert await asyncio.wait_for(asked.get(), 20), "whoever hands it over now can see that it is early"
+    made.add_reader(early.descriptor, early.tell)
+    assert early.told.get_nowait() == "ended"
+    assert not made.is_early(early.descriptor), "its number can be used again"
+    made.add_reader(running.descriptor, running.tell)
+    assert running.told.empty()
+    running.come()
+    assert await asyncio.wait_for(running.told.get(), 20) == "ended"
+    made.close()
+    early.close()
+    running.close()
 
 
 async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
@@ -85,8 +111,8 @@ async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
     bad, good = Ending(), Ending()
-    exits.add_reader(bad.descriptor, lambda: 1 / 0)  # type: ignore[arg-type]
-    exits.add_reader(good.descriptor, good.tell)
+    watch(exits, bad.descriptor, lambda: 1 / 0)
+    watch(exits, good.descriptor, good.tell)
     bad.come()
     good.come()
     assert await asyncio.wait_for(good.told.get(), 20) == "ended"
@@ -98,16 +124,16 @@ async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
 
 async def test_who_is_taken_off_is_not_told_and_the_number_can_be_used_again(exits: Exits) -> None:
     first, last = Ending(), Ending()
-    exits.add_reader(first.descriptor, first.tell)
+    watch(exits, first.descriptor, first.tell)
     number = first.descriptor
     exits.remove_reader(number)
     first.come()
-    exits.add_reader(last.descriptor, last.tell)
+    watch(exits, last.descriptor, last.tell)
     last.come()
     assert await asyncio.wait_for(last.told.get(), 20) == "ended"
     assert first.told.empty()
     os.dup2(last.descriptor, number)
-    exits.add_reader(number, first.tell)
+    watch(exits, number, first.tell)
     assert await asyncio.wait_for(first.told.get(), 20) == "ended"
     first.close()
     last.close()

@@ -69,18 +69,20 @@ def supervised(
     *,
     timeout: timedelta = timedelta(0),
     moments: Moments | None = None,
+    among: set[Supervised] | None = None,
 ) -> Supervised:
     """A process whose deadline is now, unless told otherwise."""
     run = Run(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timeout)
     return Supervised(
         leader=leader,
+        started_at=asyncio.get_running_loop().time(),
         ours=pipes.ours,
         run=run,
         rest=hand_over(pipes.ours[0], run.request),
         patience=patience,
         moments=moments or Moments(),
         started_by=StartedBy.SPAWN,
-        on_end=lambda _: None,
+        among=set() if among is None else among,
     )
 
 
@@ -285,3 +287,40 @@ def test_who_came_while_the_timer_ran_gets_a_whole_moment_and_no_more(
     loop.turn_to(14)
     assert passed == ["first", "second"]
     assert loop.timers == [], "nobody waits, and nothing runs"
+
+
+class HasEnded(SlowWord):
+    """A leader that had ended before anybody asked."""
+
+    def watch(self, on_exit: OnExit) -> None:
+        self.status = ExitStatus(exit_code=0)
+        on_exit()
+
+
+async def test_a_process_that_has_ended_before_we_hear_of_it_is_over_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not among those that run, whose ends are waited for, and nothing more comes for it."""
+    pipes, running, moments = open_pipes(), set[Supervised](), Moments()
+    monkeypatch.setattr(moments, "after_one", lambda *_: pytest.fail("it has no moment any more"))
+    os.write(pipes.theirs[1], b"answer")
+    pipes.close_theirs()
+    leader = HasEnded()
+    process = supervised(
+        leader, pipes, Patience(), timeout=timedelta(seconds=9), moments=moments, among=running
+    )
+    assert not running
+    assert leader.reaped
+    ending = await process.wait()
+    assert isinstance(ending, Exited)
+    assert ending.remains.stdout == b"answer"
+
+
+async def test_a_process_is_among_those_that_run_until_it_has_ended() -> None:
+    leader, pipes, running = SlowWord(), open_pipes(), set[Supervised]()
+    process = supervised(leader, pipes, Patience(), timeout=timedelta(seconds=9), among=running)
+    assert running == {process}
+    pipes.close_theirs()
+    leader.tell(ExitStatus(exit_code=0))
+    await process.wait()
+    assert not running

@@ -128,18 +128,17 @@ class WarmRunner:
 
     def _supervise(self, leader: ForkedLeader, run: Run, pipes: PipeEnds) -> Supervised:
         pipes.close_theirs()
-        process = Supervised(
+        return Supervised(
             leader=leader,
+            started_at=asyncio.get_running_loop().time(),
             ours=pipes.ours,
             run=run,
             rest=hand_over(pipes.ours[0], run.request),
             patience=self._patience,
             moments=self._moments,
             started_by=StartedBy.WARM,
-            on_end=self._alive.discard,
+            among=self._alive,
         )
-        self._alive.add(process)
-        return process
 
     def _discard(self, done: asyncio.Future[ForkedLeader], run: Run, pipes: PipeEnds) -> None:
         """The caller was cancelled while the process was made: end it."""
