@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ def locate_config(
         return _file_at(chosen)
     usual = [user_directory(environ), system]
     for directory in usual:
-        if (directory / CONFIG_FILE).is_file():
+        if _kind(directory / CONFIG_FILE) == stat.S_IFREG:
             return (directory / CONFIG_FILE).absolute()
     looked = " or ".join(str(directory) for directory in usual)
     raise ConfigError(
@@ -44,13 +46,40 @@ def _file_at(named: str | Path) -> Path:
     if is_url(str(named)):
         raise ConfigError(f"{named} is a URL, and the configuration has to be a local file")
     path = Path(named).expanduser().absolute()
-    file = path / CONFIG_FILE if path.is_dir() else path
-    if file.is_file():
+    inside = _kind(path) == stat.S_IFDIR
+    file = path / CONFIG_FILE if inside else path
+    if _kind(file) == stat.S_IFREG:
         return file
-    missing = (
-        f"there is no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no configuration at {path}"
-    )
+    missing = f"there is no {CONFIG_FILE} in {path}" if inside else f"there is no configuration at {path}"
     raise ConfigError(missing, hint="write one with `ductile init DIR`")
+
+
+def _kind(path: Path) -> int | None:
+    """What it is, if anything. Where one may not look, pathlib's own questions say no or fail, depending on
+    the version of Python; neither helps who mounted a directory of somebody else.
+    """
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except PermissionError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_whose(path)) from None
+    except (OSError, ValueError):
+        return None
+
+
+def _whose(path: Path) -> str:
+    """Who keeps us out of it: the deepest directory on the way that can be looked at, and its owner."""
+    for place in path.parents:
+        try:
+            owner = place.stat().st_uid
+        except OSError:
+            continue
+        if owner != os.geteuid():
+            return (
+                f"{place} belongs to user {owner}, and this runs as user {os.geteuid()}:"
+                " run it as the owner, or give it the directory with chown -R"
+            )
+        return f"look at the permissions of {place}"
+    return "look at the permissions of every directory on the way"
 
 
 def is_url(text: str) -> bool:

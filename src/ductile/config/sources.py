@@ -136,6 +136,13 @@ class _Loader:
         return None
 
     def _expand(self, path: Path, place: Place) -> list[Path]:
+        try:
+            return self._included(path, place)
+        except PermissionError as error:
+            self._complain(place, f"the included {path} cannot be read: {error.strerror}")
+            return []
+
+    def _included(self, path: Path, place: Place) -> list[Path]:
         if not path.is_dir():
             if not path.exists() and path not in self.overlay:
                 hint = f"create it, or remove the include; it is looked for relative to {place.file}"

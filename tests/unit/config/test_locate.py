@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +15,21 @@ from ductile.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+NOBODY = 65534
+
+
+@contextmanager
+def shut(directory: Path) -> Iterator[None]:
+    """A directory that one may not enter. Root may enter any, so it is somebody else meanwhile."""
+    before = os.geteuid()
+    directory.chmod(0o000)
+    os.seteuid(NOBODY if before == 0 else before)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+        directory.chmod(0o700)
 
 
 def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
@@ -58,3 +76,19 @@ def test_none_at_all_says_where_was_looked_and_what_to_do(tmp_path: Path) -> Non
         locate_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
     assert refused.value.hint is not None
     assert "ductile init" in refused.value.hint
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_place_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path, *, named: bool) -> None:
+    """As in a container that runs as another user than the one whose directory is mounted."""
+    directory = a_config(tmp_path / "home" / ".config" / "ductile").parent
+    owner = os.geteuid()
+    with shut(directory), pytest.raises(ConfigError, match="cannot be read: Permission denied") as refused:
+        locate_config(directory if named else None, {"HOME": str(tmp_path / "home")}, system=tmp_path)
+    others = f"belongs to user {owner}, and this runs as user {NOBODY}"
+    assert (others if owner == 0 else f"the permissions of {directory}") in str(refused.value.hint)
+
+
+def test_a_name_that_no_file_can_have_is_no_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no configuration"):
+        locate_config("nul\0", {}, system=tmp_path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_maps_merge_lists_append_scalars_are_replaced(tmp_path: Path) -> None:
@@ -97,6 +96,20 @@ def test_every_bad_include_is_told_at_once(tmp_path: Path) -> None:
     for problem, words in zip(found, ("does not exist", "variables", "URL", "did not find"), strict=True):
         assert words in problem.message
     assert found[3].file == str(tmp_path / "broken.yaml")
+
+
+def test_an_included_directory_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    config = a_config(tmp_path, "include: [more]")
+    (tmp_path / "more").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    (problem,) = problems_of(config)
+    assert problem.message == f"the included {tmp_path / 'more'} cannot be read: Permission denied"
+    assert (problem.file, problem.line) == (str(config), 1)
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "just text\n"])
