@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,21 +12,16 @@ import pytest
 
 from builders.daemons import Place, a_daemon, a_place, answering
 from builders.plugins import a_manifest, a_plugin
-from builders.terminal import Ran, Terminal
+from builders.terminal import DUCTILE, Ran, Terminal
 
 REQUEST = {"protocol": 2, "job_id": "j", "command": "poll", "config": {}, "state": {}, "context": {}}
 
 
-def works(tool: str) -> bool:
+def works(tool: str, *words: str) -> bool:
     """Whether it is installed, and not only the stand-in of a version manager that has no version."""
     if shutil.which(tool) is None:
         return False
-    return subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
-
-
-def build(directory: Path, tool: str, *words: str) -> None:
-    done = subprocess.run([tool, *words], cwd=directory, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    return subprocess.run([tool, *words], capture_output=True, check=False).returncode == 0
 
 
 def new(tmp_path: Path, language: str) -> Path:
@@ -59,18 +55,35 @@ def test_a_new_node_plugin_keeps_the_protocol(tmp_path: Path) -> None:
     assert_keeps_the_protocol(tmp_path)
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
-def test_a_new_go_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
-    """SPEC 15."""
-    build(new(tmp_path, "go"), "go", "build", "-o", "run", ".")
-    assert_keeps_the_protocol(tmp_path)
+def follow_the_next_steps(tmp_path: Path, name: str, language: str) -> str:
+    """What `plugin new` prints under Next, typed line by line into one shell."""
+    made = Terminal(directory=tmp_path).ductile("plugin", "new", name, "--lang", language)
+    assert made.status == 0, made
+    steps = made.out.partition("Next:")[2]
+    path = f"{DUCTILE.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-e", "-c", steps],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "CARGO_NET_OFFLINE": "true", "GOPROXY": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    return done.stdout
 
 
-@pytest.mark.skipif(not works("cargo"), reason="there is no cargo here that works")
+@pytest.mark.skipif(not works("go", "version"), reason="there is no go here that works")
+@pytest.mark.parametrize("name", ["greet", "internal"])
+def test_a_new_go_plugin_is_built_and_keeps_the_protocol(tmp_path: Path, name: str) -> None:
+    """SPEC 15: without any module, so without a network; also by a name that means something to go."""
+    assert f"ok: {name}, 11 checks passed" in follow_the_next_steps(tmp_path, name, "go")
+
+
+@pytest.mark.skipif(not works("cargo", "--version"), reason="there is no cargo here that works")
 def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
     """SPEC 15: without any crate, so without a network."""
-    build(new(tmp_path, "rust"), "cargo", "build", "--release", "--offline")
-    assert_keeps_the_protocol(tmp_path)
+    assert "ok: greet, 11 checks passed" in follow_the_next_steps(tmp_path, "greet", "rust")
 
 
 @pytest.mark.parametrize(

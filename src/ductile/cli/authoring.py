@@ -108,7 +108,8 @@ def _new_text(made: NewPlugin, screen: Screen) -> str:
     if not made.written:
         return "\n".join([*lines, "", "Nothing was written."])
     quoted = shlex.quote(place)
-    steps = [f"cd {quoted} && {made.build}"] if made.build else []
+    # In brackets, so that the next step begins where this one did.
+    steps = [f"(cd {quoted} && {made.build})"] if made.build else []
     steps.append(f"ductile plugin test {quoted if '/' in place else f'./{quoted}'}")
     return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
 
