@@ -94,7 +94,8 @@ def import_apprise() -> Any:
 
 def deliver(target: Any, text: str, title: str, kind: str) -> bool:
     try:
-        return target.notify(body=text, title=title, notify_type=kind) is True
+        # Apprise 1 answers true or false, apprise 2 with a result that counts as the one or the other.
+        return bool(target.notify(body=text, title=title, notify_type=kind))
     except Exception as error:  # noqa: BLE001 - of a library with a hundred services; its text may hold an address
         sys.stderr.write(f"a service failed with {type(error).__name__}\n")
         return False

@@ -1,8 +1,13 @@
-"""notify, with a stand-in for the package apprise that posts to a real server (SPEC 15)."""
+"""notify, with apprise itself and with a stand-in for it, both of which post to a real server (SPEC 15).
+
+The stand-in answers as apprise 1 did, starts sooner, and can be told to raise.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +18,7 @@ import pytest
 from builders.services import Reply, Service, a_service
 from builders.shipped import Said, ask
 
-#: What of apprise's interface is used, as its documentation has it: add and notify answer true or false.
+#: What of apprise's interface is used: add and notify answer true or false.
 APPRISE = """\
 import json, urllib.request
 
@@ -156,3 +161,42 @@ def test_without_apprise_it_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize("urls", [None, [], [5], {}])
 def test_addresses_that_make_no_sense_are_told(urls: Any) -> None:
     assert ask("notify", "health", config={"secret_urls": urls}).failed_for_good("`secret_urls`")
+
+
+def with_apprise(command: str, *urls: str) -> Said:
+    """With the package itself, which is installed where the tests run: `python3` is that interpreter then."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    config = {"secret_urls": list(urls)}
+    payload = {"message": "hi", "title": "t", "type": "warning"}
+    return ask("notify", command, config=config, payload=payload, environ={"PATH": path})
+
+
+def at(service: Service, path: str) -> str:
+    """An address as apprise writes it: it posts what it is told as JSON."""
+    return service.url.replace("http://", "json://") + path
+
+
+def test_apprise_sends_it_and_is_believed(people: People) -> None:
+    said = with_apprise("handle", at(people.service, "/a"), at(people.service, "/bad"))
+    assert said.answer["result"] == "sent to 1 of 2"
+    assert said.answer["logs"] == [{"level": "error", "message": "secret_urls[1] did not take the message"}]
+    assert said.state == {"sent": ["e1"]}
+    assert [asked.path for asked in people.service.asked] == ["/a", "/bad"]
+    for got in people.got:
+        assert (got["message"], got["title"], got["type"]) == ("hi", "t", "warning")
+
+
+def test_apprise_understands_an_address_without_sending(people: People) -> None:
+    assert with_apprise("health", at(people.service, "/a")).answer["result"] == "healthy, 1 addresses"
+    assert people.got == []
+
+
+def test_what_apprise_could_not_send_is_tried_again_and_tells_no_address(people: People) -> None:
+    refused = with_apprise("handle", at(people.service, "/bad-canary"))
+    unreachable = with_apprise("handle", "json://canary:canary@127.0.0.1:1/canary")
+    odd = with_apprise("handle", "odd://canary")
+    for said in (refused, unreachable):
+        assert said.may_be_tried_again("no address took the message")
+    assert odd.failed_for_good("secret_urls[0]")
+    for said in (refused, unreachable, odd):
+        assert "canary" not in said.stderr + json.dumps(said.answer)
