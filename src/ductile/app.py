@@ -42,8 +42,8 @@ from ductile.store.values.settling import NewInit
 from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.news import News
-from ductile.telemetry.signals import Happening, Signal, Signals, Subscriber
-from ductile.telemetry.systemd import SystemdNotifier
+from ductile.telemetry.signals import Signal, Signals, Subscriber
+from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
 from ductile.webhooks.serving import webhooks_served
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def serve(
     for subscriber in subscribers:
         signals.subscribe(subscriber)
     systemd = SystemdNotifier(environ)
-    signals.subscribe(systemd)
+    signals.subscribe(systemd, SYSTEMD_SIGNALS)
     alive = asyncio.create_task(systemd.keep_alive(), name="watchdog")
     _follow(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
@@ -89,7 +89,8 @@ async def serve(
         load=lambda: open_configuration(named, environ).snapshot,
     )
     engine = Engine(equipment, snapshot)
-    signals.subscribe(_keep_following(log, engine))
+    # As the configuration in force says, not one that was refused.
+    signals.subscribe(lambda _: _follow(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     socket = socket_path(path.parent, environ)
     try:
         await _serve_with(engine, equipment, socket, opened.loaded.path)
@@ -179,16 +180,6 @@ def _reload_in_background(engine: Engine, kept: set[asyncio.Task[object]]) -> Ca
 def _follow(log: LogWriter, snapshot: Snapshot) -> None:
     service = snapshot.service
     log.configure(level=str(service.log_level), text=str(service.log_format) == "text")
-
-
-def _keep_following(log: LogWriter, engine: Engine) -> Subscriber:
-    """Level and format of the log are those of the configuration in force, not of one that was refused."""
-
-    def follow(happening: Happening) -> None:
-        if happening.signal is Signal.CONFIG_LOADED:
-            _follow(log, engine.snapshot())
-
-    return follow
 
 
 @asynccontextmanager

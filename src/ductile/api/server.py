@@ -27,7 +27,7 @@ class ApiServer:
         self._signals = signals
         self._streams = EventStreams(desk.store, LedgerFeed(desk.store, news))
         metrics = Metrics(time.monotonic)
-        signals.subscribe(metrics)
+        metrics.follow(signals)
         application = Application(
             desk,
             Services(streams=self._streams, metrics=metrics),

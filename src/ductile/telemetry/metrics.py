@@ -25,8 +25,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ductile.core.json_values import JsonValue
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Happening, Signal, Signals
 from ductile.value import Value
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -135,6 +134,7 @@ METRICS: Mapping[Name, Described] = {
     Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with a token that nobody knows."),
     Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
 }
+_ACCEPTED = (Name.ACCEPTED,)
 _SPANS = {Signal.JOB_CLAIMED: Name.WAIT, Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
 _COUNTED: Mapping[Signal, tuple[str, ...]] = {
     Signal.JOB_DEDUPLICATED: (Name.DEDUPLICATED,),
@@ -195,17 +195,12 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def __call__(self, happening: Happening) -> None:
-        signal = happening.signal
-        if signal is Signal.API_REQUEST:
-            self._take_request(happening.data)
-        elif signal in _OUTCOMES:
-            self._count(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[signal])
-            self._marks.pop(happening.job_id or "", None)
-        elif signal is Signal.JOB_ACCEPTED or signal in _SPANS:
-            self._take_time(happening)
-        elif signal in _COUNTED:
-            self._count(*_COUNTED[signal])
+    def follow(self, signals: Signals) -> None:
+        signals.subscribe(self._take_request, (Signal.API_REQUEST,))
+        signals.subscribe(self._take_accepted, (Signal.JOB_ACCEPTED,))
+        signals.subscribe(self._take_step, _SPANS)
+        signals.subscribe(self._take_outcome, _OUTCOMES)
+        signals.subscribe(lambda happening: self._count(*_COUNTED[happening.signal]), _COUNTED)
 
     def _count(self, *key: str) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
@@ -216,21 +211,31 @@ class Metrics(Collector):
             timing = self._timings[name, label] = _Timing(METRICS[name].buckets)
         timing.take(seconds)
 
-    def _take_time(self, happening: Happening) -> None:
-        """Each step of a job ends one span and begins the next."""
-        job, signal, now = happening.job_id or "", happening.signal, self._clock()
-        began = self._marks.pop(job, None)
-        if signal is Signal.JOB_ACCEPTED:
-            self._count(Name.ACCEPTED)
-        elif began is not None:
-            self._time(_SPANS[signal], happening.plugin or "", now - began)
-        if signal is not Signal.JOB_EXITED:
-            self._marks[job] = now
-            if len(self._marks) > _FOLLOWED_JOBS:
-                self._marks.popitem(last=False)
+    def _take_accepted(self, happening: Happening) -> None:
+        self._counts[_ACCEPTED] += 1
+        self._mark(happening.job_id or "")
 
-    def _take_request(self, data: Mapping[str, JsonValue]) -> None:
+    def _take_step(self, happening: Happening) -> None:
+        """Each step of a job ends one span and begins the next."""
+        job, signal = happening.job_id or "", happening.signal
+        began = self._marks.pop(job, None)
+        if began is not None:
+            self._time(_SPANS[signal], happening.plugin or "", self._clock() - began)
+        if signal is not Signal.JOB_EXITED:
+            self._mark(job)
+
+    def _take_outcome(self, happening: Happening) -> None:
+        self._count(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal])
+        self._marks.pop(happening.job_id or "", None)
+
+    def _mark(self, job: str) -> None:
+        self._marks[job] = self._clock()
+        if len(self._marks) > _FOLLOWED_JOBS:
+            self._marks.popitem(last=False)
+
+    def _take_request(self, happening: Happening) -> None:
         """What no endpoint answered goes under one name: callers must not be able to make labels."""
+        data = happening.data
         known = data.get("endpoint")
         endpoint, method = (str(known), str(data.get("method"))) if known else ("none", "any")
         self._count(Name.REQUESTS, method, endpoint, str(data.get("status")))

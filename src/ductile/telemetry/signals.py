@@ -5,7 +5,7 @@ Emitting costs a function call for each subscriber; subscribers must not block a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
@@ -157,13 +157,14 @@ Subscriber: TypeAlias = Callable[[Happening], None]
 
 
 class Signals:
-    """Tells subscribers, in the order in which they came."""
+    """Tells subscribers, in the order in which they came, of what they want to hear."""
 
     def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: dict[Signal, tuple[Subscriber, ...]] = dict.fromkeys(Signal, ())
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, only: Iterable[Signal] = Signal) -> None:
+        for signal in only:
+            self._subscribers[signal] += (subscriber,)
 
     def emit(
         self,
@@ -179,5 +180,5 @@ class Signals:
         happening = Happening(
             signal=signal, message=text, plugin=plugin, job_id=job_id, data=data or {}, level=level
         )
-        for subscriber in self._subscribers:
+        for subscriber in self._subscribers[signal]:
             subscriber(happening)

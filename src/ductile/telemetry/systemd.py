@@ -19,6 +19,10 @@ _STATES = {
 }
 
 
+#: What it wants to hear of.
+SYSTEMD_SIGNALS = (Signal.CONFIG_LOADED, Signal.SERVICE_FAILED, Signal.STORE_FAILED, *_STATES)
+
+
 class SystemdNotifier:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ductile.core.json_values import JsonObject
 from ductile.telemetry.metrics import METRICS, Metrics, Name, Reading
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Signal, Signals
 
 
-def happening(signal: Signal, **more: object) -> Happening:
-    return Happening(signal=signal, message="", **more)  # type: ignore[arg-type]  # fields of the test's choice
+def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, Signals]:
+    metrics, signals = Metrics(clock), Signals()
+    metrics.follow(signals)
+    return metrics, signals
 
 
 def test_the_spans_of_a_job() -> None:
     """SPEC 12: wait, spawn and run time, by plugin."""
     now = [0.0]
-    metrics = Metrics(lambda: now[0])
+    metrics, signals = metered(lambda: now[0])
     for at, signal in (
         (0.0, Signal.JOB_ACCEPTED),
         (1.0, Signal.JOB_CLAIMED),
@@ -22,7 +27,7 @@ def test_the_spans_of_a_job() -> None:
         (4.1, Signal.JOB_SUCCEEDED),
     ):
         now[0] = at
-        metrics(happening(signal, plugin=None if signal is Signal.JOB_ACCEPTED else "echo", job_id="1"))
+        signals.emit(signal, plugin=None if signal is Signal.JOB_ACCEPTED else "echo", job_id="1")
     value = metrics.registry.get_sample_value
     assert value(f"{Name.WAIT}_sum", {"plugin": "echo"}) == 1.0
     assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
@@ -33,10 +38,10 @@ def test_the_spans_of_a_job() -> None:
 
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
     """SPEC 12: Prometheus' buckets include their bound and those below; the last one has everything."""
-    metrics = Metrics(lambda: 0.0)
+    metrics, signals = metered()
     for took in (1, 1.1, 9_999_999):
-        data = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
-        metrics(happening(Signal.API_REQUEST, data=data))
+        data: JsonObject = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
+        signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
     counted = [
         value(f"{Name.LATENCY}_bucket", {"endpoint": "/jobs", "le": le})
@@ -48,24 +53,24 @@ def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
 
 def test_what_is_followed_is_bounded() -> None:
     """SPEC 12: jobs that never start cost no memory without end."""
-    metrics = Metrics(lambda: 0.0)
+    metrics, signals = metered()
     for number in range(30_000):
-        metrics(happening(Signal.JOB_ACCEPTED, job_id=str(number)))
+        signals.emit(Signal.JOB_ACCEPTED, job_id=str(number))
     assert len(metrics._marks) == 20_000
 
 
 def test_callers_cannot_make_labels() -> None:
     """SPEC 12: paths that no endpoint has, and methods nobody knows, count under one name."""
-    metrics = Metrics(lambda: 0.0)
+    metrics, signals = metered()
     for number in range(100):
-        data = {
+        data: JsonObject = {
             "method": f"M{number}",
             "path": f"/{number}",
             "endpoint": None,
             "status": 404,
             "duration_ms": 1,
         }
-        metrics(happening(Signal.API_REQUEST, data=data))
+        signals.emit(Signal.API_REQUEST, data=data)
     labels = {"method": "any", "endpoint": "none", "status": "404"}
     assert metrics.registry.get_sample_value(Name.REQUESTS, labels) == 100
 
