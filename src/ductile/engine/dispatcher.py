@@ -4,8 +4,9 @@ It never polls: enqueueing, settling, releasing and reloading wake it. How many 
 store with each claim; what is held here only tells how many workers of this daemon are free.
 
 A job whose result is on its way to the store counts as gone. So the next claim follows that result
-closely enough to share its commit, and the store, which writes claims last, still sees to the caps. In
-the same way, who is about to enqueue wakes it before, and the claim shares the commit with the job.
+closely enough to share its commit, and the store, which writes claims last, still sees to the caps. It
+does not wait for the claim before that: several may be on their way. In the same way, who is about to
+enqueue wakes it before, and the claim shares the commit with the job.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Dispatcher:
         self._held: frozenset[str] = frozenset()
         self._caps_of: tuple[Snapshot, Caps] | None = None
         self._accepting = True
+        #: Claims on their way, and how many workers they are for.
+        self._claims: set[asyncio.Task[None]] = set()
+        self._claimed_for = 0
+        #: Whether there was a reason to look when all free workers were claimed for.
+        self._passed_over = False
 
     @property
     def running(self) -> int:
@@ -93,17 +99,20 @@ class Dispatcher:
             if not self._is_needed():
                 continue
             try:
-                await self._start_all()
+                await self._start_inits()
             except (StoreFullError, StoreBusyError):
-                # Nothing is claimed that could not be written. The queue is on disk and can wait.
-                asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
+                self._look_again_later()
+            else:
+                self._claim_for_free_workers()
+        while self._claims:  # what they bring is on disk soon, and must be run
+            await asyncio.wait(tuple(self._claims))
 
     def _is_needed(self) -> bool:
         offered, self._offered = self._offered, set()
         looks, self._has_to_look = self._has_to_look, False
         return looks or not offered <= self._running
 
-    async def _start_all(self) -> None:
+    async def _start_inits(self) -> None:
         for plugin, job_id in tuple(self._initialising.items()):
             if not self._accepting:
                 return
@@ -112,14 +121,37 @@ class Dispatcher:
             if not claims and job_id not in self._running:
                 # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
                 self._initialising.pop(plugin, None)
-        while self._accepting:
-            free = self._snapshot().max_workers - len(self._running) + len(self._leaving)
-            if free <= 0:
-                return
-            claims = await self._store.claim(owner=self._owner, caps=self._caps(), limit=free, lease=LEASE)
-            self._launch(claims)
-            if len(claims) < free:
-                return  # the rest may not start; whatever changes that wakes us
+
+    def _claim_for_free_workers(self) -> None:
+        """Not for those that an earlier claim, still on its way, may be for."""
+        free = self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
+        if free > 0 and self._accepting:
+            self._claimed_for += free
+            claiming = asyncio.create_task(self._claim(free), name="claim")
+            self._claims.add(claiming)
+            claiming.add_done_callback(self._claims.discard)
+        else:
+            self._passed_over = self._claimed_for > 0
+
+    async def _claim(self, workers: int) -> None:
+        try:
+            claims = await self._store.claim(owner=self._owner, caps=self._caps(), limit=workers, lease=LEASE)
+        except (StoreFullError, StoreBusyError):
+            # Nothing is claimed that could not be written. The queue is on disk and can wait.
+            self._look_again_later()
+            claims = ()
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
+            self._failed(error)
+            claims = ()
+        self._claimed_for -= workers
+        self._launch(claims)
+        if self._passed_over:
+            # Something has come that this claim may not have seen. Whatever else changes wakes us.
+            self._passed_over = False
+            self.wake()
+
+    def _look_again_later(self) -> None:
+        asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
 
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
