@@ -24,7 +24,7 @@ from ductile.runner.judgement import Judgement, judge
 from ductile.runner.port import CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
 from ductile.store.port import Store
 from ductile.store.values.settling import Claim, SettleAnswer
-from ductile.value import Value
+from ductile.value import Value, hides
 
 #: How long a result waits before it is offered again to a store that is full or locked.
 FIRST_PAUSE = timedelta(seconds=1)
@@ -36,6 +36,16 @@ class Surroundings(Value):
 
     environ: Mapping[str, str]
     directory: str
+
+
+@hides("config", "environment")
+class _Lasting(Value):
+    """What is the same for every job of a plugin under one configuration, and dear to work out."""
+
+    config: JsonObject
+    environment: dict[str, str]
+    limits: Limits
+    warm: WarmStart | None
 
 
 class ResultGivenUpError(Exception):
@@ -62,8 +72,8 @@ class Executor:
         self._stop_wanted: set[str] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
-        self._environments_under: Snapshot | None = None
-        self._environments: dict[str, dict[str, str]] = {}
+        self._lasting_under: Snapshot | None = None
+        self._lasting: dict[str, _Lasting] = {}
 
     async def execute(self, claim: Claim, makes_room: Callable[[], None] = lambda: None) -> None:
         """Run a claimed job and settle it. The configuration of this instant holds to its end.
@@ -121,22 +131,19 @@ class Executor:
         if job.command not in plugin.installed.manifest.commands:
             return _unavailable(f"{job.plugin} has no command {job.command}")
         timeout = claim.timeout or plugin.timeout_for(job.command)
+        lasting = self._lasting_of(plugin, snapshot)
         return Run(
             entrypoint=str(plugin.installed.entrypoint),
-            request=encode_request(self._request(claim, plugin, timeout)),
-            environment=self._environment(job, plugin, snapshot),
+            request=encode_request(self._request(claim, lasting.config, timeout)),
+            # The job's come last: a plugin's configuration must not replace what recovery finds processes by.
+            environment=lasting.environment | self._describe(job),
             directory=self._surroundings.directory,
             timeout=timeout,
-            limits=Limits(
-                memory=plugin.limits.memory,
-                cpu_seconds=plugin.limits.cpu_seconds,
-                open_files=plugin.limits.open_files,
-                processes=plugin.limits.processes,
-            ),
-            warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
+            limits=lasting.limits,
+            warm=lasting.warm,
         )
 
-    def _request(self, claim: Claim, plugin: PluginInstance, timeout: timedelta) -> PluginRequest:
+    def _request(self, claim: Claim, config: JsonObject, timeout: timedelta) -> PluginRequest:
         job, payload = claim.job, claim.job.payload
         if payload is None and claim.event is not None:
             payload = claim.event.payload
@@ -144,7 +151,7 @@ class Executor:
             job_id=job.id,
             command=job.command,
             instance=job.plugin,
-            config=plugin.config.reveal(),
+            config=config,
             state=claim.state,
             context=_context(claim),
             deadline_at=self._clock.now() + timeout,
@@ -178,8 +185,8 @@ class Executor:
             headers=headers,
         )
 
-    def _environment(self, job: Job, plugin: PluginInstance, snapshot: Snapshot) -> dict[str, str]:
-        described = describe_job(
+    def _describe(self, job: Job) -> dict[str, str]:
+        return describe_job(
             store_id=self._store.store_id,
             job_id=job.id,
             plugin=job.plugin,
@@ -187,20 +194,27 @@ class Executor:
             attempt=job.attempt,
             trace_id=job.trace_id,
         )
-        # The job's come last: a plugin's configuration must not replace what recovery finds processes by.
-        return self._lasting_environment(plugin, snapshot) | described
 
-    def _lasting_environment(self, plugin: PluginInstance, snapshot: Snapshot) -> dict[str, str]:
-        """What is the same for every job of a plugin under one configuration, and dear to work out."""
-        if self._environments_under is not snapshot:
-            self._environments_under, self._environments = snapshot, {}
-        known = self._environments.get(plugin.name)
+    def _lasting_of(self, plugin: PluginInstance, snapshot: Snapshot) -> _Lasting:
+        if self._lasting_under is not snapshot:
+            self._lasting_under, self._lasting = snapshot, {}
+        known = self._lasting.get(plugin.name)
         if known is None:
-            known = self._environments[plugin.name] = plugin_environment(
-                self._surroundings.environ,
-                passthrough=snapshot.service.plugin_env_passthrough,
-                own=plugin.env.reveal(),
-                job={},
+            known = self._lasting[plugin.name] = _Lasting(
+                config=plugin.config.reveal(),
+                environment=plugin_environment(
+                    self._surroundings.environ,
+                    passthrough=snapshot.service.plugin_env_passthrough,
+                    own=plugin.env.reveal(),
+                    job={},
+                ),
+                limits=Limits(
+                    memory=plugin.limits.memory,
+                    cpu_seconds=plugin.limits.cpu_seconds,
+                    open_files=plugin.limits.open_files,
+                    processes=plugin.limits.processes,
+                ),
+                warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
             )
         return known
 
