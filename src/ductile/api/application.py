@@ -185,7 +185,7 @@ class Application:
             "path": path,
             "endpoint": None if endpoint is None else endpoint.path,
             "status": exchange.status,
-            "duration_ms": round(seconds * 1000, 3),
+            "duration_ms": int(seconds * 1_000_000) / 1000,  # `round` takes ten times as long
             "token": exchange.token,
             "peer": exchange.peer,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from random import Random
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ class Session(Protocol):
         """The next number of a table whose rows are all numbered so; `highest` tells the highest so far."""
         ...
 
-    def append(self, query: str, /, **values: Cell) -> None:
+    def append(self, query: str, values: Mapping[str, Cell], /) -> None:
         """Insert one row, some time before anything looks at its table or the transaction is committed."""
         ...
 

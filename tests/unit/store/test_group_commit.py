@@ -64,7 +64,8 @@ def append_to_ledger(session: SqliteSession) -> int:
     """A row that waits in memory until somebody looks at its table."""
     seq = session.number("highest_in_ledger")
     session.append(
-        "insert_ledger", seq=seq, at=session.stamp, kind="engine", job_id=None, run_id=None, data="{}"
+        "insert_ledger",
+        {"seq": seq, "at": session.stamp, "kind": "engine", "job_id": None, "run_id": None, "data": "{}"},
     )
     return seq
 

@@ -98,7 +98,7 @@ class SqliteSession:
         self._numbers[highest] = known + 1
         return known + 1
 
-    def append(self, query: str, /, **values: Cell) -> None:
+    def append(self, query: str, values: Mapping[str, Cell], /) -> None:
         rows = self._rows.get(query)
         if rows is None:
             rows = self._rows[query] = Rows(self._queries[query].text)

@@ -32,7 +32,7 @@ def write_end(session: Session, job: Job, settlement: Settlement) -> bool | None
     if settlement.log is not None:
         became = (settlement.status, settlement.reason)
         values = _log_row(session, job, settlement.log, became=became, artifacts=settlement.artifacts)
-        session.append("insert_log", **values)
+        session.append("insert_log", values)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None and job.callback is not None:

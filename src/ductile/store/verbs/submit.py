@@ -115,7 +115,7 @@ def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     }
     if origin is not None:
         return session.insert("insert_job", **row)
-    session.append("insert_job", **row)
+    session.append("insert_job", row)
     return seq
 
 

@@ -41,22 +41,26 @@ def write_transition(
     seq = next_in_ledger(session) if seq is None else seq
     session.append(
         "insert_ledger",
-        seq=seq,
-        at=session.stamp,
-        kind=LedgerKind.JOB_TRANSITION,
-        job_id=job.id,
-        run_id=job.run_id,
-        data=_told(job.plugin, job.command, transition, execution),
+        {
+            "seq": seq,
+            "at": session.stamp,
+            "kind": LedgerKind.JOB_TRANSITION,
+            "job_id": job.id,
+            "run_id": job.run_id,
+            "data": _told(job.plugin, job.command, transition, execution),
+        },
     )
     session.append(
         "insert_transition",
-        job_id=job.id,
-        seq=seq,
-        execution=execution,
-        from_status=transition.from_status,
-        to_status=transition.to_status,
-        reason=transition.reason,
-        at=session.stamp,
+        {
+            "job_id": job.id,
+            "seq": seq,
+            "execution": execution,
+            "from_status": transition.from_status,
+            "to_status": transition.to_status,
+            "reason": transition.reason,
+            "at": session.stamp,
+        },
     )
 
 
@@ -79,12 +83,14 @@ def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
     for entry in entries:
         session.append(
             "insert_ledger",
-            seq=next_in_ledger(session),
-            at=session.stamp,
-            kind=entry.kind,
-            job_id=entry.job_id,
-            run_id=entry.run_id,
-            data=to_json(entry.data),
+            {
+                "seq": next_in_ledger(session),
+                "at": session.stamp,
+                "kind": entry.kind,
+                "job_id": entry.job_id,
+                "run_id": entry.run_id,
+                "data": to_json(entry.data),
+            },
         )
 
 
