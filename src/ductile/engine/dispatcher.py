@@ -100,10 +100,9 @@ class Dispatcher:
                 continue
             try:
                 await self._start_inits()
+                self._claim_for_free_workers()
             except (StoreFullError, StoreBusyError):
                 self._look_again_later()
-            else:
-                self._claim_for_free_workers()
         while self._claims:  # what they bring is on disk soon, and must be run
             await asyncio.wait(tuple(self._claims))
 
@@ -125,17 +124,19 @@ class Dispatcher:
     def _claim_for_free_workers(self) -> None:
         """Not for those that an earlier claim, still on its way, may be for."""
         free = self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
-        if free > 0 and self._accepting:
-            self._claimed_for += free
-            claiming = asyncio.create_task(self._claim(free), name="claim")
-            self._claims.add(claiming)
-            claiming.add_done_callback(self._claims.discard)
-        else:
+        if free <= 0 or not self._accepting:
             self._passed_over = self._claimed_for > 0
+            return
+        # Asked for here and not in the task, which would be a turn later: too late for the same commit.
+        asked = self._store.claim(owner=self._owner, caps=self._caps(), limit=free, lease=LEASE)
+        self._claimed_for += free
+        following = asyncio.create_task(self._follow(asked, free), name="claim")
+        self._claims.add(following)
+        following.add_done_callback(self._claims.discard)
 
-    async def _claim(self, workers: int) -> None:
+    async def _follow(self, asked: Awaitable[tuple[Claim, ...]], workers: int) -> None:
         try:
-            claims = await self._store.claim(owner=self._owner, caps=self._caps(), limit=workers, lease=LEASE)
+            claims = await asked
         except (StoreFullError, StoreBusyError):
             # Nothing is claimed that could not be written. The queue is on disk and can wait.
             self._look_again_later()

@@ -85,8 +85,11 @@ class Store(Protocol):
         """
         ...
 
-    async def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
-        """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice (SPEC 4.4)."""
+    def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> Awaitable[tuple[Claim, ...]]:
+        """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice (SPEC 4.4).
+
+        It is asked for by the call, and not only when somebody waits for the answer.
+        """
         ...
 
     async def claim_these(self, job_ids: Sequence[str], *, owner: str, lease: timedelta) -> tuple[Claim, ...]:

@@ -34,7 +34,7 @@ from ductile.core.retry import RetryPolicy
 from ductile.core.rules import PluginRules, Rules
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter
-from ductile.store.values.settling import CancelAnswer, RetryAnswer, Settled, Unsettled
+from ductile.store.values.settling import CancelAnswer, Claim, RetryAnswer, Settled, Unsettled
 from ductile.store.values.submitting import Accepted, Deduplicated
 
 WAIT = timedelta(seconds=20)
@@ -226,7 +226,11 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, limit: int, workers: int, cap: int) -> None:
         caps = Caps(workers=workers, plugins={"a": cap})
         expected = self.model.eligible(caps, limit)
-        claims = self.run(self.store.claim(owner="me", caps=caps, limit=limit, lease=LEASE))
+
+        async def take() -> tuple[Claim, ...]:
+            return await self.store.claim(owner="me", caps=caps, limit=limit, lease=LEASE)
+
+        claims = self.run(take())
         assert [claim.job.id for claim in claims] == [job.id for job in expected]
         for job, claim in zip(expected, claims, strict=True):
             self.model.start(job)

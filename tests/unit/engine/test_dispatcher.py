@@ -207,3 +207,32 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(tm
     assert started.started_at == ended.completed_at
     assert pool.most == 1
     await store.close()
+
+
+async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_is_woken(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that came a turn later would have to wait for a commit of its own."""
+    pool = Pool(store, replace(a_snapshot(tmp_path), max_workers=1))
+    first, second = a_new_job(), a_new_job()
+    await store.enqueue(Submission(jobs=(first, second)))
+    service = asyncio.create_task(pool.dispatcher.run())
+    pool.dispatcher.wake()
+    await pool.until(lambda: pool.running == {first.id})
+    writer = store._writer
+    while not writer._idle:  # noqa: ASYNC110 - its thread becomes so by itself, and tells nobody
+        await asyncio.sleep(0)
+    found: list[list[Lane]] = []
+    wake = writer._end_idleness
+
+    def look() -> None:
+        found.append([lane for lane in Lane if writer._lanes[lane]])
+        wake()
+
+    monkeypatch.setattr(writer, "_end_idleness", look)
+    pool.gate.set()
+    await pool.until(lambda: second.id in pool.order and not pool.running)
+    assert found[0] == [Lane.SETTLE, Lane.CLAIM]
+    pool.dispatcher.stop()
+    await service
+    await store.close()

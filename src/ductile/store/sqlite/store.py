@@ -110,8 +110,8 @@ class SqliteStore:
     ) -> Awaitable[tuple[Enqueued, ...]]:
         return self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission), told=told)
 
-    async def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
-        return await self._write(
+    def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> Awaitable[tuple[Claim, ...]]:
+        return self._write(
             Lane.CLAIM,
             lambda session: claim.claim(session, owner=owner, caps=caps, limit=limit, lease=lease),
         )
