@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from builders.configs import a_config, loaded
@@ -26,77 +26,107 @@ WORKERS = 3
 TURNS = 8
 
 
-class Order:
-    """A claim: asked for, then made, then told of. What comes in between, it has not seen."""
+class Unit:
+    """Something that was asked of the store: asked for, then done, then told of."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken: tuple[Claim, ...] | None = None
-        self.told: asyncio.Future[tuple[Claim, ...]] = asyncio.get_running_loop().create_future()
+    def __init__(self, do: Callable[[], object], told: Callable[[], None] = lambda: None) -> None:
+        self.do = do
+        self.told = told
+        self.answer: object = None
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class World:
-    """A store whose claims the test makes and tells of, and jobs that it lets end."""
+    """A store that works in batches, when the test says so; and jobs that it lets end.
+
+    As the real one it tells of a whole batch at once, and does claims last.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.queue: deque[str] = deque()
-        self.orders: list[Order] = []
+        self.ends: deque[Unit] = deque()
+        self.starts: deque[Unit] = deque()
+        self.claims: deque[Unit] = deque()
+        self.done: deque[list[Unit]] = deque()
         self.running: dict[str, asyncio.Event] = {}
+        self.children = 0
         self.started: list[str] = []
-        self.submitted = 0
+        self.made = 0
         self.most = 0
         self.failures: list[BaseException] = []
         self.dispatcher = Dispatcher(
             cast("Store", self), self._execute, lambda: snapshot, owner="test", failed=self.failures.append
         )
 
-    async def claim(self, *, limit: int, **_others: Any) -> tuple[Claim, ...]:
-        order = Order(limit)
-        self.orders.append(order)
-        return await order.told
+    def claim(self, *, limit: int, **_others: Any) -> asyncio.Future[tuple[Claim, ...]]:
+        unit = Unit(lambda: self._take(limit))
+        self.claims.append(unit)
+        return unit.future
 
-    async def _execute(self, claim: Claim, makes_room: Callable[[], None]) -> None:
+    def _take(self, limit: int) -> tuple[Claim, ...]:
+        taken = [self.queue.popleft() for _ in range(min(limit, len(self.queue)))]
+        return tuple(Claim(job=a_job(id=job_id), event=None, state={}, baggage={}) for job_id in taken)
+
+    async def _execute(self, claim: Claim, _under: Snapshot, makes_room: Callable[[], None]) -> None:
         job_id = claim.job.id
         self.started.append(job_id)
         self.running[job_id] = asyncio.Event()
         self.most = max(self.most, len(self.running))
         await self.running[job_id].wait()
-        del self.running[job_id]
+        children = self.children
         makes_room()
+        end = Unit(lambda: self._end(job_id, children))
+        self.ends.append(end)
+        await end.future
 
-    def submit(self) -> None:
-        job_id = str(self.submitted)
-        self.submitted += 1
-        self.queue.append(job_id)
-        self.dispatcher.offer([Accepted(job_id=job_id, seq=self.submitted, ready=True)])
+    def _end(self, job_id: str, children: int) -> None:
+        """Of its children nobody is told: whoever looks finds them."""
+        del self.running[job_id]
+        for _ in range(children):
+            self.queue.append(self._make())
 
-    def make(self, number: int) -> None:
-        unmade = [order for order in self.orders if order.taken is None]
-        if unmade:
-            order = unmade[number % len(unmade)]
-            count = min(order.limit, len(self.queue))
-            order.taken = tuple(
-                Claim(job=a_job(id=self.queue.popleft()), event=None, state={}, baggage={})
-                for _ in range(count)
-            )
+    def _make(self) -> str:
+        self.made += 1
+        return str(self.made)
 
-    def tell(self, number: int) -> None:
-        made = [order for order in self.orders if order.taken is not None]
-        if made:
-            order = made[number % len(made)]
-            self.orders.remove(order)
-            assert order.taken is not None
-            order.told.set_result(order.taken)
+    def submit(self, _number: int) -> None:
+        job_id = self._make()
+        answer = Accepted(job_id=job_id, seq=self.made, ready=True)
+        self.dispatcher.wake()
+        self.starts.append(
+            Unit(lambda: self.queue.append(job_id), told=lambda: self.dispatcher.offer([answer]))
+        )
 
-    def finish(self, number: int) -> None:
-        if self.running:
-            list(self.running.values())[number % len(self.running)].set()
+    def wake(self, _number: int) -> None:
+        """For no reason."""
+        self.dispatcher.wake()
+
+    def work(self, _number: int = 0) -> None:
+        batch = [*self.ends, *self.starts, *self.claims]
+        for waiting in (self.ends, self.starts, self.claims):
+            waiting.clear()
+        for unit in batch:
+            unit.answer = unit.do()
+        if batch:
+            self.done.append(batch)
+
+    def tell(self, _number: int = 0) -> None:
+        for unit in self.done.popleft() if self.done else ():
+            unit.told()
+            unit.future.set_result(unit.answer)
+
+    def finish(self, number: int, children: int | None = None) -> None:
+        going = [event for event in self.running.values() if not event.is_set()]
+        if going:
+            self.children = number % 4 if children is None else children
+            going[number % len(going)].set()
 
     async def settle_down(self) -> None:
-        """Make and tell whatever was asked for, until nothing more is."""
-        while self.orders:
-            self.make(0)
-            self.tell(0)
+        """Do and tell whatever was asked for, until nothing more is."""
+        await turns()
+        while self.ends or self.starts or self.claims or self.done:
+            self.work()
+            self.tell()
             await turns()
 
 
@@ -106,7 +136,11 @@ async def turns() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["submit", "make", "tell", "finish"]), st.integers(0, 5)), max_size=40
+    st.tuples(
+        st.sampled_from(["submit", "wake", "work", "tell", "finish", "turn", "turns", "turns"]),
+        st.integers(0, 11),
+    ),
+    max_size=60,
 )
 
 
@@ -117,28 +151,37 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return compile_snapshot(loaded(config), Discovery(installed={}, refused={}, warnings=()))
 
 
+#: A claim sees nothing; then a job ends that frees one worker and leaves two children.
+TWO_CHILDREN = [
+    *("submit", "turns", "work", "tell", "turns"),
+    *("wake", "turns", "work"),
+    *("finish", "turns", "tell", "turns", "work", "tell"),
+]
+
+
+@settings(max_examples=1500)
+@example(steps=[(step, 2) for step in TWO_CHILDREN])
 @given(steps=STEPS)
 def test_no_job_is_left_behind(snapshot: Snapshot, steps: list[tuple[str, int]]) -> None:
     async def run() -> None:
         world = World(snapshot)
         service = asyncio.create_task(world.dispatcher.run())
         for step, number in steps:
-            if step == "submit":
-                world.submit()
+            if step == "turn":  # otherwise they happen in the same
+                await asyncio.sleep(0)
+            elif step == "turns":
+                await turns()
             else:
                 getattr(world, step)(number)
-            await turns()
         await world.settle_down()
         while world.running or world.queue:
             assert not world.queue or len(world.running) == WORKERS, "somebody waits, and somebody is free"
-            world.finish(0)
-            await turns()
+            world.finish(0, children=0)
             await world.settle_down()
-        assert sorted(world.started, key=int) == [str(number) for number in range(world.submitted)]
+        assert sorted(world.started, key=int) == [str(number + 1) for number in range(world.made)]
         assert world.most <= WORKERS
         assert not world.failures
         world.dispatcher.stop()
-        await turns()
         await world.settle_down()
         await service
 

@@ -24,9 +24,15 @@ def locate_config(
     if chosen:
         return _file_at(chosen)
     usual = [user_directory(environ), system]
+    closed: ConfigError | None = None
     for directory in usual:
-        if _kind(directory / CONFIG_FILE) == stat.S_IFREG:
-            return (directory / CONFIG_FILE).absolute()
+        try:
+            if _kind(directory / CONFIG_FILE) == stat.S_IFREG:
+                return (directory / CONFIG_FILE).absolute()
+        except ConfigError as error:
+            closed = closed or error  # the next place may do
+    if closed is not None:
+        raise closed
     looked = " or ".join(str(directory) for directory in usual)
     raise ConfigError(
         f"there is no {CONFIG_FILE} in {looked}",

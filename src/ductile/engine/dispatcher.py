@@ -36,7 +36,7 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        execute: Callable[[Claim, Callable[[], None]], Awaitable[None]],
+        execute: Callable[[Claim, Snapshot, Callable[[], None]], Awaitable[None]],
         snapshot: Callable[[], Snapshot],
         *,
         owner: str,
@@ -49,7 +49,7 @@ class Dispatcher:
         self._owner = owner
         self._failed = failed
         self._woken = asyncio.Event()
-        #: Jobs that were put on the queue; unless they are claimed already, they are a reason to look.
+        #: Jobs that were put on the queue; unless they run already, they are a reason to look.
         self._offered: set[str] = set()
         self._has_to_look = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,8 +62,7 @@ class Dispatcher:
         #: Claims on their way, and how many workers they are for.
         self._claims: set[asyncio.Task[None]] = set()
         self._claimed_for = 0
-        #: Whether there was a reason to look when all free workers were claimed for.
-        self._passed_over = False
+        self._pause: asyncio.TimerHandle | None = None
 
     @property
     def running(self) -> int:
@@ -96,7 +95,7 @@ class Dispatcher:
         while self._accepting:
             await self._woken.wait()
             self._woken.clear()
-            if not self._is_needed():
+            if not self._has_reason_to_look():
                 continue
             try:
                 await self._start_inits()
@@ -106,10 +105,9 @@ class Dispatcher:
         while self._claims:  # what they bring is on disk soon, and must be run
             await asyncio.wait(tuple(self._claims))
 
-    def _is_needed(self) -> bool:
-        offered, self._offered = self._offered, set()
-        looks, self._has_to_look = self._has_to_look, False
-        return looks or not offered <= self._running
+    def _has_reason_to_look(self) -> bool:
+        self._offered -= self._running
+        return self._has_to_look or bool(self._offered)
 
     async def _start_inits(self) -> None:
         for plugin, job_id in tuple(self._initialising.items()):
@@ -124,8 +122,10 @@ class Dispatcher:
     def _claim_for_free_workers(self) -> None:
         """Not for those that an earlier claim, still on its way, may be for."""
         free = self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
+        if free <= 0 and self._claimed_for:
+            return  # the reason to look stays until it is known what those have brought
+        self._has_to_look, self._offered = False, set()
         if free <= 0 or not self._accepting:
-            self._passed_over = self._claimed_for > 0
             return
         # Asked for here and not in the task, which would be a turn later: too late for the same commit.
         asked = self._store.claim(owner=self._owner, caps=self._caps(), limit=free, lease=LEASE)
@@ -146,13 +146,17 @@ class Dispatcher:
             claims = ()
         self._claimed_for -= workers
         self._launch(claims)
-        if self._passed_over:
-            # Something has come that this claim may not have seen. Whatever else changes wakes us.
-            self._passed_over = False
-            self.wake()
+        # As many as were asked for: there may be more, of which nobody tells, such as the children of a job.
+        self._has_to_look = self._has_to_look or len(claims) == workers
+        self._woken.set()  # and what has come meanwhile, this claim may not have seen
 
     def _look_again_later(self) -> None:
-        asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self.wake)
+        if self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(PAUSE.total_seconds(), self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self.wake()
 
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
@@ -164,15 +168,17 @@ class Dispatcher:
         return replace(caps, plugins={**caps.plugins, **waiting}) if waiting else caps
 
     def _launch(self, claims: tuple[Claim, ...]) -> None:
+        # Of this turn: the same commit may have brought a new one, for whose inits these have not waited.
+        snapshot = self._snapshot()
         for claim in claims:
             self._running.add(claim.job.id)
-            task = asyncio.create_task(self._work(claim), name=f"job {claim.job.id}")
+            task = asyncio.create_task(self._work(claim, snapshot), name=f"job {claim.job.id}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, claim: Claim) -> None:
+    async def _work(self, claim: Claim, snapshot: Snapshot) -> None:
         try:
-            await self._execute(claim, partial(self._make_room, claim.job.id))
+            await self._execute(claim, snapshot, partial(self._make_room, claim.job.id))
         except ResultGivenUpError:
             pass  # it stays running in the store, and the next start finds it so
         except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell

@@ -75,12 +75,17 @@ class Executor:
         self._lasting_under: Snapshot | None = None
         self._lasting: dict[str, _Lasting] = {}
 
-    async def execute(self, claim: Claim, makes_room: Callable[[], None] = lambda: None) -> None:
-        """Run a claimed job and settle it. The configuration of this instant holds to its end.
+    async def execute(
+        self,
+        claim: Claim,
+        under: Snapshot | None = None,
+        makes_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run a claimed job and settle it, to its end under one configuration: this, or the one in force.
 
         `makes_room` is called whenever its result is about to be handed to the store.
         """
-        snapshot = self._snapshot()
+        snapshot = under or self._snapshot()
         self._report.claimed(claim.job)
         try:
             prepared = self._prepare(claim, snapshot)
@@ -231,7 +236,7 @@ class Executor:
         try:
             await self._tell_working(claim)
             if self._is_unwanted(job):  # it became so while the process was being started
-                process.stop()
+                process.stop(at_once=self._give_up.is_set())
             return judge(await process.wait())
         finally:
             self._processes.pop(job.id, None)

@@ -28,7 +28,7 @@ class Helpers:
         self.under_way = 0
         self._idle = asyncio.Event()
         self._results: deque[Callable[[], None]] = deque()
-        self._looks = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def do(
         self,
@@ -60,21 +60,23 @@ class Helpers:
             self._results.popleft()()
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._looks:
-            self._looks = True
-            loop.call_later(_UNTOLD, self._look, loop)
+        if self._timer is None:
+            self._timer = loop.call_later(_UNTOLD, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._looks = False
-        self.collect()
+        self._timer = None
         if self.under_way:
             self._look_later(loop)
+        self.collect()
 
     async def close(self) -> None:
         """Wait for what is under way, then let the threads end."""
         while self.under_way:
             self._idle.clear()
             await self._idle.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for _ in self._threads:
             self._work.put(None)
         self._threads = []  # whoever comes all the same gets new ones
@@ -113,12 +115,14 @@ class Helpers:
         loop.call_soon_threadsafe(self.collect)
 
     def _done(self, made: asyncio.Future[Made], result: Made, abandoned: Callable[[Made], None]) -> None:
-        if made.cancelled():
-            abandoned(result)
-        else:
-            made.set_result(result)
-        # Last: whoever waits for the end of all is not to be faster than who was waiting for this one.
-        self._ended()
+        try:
+            if made.cancelled():
+                abandoned(result)
+            else:
+                made.set_result(result)
+        finally:
+            # Last: whoever waits for the end of all is not to be faster than who was waiting for this one.
+            self._ended()
 
     def _failed(self, made: asyncio.Future[Made], error: Exception) -> None:
         if not made.cancelled():

@@ -148,7 +148,7 @@ def lead(pid: int, loop: asyncio.AbstractEventLoop, exits: Exits | None = None) 
         return PidfdLeader(pid, pidfd, loop)
     try:
         exits.arm(pidfd)
-    except OSError:
+    except (OSError, ValueError):
         os.close(pidfd)
         raise
     return PidfdLeader(pid, pidfd, exits)

@@ -96,6 +96,7 @@ class SpawnRunner:
             for process in tuple(self._alive):
                 process.stop(at_once=True)
             await next(iter(self._alive)).wait()
+            await self._helpers.close()  # somebody may have come meanwhile
         if self._exits is not None:
             self._exits.close()
             self._exits = None  # whoever comes all the same gets a new one

@@ -146,8 +146,8 @@ class Supervised:
     def _goes_on(self) -> None:
         if self._exited or self._timer is not None:
             return  # it has ended, or is being ended
-        self._watch_pipes()
         self._wait_for(self._time_left(), self._deadline)
+        self._watch_pipes()
 
     def _time_left(self) -> float:
         return max(0.0, self._started_at + self._timeout.total_seconds() - self._loop.time())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config
+from ductile.config import locate
 from ductile.config.locate import locate_config
 from ductile.errors import ConfigError
 
@@ -52,6 +53,24 @@ def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
     assert locate_config(None, environ, system=system.parent) == home
     home.unlink()
     assert locate_config(None, environ, system=system.parent) == system
+
+
+def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may not look into homes, and need not. If there is no other place, that is what is wrong."""
+    home, system = tmp_path / "home", a_config(tmp_path / "system")
+    kind = locate._kind
+
+    def closed(path: Path) -> int | None:
+        if home in path.parents:
+            raise ConfigError(f"{path} cannot be read: Permission denied")
+        return kind(path)
+
+    monkeypatch.setattr(locate, "_kind", closed)
+    assert locate_config(None, {"HOME": str(home)}, system=system.parent) == system
+    with pytest.raises(ConfigError, match="Permission denied"):
+        locate_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")
 
 
 def test_a_named_place_is_not_passed_over(tmp_path: Path) -> None:

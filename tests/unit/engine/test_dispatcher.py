@@ -19,7 +19,7 @@ from ductile.config.installed import Discovery
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs import JobStatus
 from ductile.core.rules import Rules
-from ductile.engine.dispatcher import Dispatcher
+from ductile.engine.dispatcher import LEASE, Dispatcher
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.settling import Claim
@@ -35,6 +35,7 @@ class Pool:
         self.running: set[str] = set()
         self.most = 0
         self.order: list[str] = []
+        self.under: list[Snapshot] = []
         self.gate = asyncio.Event()
         self.failures: list[BaseException] = []
         self.changed = asyncio.Event()
@@ -42,7 +43,8 @@ class Pool:
             store, self._execute, lambda: snapshot, owner="test", failed=self._failed
         )
 
-    async def _execute(self, claim: Claim, makes_room: Callable[[], None]) -> None:
+    async def _execute(self, claim: Claim, under: Snapshot, makes_room: Callable[[], None]) -> None:
+        self.under.append(under)
         self.running.add(claim.job.id)
         self.most = max(self.most, len(self.running))
         self.order.append(claim.job.id)
@@ -165,7 +167,7 @@ async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tm
     """Nobody waits for the task of a job, so a failure in it must not be silent."""
     pool = Pool(store, a_snapshot(tmp_path))
 
-    async def fails(_claim: Claim, _makes_room: Callable[[], None]) -> None:
+    async def fails(_claim: Claim, _under: Snapshot, _makes_room: Callable[[], None]) -> None:
         raise RuntimeError("a defect")
 
     pool.dispatcher._execute = fails
@@ -235,4 +237,23 @@ async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_i
     assert found[0] == [Lane.SETTLE, Lane.CLAIM]
     pool.dispatcher.stop()
     await service
+    await store.close()
+
+
+async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """SPEC 3.5: under the next one it would have had to wait for an init."""
+    first, second = a_snapshot(tmp_path), replace(a_snapshot(tmp_path), max_workers=2)
+    pool = Pool(store, first)
+    in_force = [first]
+    pool.dispatcher._snapshot = lambda: in_force[0]
+    await store.enqueue(Submission(jobs=(a_new_job(),)))
+    claims = await store.claim(owner="me", caps=pool.dispatcher._caps(), limit=1, lease=LEASE)
+    pool.dispatcher._launch(claims)
+    in_force[0] = second  # in the same turn: told of by the same commit
+    await pool.until(lambda: bool(pool.under))
+    assert pool.under[0] is first
+    pool.gate.set()
+    await pool.dispatcher.drain(None)
     await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -55,17 +56,23 @@ async def test_what_somebody_else_tells_of_is_had_when_it_is_collected(
 ) -> None:
     """The loop is not woken for it: that is what it is for."""
     monkeypatch.setattr(helpers_module, "_UNTOLD", 10_000)
-    helpers, can_be_had = Helpers(1, "test"), threading.Event()
+    helpers, second_can_be_had = Helpers(1, "test"), threading.Event()
 
-    def is_told(_made: str) -> bool:
-        can_be_had.set()
+    def is_told(made: str) -> bool:
+        if made == "second":
+            second_can_be_had.set()
         return True
 
-    waiting = asyncio.create_task(helpers.do(lambda: "made", abandoned=lambda _: None, is_told=is_told))
-    await asyncio.to_thread(can_be_had.wait, 20)
-    # Work that is told of comes after it, by the same thread; that alone wakes the loop.
-    assert await helpers.do(lambda: "loud", abandoned=lambda _: None) == "loud"
-    assert await waiting == "made"
+    waiting = [
+        asyncio.create_task(helpers.do(partial(str, made), abandoned=lambda _: None, is_told=is_told))
+        for made in ("first", "second")
+    ]
+    await asyncio.to_thread(second_can_be_had.wait, 20)
+    for _ in range(5):  # the one thread is done with the first: had it told, it would have come by now
+        await asyncio.sleep(0)
+    assert not waiting[0].done()
+    helpers.collect()
+    assert await asyncio.gather(*waiting) == ["first", "second"]
     await helpers.close()
 
 
@@ -84,3 +91,30 @@ async def test_a_fault_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             helpers.do(lambda: 1 / 0, abandoned=lambda _: None, is_told=lambda _: True), 20
         )
     await helpers.close()
+
+
+async def test_one_that_cannot_be_abandoned_keeps_nobody_from_closing() -> None:
+    helpers = Helpers(1, "test")
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
+    waiting = asyncio.create_task(helpers.do(lambda: 0, abandoned=lambda made: 1 // made))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait_for(helpers.close(), 20)
+    assert [type(each) for each in complaints] == [ZeroDivisionError]
+
+
+def test_it_can_be_used_again_on_another_loop() -> None:
+    """What was to look for results on the first one is gone with it."""
+    helpers = Helpers(1, "test")
+
+    async def once(*, is_told: bool) -> str:
+        made = helpers.do(lambda: "made", abandoned=lambda _: None, is_told=lambda _: is_told)
+        try:
+            return await asyncio.wait_for(made, 20)
+        finally:
+            await helpers.close()
+
+    assert asyncio.run(once(is_told=False)) == "made"
+    assert asyncio.run(once(is_told=True)) == "made"

@@ -12,13 +12,18 @@ from pathlib import Path
 import pytest
 
 from builders.zoo import OK, a_run, an_executable, children, open_descriptors
-from ductile.runner import helpers
+from ductile.runner import helpers, spawn
 from ductile.runner.exits import Exits
 from ductile.runner.port import CouldNotStart, Exited
 from ductile.runner.spawn import SpawnRunner
 from ductile.runner.supervision import Supervised
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
+
+
+@pytest.fixture(autouse=True)
+def _always_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "_BUSY", 0)
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ async def test_the_end_of_a_process_is_enough_to_hear_of_its_start(tmp_path: Pat
             assert isinstance(ending, Exited)
             assert ending.remains.stdout.decode().strip() == OK
 
-    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(8))), 120)
+    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(8))), 90)
     await runner.close()
 
 
@@ -107,3 +112,20 @@ async def test_a_process_that_cannot_be_watched_is_ended(
     assert not children()
     await runner.close()
     assert open_descriptors().keys() == before
+
+
+async def test_who_comes_while_it_closes_is_ended_too(tmp_path: Path) -> None:
+    """And watched to its end: what tells of ends is not closed before."""
+    runner = SpawnRunner()
+    lasting = an_executable(tmp_path, "#!/bin/sh\nexec sleep 600\n")
+    first = await runner.start(a_run(lasting))
+    assert isinstance(first, Supervised)
+    closing = asyncio.create_task(runner.close())
+    await asyncio.sleep(0)
+    late = asyncio.create_task(runner.start(a_run(lasting)))
+    await asyncio.wait_for(closing, 60)
+    made = await asyncio.wait_for(late, 60)
+    assert isinstance(made, Supervised)
+    await asyncio.wait_for(made.wait(), 60)
+    await runner.close()
+    assert not children()
