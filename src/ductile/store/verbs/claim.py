@@ -25,8 +25,10 @@ _TOLD_WORKING = CallbackEvent(state=CallbackState.WORKING)
 
 def claim(session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
     """Claim up to `limit` jobs. Counts come from the store: whatever else claims is seen."""
-    running: dict[str, int] = dict(session.all("running_counts"))
     heads: dict[str, int] = dict(session.all("ready_heads"))
+    if not heads:
+        return ()  # as most find it who ask whether there is more
+    running: dict[str, int] = dict(session.all("running_counts"))
     until = format_instant(session.now + lease)
     claims: list[Claim] = []
     while len(claims) < limit and (plugin := next_start(heads, running, caps)) is not None:
