@@ -7,7 +7,8 @@ Whatever happens in between, a claimed job is settled, or found running by the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -234,7 +235,7 @@ class Executor:
             return judge(process)
         self._processes[job.id] = process
         try:
-            await self._tell_working(claim)
+            self._tell_working(claim)
             if self._is_unwanted(job):  # it became so while the process was being started
                 process.stop(at_once=self._give_up.is_set())
             return judge(await process.wait())
@@ -244,19 +245,17 @@ class Executor:
     def _is_unwanted(self, job: Job) -> bool:
         return self._stopping or job.id in self._stop_wanted
 
-    async def _tell_working(self, claim: Claim) -> None:
+    def _tell_working(self, claim: Claim) -> None:
         job = claim.job
         self._report.started(job)
-        if claim.is_followed:
-            # Queued to the writer without waiting: a plugin's work does not wait for a receiver's news.
-            task = asyncio.create_task(self._note_working(job))
-            self._report.keep(task)
-
-    async def _note_working(self, job: Job) -> None:
-        try:
-            await self._store.note_working(job.id, job.execution)
-        except (StoreFullError, StoreBusyError):
-            return  # news, not work: the next state is told with its own transaction
+        if not claim.is_followed:
+            return
+        # Handed to the store here: the process may have ended, and its result must not overtake this. Nobody
+        # waits for it: a plugin's work does not wait for a receiver's news.
+        with suppress(StoreFullError, StoreBusyError):
+            self._report.keep(
+                asyncio.create_task(_unless_full(self._store.note_working(job.id, job.execution)))
+            )
 
     # -- settle
 
@@ -285,6 +284,11 @@ class Executor:
                     permanent=True,
                     evidence=outcome.evidence,
                 )
+
+
+async def _unless_full(news: Awaitable[None]) -> None:
+    with suppress(StoreFullError, StoreBusyError):
+        await news  # news, not work: the next state is told with its own transaction
 
 
 def judge_unstarted() -> Judgement:

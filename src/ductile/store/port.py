@@ -96,10 +96,10 @@ class Store(Protocol):
         """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
         ...
 
-    async def note_working(self, job_id: str, execution: int) -> None:
+    def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
         """Record that the plugin has its request, for jobs whose state is pushed to a caller.
 
-        It comes before whatever is settled by a later call.
+        It comes before whatever is settled by a later call, whoever waits for it and when.
         """
         ...
 

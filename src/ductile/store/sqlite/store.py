@@ -121,9 +121,9 @@ class SqliteStore:
             Lane.CLAIM, lambda session: claim.claim_these(session, job_ids, owner=owner, lease=lease)
         )
 
-    async def note_working(self, job_id: str, execution: int) -> None:
+    def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
         # In the lane of settling: the end of a quick job must not overtake the news that it works.
-        await self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))
+        return self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))
 
     async def settle(self, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
         evidence = outcome.evidence
