@@ -235,7 +235,7 @@ class Executor:
             return judge(process)
         self._processes[job.id] = process
         try:
-            self._tell_working(claim)
+            self._tell_working(claim, process)
             if self._is_unwanted(job):  # it became so while the process was being started
                 process.stop(at_once=self._give_up.is_set())
             return judge(await process.wait())
@@ -245,9 +245,9 @@ class Executor:
     def _is_unwanted(self, job: Job) -> bool:
         return self._stopping or job.id in self._stop_wanted
 
-    def _tell_working(self, claim: Claim) -> None:
+    def _tell_working(self, claim: Claim, process: Process) -> None:
         job = claim.job
-        self._report.started(job)
+        self._report.started(job, process.age)
         if not claim.is_followed:
             return
         # Handed to the store here: the process may have ended, and its result must not overtake this. Nobody

@@ -68,8 +68,10 @@ class Reporter:
     def claimed(self, job: Job) -> None:
         self._emit(Signal.JOB_CLAIMED, job, execution=job.execution)
 
-    def started(self, job: Job) -> None:
-        self._emit(Signal.JOB_STARTED, job, execution=job.execution)
+    def started(self, job: Job, seconds_ago: float) -> None:
+        self._emit(
+            Signal.JOB_STARTED, job, execution=job.execution, ms_ago=int(seconds_ago * 1_000_000) / 1000
+        )
 
     def exited(self, job: Job, judgement: Judgement) -> None:
         evidence = judgement.outcome.evidence
@@ -154,7 +156,7 @@ class Reporter:
                 case ChildConflict(job_id=job_id):
                     self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=by)
 
-    def _emit(self, signal: Signal, job: Job, **data: str | int | None) -> None:
+    def _emit(self, signal: Signal, job: Job, **data: str | float | None) -> None:
         told: dict[str, JsonValue] = {
             "command": job.command,
             **{name: value for name, value in data.items() if value is not None},

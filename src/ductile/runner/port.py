@@ -142,6 +142,10 @@ class Process(Protocol):
     @property
     def started_by(self) -> StartedBy: ...
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was given its request. It may have ended meanwhile."""
+
     async def wait(self) -> Ending:
         """How it ended. When this returns its group has been cleared. May be called more than once,
         and cancelling the caller does not touch the process.

@@ -91,12 +91,14 @@ class SpawnRunner:
 
     async def close(self) -> None:
         """End everything that still runs or is about to, at once, and wait for it."""
-        await self._helpers.close()
-        while self._alive:
+        while True:  # again: somebody may have come meanwhile
+            await self._helpers.close()
+            await asyncio.sleep(0)  # whoever has just been handed a process takes it now
+            if not self._alive and not self._helpers.under_way:
+                break
             for process in tuple(self._alive):
                 process.stop(at_once=True)
-            await next(iter(self._alive)).wait()
-            await self._helpers.close()  # somebody may have come meanwhile
+                await process.wait()
         if self._exits is not None:
             self._exits.close()
             self._exits = None  # whoever comes all the same gets a new one
@@ -127,11 +129,11 @@ def _spawn(run: Run, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> _S
     except OSError as error:
         return could_not_start(error, run.entrypoint, run.directory)
     try:
-        started_at = time.monotonic()
         leader = _start(run, pipes, loop, exits)
     except (OSError, ValueError) as error:
         pipes.close()
         return could_not_start(error, run.entrypoint, run.directory)
+    started_at = time.monotonic()  # as the loop counts: it may hear of it later
     pipes.close_theirs()
     rest = hand_over(pipes.ours[0], run.request)
     return _Spawned(leader=leader, started_at=started_at, ours=pipes.ours, rest=rest)

@@ -129,6 +129,10 @@ class Supervised:
     def started_by(self) -> StartedBy:
         return self._started_by
 
+    @property
+    def age(self) -> float:
+        return self._loop.time() - self._started_at
+
     async def wait(self) -> Ending:
         if self._ending is not None:
             return self._ending

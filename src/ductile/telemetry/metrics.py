@@ -213,23 +213,26 @@ class Metrics(Collector):
 
     def _take_accepted(self, happening: Happening) -> None:
         self._counts[_ACCEPTED] += 1
-        self._mark(happening.job_id or "")
+        self._mark(happening.job_id or "", self._clock())
 
     def _take_step(self, happening: Happening) -> None:
         """Each step of a job ends one span and begins the next."""
-        job, signal = happening.job_id or "", happening.signal
+        job, signal, now = happening.job_id or "", happening.signal, self._clock()
+        ago = happening.data.get("ms_ago")  # of a start that was heard of later
+        if isinstance(ago, float):
+            now -= ago / 1000
         began = self._marks.pop(job, None)
         if began is not None:
-            self._time(_SPANS[signal], happening.plugin or "", self._clock() - began)
+            self._time(_SPANS[signal], happening.plugin or "", max(0.0, now - began))
         if signal is not Signal.JOB_EXITED:
-            self._mark(job)
+            self._mark(job, now)
 
     def _take_outcome(self, happening: Happening) -> None:
         self._count(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal])
         self._marks.pop(happening.job_id or "", None)
 
-    def _mark(self, job: str) -> None:
-        self._marks[job] = self._clock()
+    def _mark(self, job: str, now: float) -> None:
+        self._marks[job] = now
         if len(self._marks) > _FOLLOWED_JOBS:
             self._marks.popitem(last=False)
 

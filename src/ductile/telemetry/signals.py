@@ -93,7 +93,7 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.JOB_ACCEPTED: (Level.DEBUG, "A job is on the queue and on disk."),
     Signal.JOB_DEDUPLICATED: (Level.INFO, "A submission was a duplicate of an existing job."),
     Signal.JOB_CLAIMED: (Level.DEBUG, "A worker took a job; its process starts next."),
-    Signal.JOB_STARTED: (Level.DEBUG, "A plugin's process has its request."),
+    Signal.JOB_STARTED: (Level.DEBUG, "A plugin's process has its request, since so many `ms_ago`."),
     Signal.JOB_EXITED: (Level.DEBUG, "A plugin's process ended; what follows is being written."),
     Signal.JOB_SUCCEEDED: (Level.INFO, "A job succeeded."),
     Signal.JOB_RETRYING: (Level.WARN, "An attempt failed; the job will be tried again."),

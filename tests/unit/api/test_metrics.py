@@ -36,6 +36,19 @@ def test_the_spans_of_a_job() -> None:
     assert value(Name.ACCEPTED) == 1
 
 
+def test_a_start_that_is_heard_of_late_counts_from_when_it_was() -> None:
+    """SPEC 12: when there is much to do, it is heard of when the process has ended."""
+    now = [1.0]
+    metrics, signals = metered(lambda: now[0])
+    signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id="1")
+    now[0] = 4.0
+    signals.emit(Signal.JOB_STARTED, plugin="echo", job_id="1", data={"ms_ago": 2500.0})
+    signals.emit(Signal.JOB_EXITED, plugin="echo", job_id="1")
+    value = metrics.registry.get_sample_value
+    assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
+    assert value(f"{Name.RUN}_sum", {"plugin": "echo"}) == 2.5
+
+
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
     """SPEC 12: Prometheus' buckets include their bound and those below; the last one has everything."""
     metrics, signals = metered()

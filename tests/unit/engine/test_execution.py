@@ -22,5 +22,8 @@ async def test_who_is_told_of_a_job_hears_that_it_works_although_it_has_ended_by
         await bench.started()
         job_id = await bench.submit(callback=Callback(url="http://127.0.0.1:1/"))
         await bench.until(Signal.JOB_SUCCEEDED)
+        (started,) = [each for each in bench.told if each.signal is Signal.JOB_STARTED]
+        assert isinstance(ago := started.data["ms_ago"], float)
+        assert ago > 0
         told = (await bench.store.real.deliveries(job_id=job_id, limit=9)).rows
         assert [each.state for each in reversed(told)] == ["queued", "loading", "working", "done"]
