@@ -14,6 +14,7 @@ from ductile.errors import DeniedError, TooManyError, UnauthorizedError
 from ductile.operations.health import is_loopback
 
 _SCHEME = b"bearer "
+_SCHEME_LENGTH = len(_SCHEME)
 #: So many wrong tokens from one peer within the time, and it is told to wait.
 GUESSES = 10
 GUESSING_SECONDS = 60.0
@@ -79,7 +80,9 @@ class Gatekeeper:
         snapshot = self._snapshot()
         if access.need is None or (access.discovery and is_open(snapshot)):
             return None
-        token = self._identify(snapshot, authorization, peer)
+        token = self._find(snapshot, authorization)
+        if token is None:
+            raise self._refusal(authorization, peer or "")
         needed = access.need(snapshot, path)
         if not allows(token.scopes, needed):
             raise DeniedError(
@@ -94,25 +97,20 @@ class Gatekeeper:
         snapshot = self._snapshot()
         if access.need is None or (access.discovery and is_open(snapshot)):
             return True
-        token = None if authorization is None else self._find(snapshot, authorization)
+        token = self._find(snapshot, authorization)
         return token is not None and allows(token.scopes, access.need(snapshot, path))
 
-    def _identify(self, snapshot: Snapshot, authorization: bytes | None, peer: str | None) -> AccessToken:
-        if authorization is None:
-            raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
-        if (token := self._find(snapshot, authorization)) is not None:
-            return token
-        raise self._guessed(peer or "")
-
-    def _find(self, snapshot: Snapshot, authorization: bytes) -> AccessToken | None:
+    def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:
             self._ring, self._known = TokenRing(snapshot.tokens), snapshot
-        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+        if authorization is None or authorization[:_SCHEME_LENGTH].lower() != _SCHEME:
             return None
-        return self._ring.find(authorization[len(_SCHEME) :].strip())
+        return self._ring.find(authorization[_SCHEME_LENGTH:].strip())
 
-    def _guessed(self, peer: str) -> UnauthorizedError | TooManyError:
+    def _refusal(self, authorization: bytes | None, peer: str) -> UnauthorizedError | TooManyError:
         """A right token is never refused for the guesses of others: behind a proxy all have one address."""
+        if authorization is None:
+            return UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
         wait = self._guesses.note(peer)
         if wait is None:
             self._failed(peer)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from ductile.api.asking import gather
 from ductile.api.endpoint import Answer, Asked, Document, Endpoint, Reply, Services, Stream
@@ -43,8 +44,7 @@ _SMALL_BODY = 64 * 1024
 _LONGEST_PATH = 300
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(msgspec.Struct):
     """What is known about a request so far; filled as it goes, so that a refusal can be told as well."""
 
     scope: HTTPScope

@@ -34,11 +34,9 @@ def gather(
     if endpoint.query and query:
         given.update(_query(endpoint, query))
     if endpoint.intake:
-        given.update(
-            (name, headers[header].decode("latin-1"))
-            for header, name in SUBMISSION_HEADERS
-            if header in headers
-        )
+        for header, name in SUBMISSION_HEADERS:
+            if header in headers:
+                given[name] = headers[header].decode("latin-1")
     if body:
         given.update(_body(endpoint, body))
     given.update(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
 
@@ -39,8 +38,7 @@ def covered(granted: tuple[str, ...]) -> frozenset[str]:
     return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
 
 
-def allows(granted: Iterable[str], needed: Iterable[str]) -> bool:
+def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
     """Whether one of the needed scopes is granted. Where none would do, nobody may."""
-    have = covered(tuple(granted))
-    alternatives = tuple(needed)
-    return bool(alternatives) and (EVERYTHING in have or any(each in have for each in alternatives))
+    have = covered(granted)
+    return bool(needed) and (EVERYTHING in have or not have.isdisjoint(needed))

@@ -66,7 +66,10 @@ class Reporter:
         task.add_done_callback(self._kept.discard)
 
     def claimed(self, job: Job) -> None:
-        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution)
+        waited = None
+        if job.execution == 1 and job.started_at is not None:
+            waited = (job.started_at - job.created_at).total_seconds() * 1000
+        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution, waited_ms=waited)
 
     def started(self, job: Job, seconds_ago: float) -> None:
         self._emit(

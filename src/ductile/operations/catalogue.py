@@ -31,12 +31,11 @@ def right_of(command: Command) -> Right:
 def needed_for(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
     """The scopes of which one is needed to run a command. What is not there needs the least: it is a 404."""
     instance = snapshot.plugins.get(plugin)
-    declared = None
-    if instance is not None and instance.installed is not None:
-        declared = instance.installed.manifest.commands.get(command)
+    if instance is None:
+        return (scope(Subject.PLUGIN, Right.READ),)
+    declared = instance.installed.manifest.commands.get(command) if instance.installed else None
     right = Right.READ if declared is None else right_of(declared)
-    general = scope(Subject.PLUGIN, right)
-    return (general,) if instance is None else (general, scope(plugin, right))
+    return (scope(Subject.PLUGIN, right), scope(plugin, right))
 
 
 def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:

@@ -134,9 +134,9 @@ METRICS: Mapping[Name, Described] = {
     Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with a token that nobody knows."),
     Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
 }
-_ACCEPTED = (Name.ACCEPTED,)
-_SPANS = {Signal.JOB_CLAIMED: Name.WAIT, Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
+_SPANS = {Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
 _COUNTED: Mapping[Signal, tuple[str, ...]] = {
+    Signal.JOB_ACCEPTED: (Name.ACCEPTED,),
     Signal.JOB_DEDUPLICATED: (Name.DEDUPLICATED,),
     Signal.API_UNAUTHORIZED: (Name.UNAUTHORIZED,),
     Signal.SCHEDULE_FIRED: (Name.OCCURRENCES, "fired"),
@@ -197,12 +197,12 @@ class Metrics(Collector):
 
     def follow(self, signals: Signals) -> None:
         signals.subscribe(self._take_request, (Signal.API_REQUEST,))
-        signals.subscribe(self._take_accepted, (Signal.JOB_ACCEPTED,))
+        signals.subscribe(self._take_claim, (Signal.JOB_CLAIMED,))
         signals.subscribe(self._take_step, _SPANS)
         signals.subscribe(self._take_outcome, _OUTCOMES)
-        signals.subscribe(lambda happening: self._count(*_COUNTED[happening.signal]), _COUNTED)
+        signals.subscribe(lambda happening: self._count(_COUNTED[happening.signal]), _COUNTED)
 
-    def _count(self, *key: str) -> None:
+    def _count(self, key: tuple[str, ...]) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def _time(self, name: Name, label: str, seconds: float) -> None:
@@ -211,8 +211,10 @@ class Metrics(Collector):
             timing = self._timings[name, label] = _Timing(METRICS[name].buckets)
         timing.take(seconds)
 
-    def _take_accepted(self, happening: Happening) -> None:
-        self._counts[_ACCEPTED] += 1
+    def _take_claim(self, happening: Happening) -> None:
+        waited = happening.data.get("waited_ms")  # of a first claim
+        if isinstance(waited, float):
+            self._time(Name.WAIT, happening.plugin or "", waited / 1000)
         self._mark(happening.job_id or "", self._clock())
 
     def _take_step(self, happening: Happening) -> None:
@@ -228,7 +230,7 @@ class Metrics(Collector):
             self._mark(job, now)
 
     def _take_outcome(self, happening: Happening) -> None:
-        self._count(Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal])
+        self._count((Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal]))
         self._marks.pop(happening.job_id or "", None)
 
     def _mark(self, job: str, now: float) -> None:
@@ -239,11 +241,10 @@ class Metrics(Collector):
     def _take_request(self, happening: Happening) -> None:
         """What no endpoint answered goes under one name: callers must not be able to make labels."""
         data = happening.data
-        known = data.get("endpoint")
-        endpoint, method = (str(known), str(data.get("method"))) if known else ("none", "any")
-        self._count(Name.REQUESTS, method, endpoint, str(data.get("status")))
-        took = data.get("duration_ms")
-        if isinstance(took, int | float):
+        known, took = data["endpoint"], data["duration_ms"]
+        endpoint, method = (str(known), str(data["method"])) if known else ("none", "any")
+        self._count((Name.REQUESTS, method, endpoint, str(data["status"])))
+        if isinstance(took, float):
             self._time(Name.LATENCY, endpoint, took / 1000)
 
     def render(self, reading: Reading) -> bytes:

@@ -92,7 +92,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     ),
     Signal.JOB_ACCEPTED: (Level.DEBUG, "A job is on the queue and on disk."),
     Signal.JOB_DEDUPLICATED: (Level.INFO, "A submission was a duplicate of an existing job."),
-    Signal.JOB_CLAIMED: (Level.DEBUG, "A worker took a job; its process starts next."),
+    Signal.JOB_CLAIMED: (
+        Level.DEBUG,
+        "A worker took a job, which has `waited_ms` if it is for the first time.",
+    ),
     Signal.JOB_STARTED: (Level.DEBUG, "A plugin's process has its request, since so many `ms_ago`."),
     Signal.JOB_EXITED: (Level.DEBUG, "A plugin's process ended; what follows is being written."),
     Signal.JOB_SUCCEEDED: (Level.INFO, "A job succeeded."),
@@ -137,20 +140,15 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
 }
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
+class Happening(msgspec.Struct, frozen=True):
     """What was told. Made several times for each job, and so what is made fastest."""
 
     signal: Signal
+    level: Level
     message: str
     plugin: str | None = None
     job_id: str | None = None
     data: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
-    #: Where it is not the signal's usual level, such as a plugin's own log lines.
-    level: Level | None = None
-
-    @property
-    def severity(self) -> Level:
-        return self.level or SIGNALS[self.signal][0]
 
 
 Subscriber: TypeAlias = Callable[[Happening], None]
@@ -176,9 +174,10 @@ class Signals:
         level: Level | None = None,
         data: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        text = SIGNALS[signal][1] if message is None else message
+        """With a `level` where it is not the signal's usual one, such as of a plugin's own log lines."""
+        usual, words = SIGNALS[signal]
         happening = Happening(
-            signal=signal, message=text, plugin=plugin, job_id=job_id, data=data or {}, level=level
+            signal, level or usual, words if message is None else message, plugin, job_id, data or {}
         )
         for subscriber in self._subscribers[signal]:
             subscriber(happening)

@@ -19,9 +19,9 @@ from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.values.submitting import Submission
 from ductile.telemetry.news import News
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Happening, Level, Signal
 
-SOMETHING = Happening(signal=Signal.JOB_ACCEPTED, message="")
+SOMETHING = Happening(signal=Signal.JOB_ACCEPTED, level=Level.DEBUG, message="")
 
 
 @pytest.fixture

@@ -19,17 +19,17 @@ def test_the_spans_of_a_job() -> None:
     """SPEC 12: wait, spawn and run time, by plugin."""
     now = [0.0]
     metrics, signals = metered(lambda: now[0])
-    for at, signal in (
-        (0.0, Signal.JOB_ACCEPTED),
-        (1.0, Signal.JOB_CLAIMED),
-        (1.5, Signal.JOB_STARTED),
-        (4.0, Signal.JOB_EXITED),
-        (4.1, Signal.JOB_SUCCEEDED),
+    signals.emit(Signal.JOB_ACCEPTED, job_id="1")
+    for at, signal, data in (
+        (1.0, Signal.JOB_CLAIMED, {"waited_ms": 750.0}),
+        (1.5, Signal.JOB_STARTED, {}),
+        (4.0, Signal.JOB_EXITED, {}),
+        (4.1, Signal.JOB_SUCCEEDED, {}),
     ):
         now[0] = at
-        signals.emit(signal, plugin=None if signal is Signal.JOB_ACCEPTED else "echo", job_id="1")
+        signals.emit(signal, plugin="echo", job_id="1", data=data)
     value = metrics.registry.get_sample_value
-    assert value(f"{Name.WAIT}_sum", {"plugin": "echo"}) == 1.0
+    assert value(f"{Name.WAIT}_sum", {"plugin": "echo"}) == 0.75
     assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
     assert value(f"{Name.RUN}_sum", {"plugin": "echo"}) == 2.5
     assert value(Name.OUTCOMES, {"plugin": "echo", "outcome": "succeeded"}) == 1
@@ -52,7 +52,7 @@ def test_a_start_that_is_heard_of_late_counts_from_when_it_was() -> None:
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
     """SPEC 12: Prometheus' buckets include their bound and those below; the last one has everything."""
     metrics, signals = metered()
-    for took in (1, 1.1, 9_999_999):
+    for took in (1.0, 1.1, 9_999_999.0):
         data: JsonObject = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
@@ -65,10 +65,10 @@ def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
 
 
 def test_what_is_followed_is_bounded() -> None:
-    """SPEC 12: jobs that never start cost no memory without end."""
+    """SPEC 12: jobs that never end cost no memory without end."""
     metrics, signals = metered()
     for number in range(30_000):
-        signals.emit(Signal.JOB_ACCEPTED, job_id=str(number))
+        signals.emit(Signal.JOB_CLAIMED, job_id=str(number))
     assert len(metrics._marks) == 20_000
 
 

@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 from ductile.telemetry import logs
 from ductile.telemetry.logs import LogWriter
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Happening, Level, Signal
 
 
 def a_line(number: int) -> Happening:
-    return Happening(signal=Signal.JOB_SUCCEEDED, message="done", data={"number": number})
+    return Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="done", data={"number": number})
 
 
 def read_all(descriptor: int) -> list[dict[str, object]]:
@@ -65,7 +65,7 @@ def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
     log.configure(level="info", text=True)
-    log(Happening(signal=Signal.JOB_STDERR, message="one\r\n\x1b[31mtwo\u2028three ä"))
+    log(Happening(signal=Signal.JOB_STDERR, level=Level.WARN, message="one\r\n\x1b[31mtwo\u2028three ä"))
     log.close()
     stream.close()
     with os.fdopen(reading, "rb") as file:
@@ -78,8 +78,12 @@ def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
-    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd", data={"file": "caf\udce9"}))
-    log(Happening(signal=Signal.JOB_SUCCEEDED, message="odd \udce9", plugin="p\udce9", job_id="j1"))
+    log(Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="odd", data={"file": "caf\udce9"}))
+    log(
+        Happening(
+            signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="odd \udce9", plugin="p\udce9", job_id="j1"
+        )
+    )
     log(a_line(7))
     log.close()
     stream.close()
