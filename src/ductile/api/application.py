@@ -122,16 +122,19 @@ class Application:
         exchange.endpoint = endpoint
         headers = dict(scope["headers"])
         began_with = self._desk.snapshot()
-        exchange.token = self._gatekeeper.admit(
-            endpoint.access, path, headers.get(b"authorization"), exchange.peer
-        )
+        authorization = headers.get(b"authorization")
+        exchange.token = self._gatekeeper.admit(endpoint.access, path, authorization, exchange.peer)
         if endpoint.streams and scope["method"] == "HEAD":
             raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
             _refuse_when_stopping(self._desk)
-        body = None if endpoint.body is None else await self._body(exchange)
-        if body is not None:
-            self._admit_again(exchange, endpoint, path, headers.get(b"authorization"), began_with)
+        body = None
+        if endpoint.body is not None:
+            body = await read_body(
+                scope, exchange.receive, limit=began_with.api.max_body_size, seconds=self._body_seconds
+            )
+            exchange.body_read = True
+            self._admit_again(exchange, endpoint, path, authorization, began_with)
         asked = Asked(
             desk=self._desk,
             services=self._services,
@@ -139,9 +142,7 @@ class Application:
             headers=headers,
             token=exchange.token,
             peer=exchange.peer,
-            admitted=partial(
-                self._gatekeeper.still_admits, endpoint.access, path, headers.get(b"authorization")
-            ),
+            admitted=partial(self._gatekeeper.still_admits, endpoint.access, path, authorization),
         )
         if endpoint.waits:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
@@ -160,12 +161,6 @@ class Application:
             _refuse_when_stopping(self._desk)
         if self._desk.snapshot() is not began_with:
             exchange.token = self._gatekeeper.admit(endpoint.access, path, authorization, exchange.peer)
-
-    async def _body(self, exchange: _Exchange) -> bytes:
-        limit = self._desk.snapshot().api.max_body_size
-        body = await read_body(exchange.scope, exchange.receive, limit=limit, seconds=self._body_seconds)
-        exchange.body_read = True
-        return body
 
     async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
         exchange.status, exchange.answered = error.http_status, True

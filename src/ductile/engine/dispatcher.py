@@ -73,8 +73,15 @@ class Dispatcher:
         self._has_to_look = True
         self._woken.set()
 
+    def expect(self) -> None:
+        """A job is about to come: if a worker is free, it is claimed in the commit that brings it."""
+        if self._free() > 0:
+            self.wake()
+
     def offer(self, answers: Iterable[Enqueued]) -> None:
-        """Jobs are on the queue. Most have been claimed by the same commit."""
+        """Jobs are on the queue. Most have been claimed by the same commit, if anybody was there to do so."""
+        if self._free() <= 0 and not self._claimed_for:
+            return  # everybody is busy, and whoever leaves looks in any case
         for answer in answers:
             if isinstance(answer, Accepted):
                 self._offered.update(answer.members or (answer.job_id,))
@@ -119,9 +126,13 @@ class Dispatcher:
                 # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
                 self._initialising.pop(plugin, None)
 
+    def _free(self) -> int:
+        """Workers for whom nothing is there and nothing was asked for."""
+        return self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
+
     def _claim_for_free_workers(self) -> None:
         """Not for those that an earlier claim, still on its way, may be for."""
-        free = self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
+        free = self._free()
         if free <= 0 and self._claimed_for:
             return  # the reason to look stays until it is known what those have brought
         self._has_to_look, self._offered = False, set()

@@ -116,7 +116,7 @@ class Engine:
         self._releases.poke()
 
     def expect(self) -> None:
-        self._dispatcher.wake()
+        self._dispatcher.expect()
 
     def told_of(self, answers: Sequence[Enqueued]) -> None:
         self._reporter.submitted(answers)

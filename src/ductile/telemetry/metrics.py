@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from ductile.core.json_values import JsonValue
 from ductile.telemetry.signals import Happening, Signal, Signals
 from ductile.value import Value
 
@@ -171,6 +172,14 @@ class _Timing:
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
+    def add(self, other: _Timing) -> None:
+        self._counts = list(map(int.__add__, self._counts, other._counts))
+        self.sum += other.sum
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
     def buckets(self) -> list[tuple[str, float]]:
         return list(zip(map(floatToGoString, (*self._bounds, inf)), accumulate(self._counts), strict=True))
 
@@ -190,6 +199,8 @@ class Metrics(Collector):
             (name,): 0 for name, each in METRICS.items() if each.kind is _COUNTER and not each.labels
         }
         self._timings: dict[tuple[str, ...], _Timing] = {}
+        #: By method, endpoint and status: how many there were is counted with how long they took.
+        self._requests: dict[tuple[JsonValue, ...], _Timing] = {}
         self._levels: list[tuple[Name, tuple[str, ...], float]] = []
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -241,11 +252,13 @@ class Metrics(Collector):
     def _take_request(self, happening: Happening) -> None:
         """What no endpoint answered goes under one name: callers must not be able to make labels."""
         data = happening.data
-        known, took = data["endpoint"], data["duration_ms"]
-        endpoint, method = (str(known), str(data["method"])) if known else ("none", "any")
-        self._count((Name.REQUESTS, method, endpoint, str(data["status"])))
+        endpoint, took = data["endpoint"], data["duration_ms"]
+        key = (data["method"], endpoint, data["status"]) if endpoint else ("any", "none", data["status"])
+        timing = self._requests.get(key)
+        if timing is None:
+            timing = self._requests[key] = _Timing(METRICS[Name.LATENCY].buckets)
         if isinstance(took, float):
-            self._time(Name.LATENCY, endpoint, took / 1000)
+            timing.take(took / 1000)
 
     def render(self, reading: Reading) -> bytes:
         self._levels = [
@@ -261,13 +274,25 @@ class Metrics(Collector):
         ]
         return generate_latest(self.registry)
 
+    def _latencies(self) -> dict[tuple[str, ...], _Timing]:
+        """By endpoint alone, whatever the method and the answer were."""
+        latencies: dict[tuple[str, ...], _Timing] = {}
+        for (_, endpoint, _), timing in self._requests.items():
+            whole = latencies.setdefault(
+                (Name.LATENCY, str(endpoint)), _Timing(METRICS[Name.LATENCY].buckets)
+            )
+            whole.add(timing)
+        return latencies
+
     def collect(self) -> Iterator[Metric]:
         families = {
             name: _FAMILIES[each.kind](name, each.help, labels=each.labels) for name, each in METRICS.items()
         }
         for (name, *values), count in self._counts.items():
             families[Name(name)].add_metric(values, count)
-        for (name, *values), timing in self._timings.items():
+        for key, timing in self._requests.items():
+            families[Name.REQUESTS].add_metric([str(each) for each in key], timing.count)
+        for (name, *values), timing in (*self._timings.items(), *self._latencies().items()):
             families[Name(name)].add_metric(values, timing.buckets(), timing.sum)
         for name, labels, level in self._levels:
             families[name].add_metric(labels, level)

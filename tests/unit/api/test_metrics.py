@@ -81,7 +81,7 @@ def test_callers_cannot_make_labels() -> None:
             "path": f"/{number}",
             "endpoint": None,
             "status": 404,
-            "duration_ms": 1,
+            "duration_ms": 1.0,
         }
         signals.emit(Signal.API_REQUEST, data=data)
     labels = {"method": "any", "endpoint": "none", "status": "404"}
