@@ -19,6 +19,7 @@ _SCHEME_LENGTH = len(_SCHEME)
 GUESSES = 10
 GUESSING_SECONDS = 60.0
 _REMEMBERED_PEERS = 1024
+_REMEMBERED_WISHES = 1024
 
 
 class TokenRing:
@@ -70,6 +71,8 @@ class Gatekeeper:
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._ring = TokenRing(())
+        #: Scopes, access and path: what this configuration allows is worked out once.
+        self._granted: set[tuple[object, ...]] = set()
         self._guesses = Guesses(clock)
         self._failed = failed
 
@@ -83,13 +86,16 @@ class Gatekeeper:
         token = self._find(snapshot, authorization)
         if token is None:
             raise self._refusal(authorization, peer or "")
-        needed = access.need(snapshot, path)
-        if not allows(token.scopes, needed):
-            raise DeniedError(
-                f"the token {token.name} may not do this",
-                hint=f"It needs the scope {' or '.join(needed)}.",
-                details={"needed": list(needed)},
-            )
+        wish = (token.scopes, access, *path.items())
+        if wish not in self._granted:
+            needed = access.need(snapshot, path)
+            if not allows(token.scopes, needed):
+                raise DeniedError(
+                    f"the token {token.name} may not do this",
+                    hint=f"It needs the scope {' or '.join(needed)}.",
+                    details={"needed": list(needed)},
+                )
+            self._remember(wish)
         return token.name
 
     def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
@@ -102,10 +108,15 @@ class Gatekeeper:
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:
-            self._ring, self._known = TokenRing(snapshot.tokens), snapshot
+            self._ring, self._known, self._granted = TokenRing(snapshot.tokens), snapshot, set()
         if authorization is None or authorization[:_SCHEME_LENGTH].lower() != _SCHEME:
             return None
         return self._ring.find(authorization[_SCHEME_LENGTH:].strip())
+
+    def _remember(self, wish: tuple[object, ...]) -> None:
+        if len(self._granted) >= _REMEMBERED_WISHES:
+            self._granted.clear()
+        self._granted.add(wish)
 
     def _refusal(self, authorization: bytes | None, peer: str) -> UnauthorizedError | TooManyError:
         """A right token is never refused for the guesses of others: behind a proxy all have one address."""

@@ -21,7 +21,7 @@ _MOST_ROWS = 64
 class Rows:
     """Those of one query, an INSERT of one row."""
 
-    __slots__ = ("_head", "_in_order", "_names", "_row", "_statements", "_tail", "_waiting", "table")
+    __slots__ = ("_head", "_in_order", "_row", "_statements", "_tail", "_waiting", "table")
 
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
@@ -29,15 +29,12 @@ class Rows:
             raise StoreError(f"this inserts no row: {sql}")
         self._head, self.table, row, self._tail = found.groups()
         self._row = NAME.sub("?", row)
-        self._names = NAME.findall(row)
-        self._in_order = picker(tuple(self._names))
+        self._in_order = picker(tuple(NAME.findall(row)))
         self._statements: dict[int, str] = {}
         self._waiting: list[tuple[Cell, ...]] = []
 
     def add(self, values: Mapping[str, Cell]) -> None:
-        # Most come in the order of their places already: then none has to be looked up.
-        in_order = list(values) == self._names
-        self._waiting.append(tuple(values.values()) if in_order else self._in_order(values))
+        self._waiting.append(self._in_order(values))
 
     def discard(self) -> None:
         self._waiting = []

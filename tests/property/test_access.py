@@ -1,0 +1,82 @@
+"""Who may pass: what is remembered of earlier callers decides nothing (SPEC 8.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.scheduling import a_snapshot
+from ductile.api.access import Gatekeeper
+from ductile.api.endpoint import Access
+from ductile.config.secrets import Secret
+from ductile.config.snapshot import AccessToken, Snapshot
+from ductile.errors import DeniedError
+from ductile.value import replace
+
+SCOPES = ("echo:ro", "echo:rw", "plugin:rw", "jobs:ro")
+NAMES = st.sampled_from(["echo", "fetch", "poll"])
+PATHS = st.fixed_dictionaries({"plugin": NAMES, "command": NAMES})
+HELD = st.lists(st.sampled_from(SCOPES), max_size=2).map(tuple)
+
+
+def _by_plugin(_snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str, ...]:
+    return (f"{path['plugin']}:rw", "plugin:rw")
+
+
+def _by_configuration(snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str, ...]:
+    return (f"{path['command']}:ro", *snapshot.service.name.split())
+
+
+ACCESSES = (Access(shown="a", need=_by_plugin), Access(shown="b", need=_by_configuration))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return a_snapshot(tmp_path_factory.mktemp("configuration"), "")
+
+
+@settings(max_examples=300)
+@given(
+    data=st.data(), held=st.tuples(HELD, HELD), names=st.lists(st.sampled_from(["jobs:ro", "x"]), min_size=2)
+)
+def test_memory_decides_nothing(
+    plain: Snapshot, data: st.DataObject, held: tuple[tuple[str, ...], tuple[str, ...]], names: list[str]
+) -> None:
+    """SPEC 8.1: one who has seen many callers and reloads judges as one who has seen none."""
+    tokens = tuple(
+        AccessToken(name="twin", key=Secret(key), scopes=scopes)
+        for key, scopes in zip(("one", "two"), held, strict=True)
+    )
+    snapshots = [replace(plain, service=replace(plain.service, name=name), tokens=tokens) for name in names]
+    in_force = [snapshots[0]]
+    old = _gatekeeper(in_force)
+    for _ in range(12):
+        in_force[0] = data.draw(st.sampled_from(snapshots))
+        access, path = data.draw(st.sampled_from(ACCESSES)), data.draw(PATHS)
+        shown = data.draw(st.sampled_from([b"Bearer one", b"bearer two"]))
+        fresh = _gatekeeper(in_force)
+        assert _passes(old, access, path, shown) == _passes(fresh, access, path, shown)
+
+
+def _gatekeeper(in_force: list[Snapshot]) -> Gatekeeper:
+    return Gatekeeper(lambda: in_force[0], lambda: 0.0, lambda _: None)
+
+
+def _passes(gatekeeper: Gatekeeper, access: Access, path: Mapping[str, str], shown: bytes) -> bool:
+    try:
+        return gatekeeper.admit(access, path, shown, None) == "twin"
+    except DeniedError:
+        return False
+
+
+def test_the_memory_for_wishes_is_bounded(plain: Snapshot) -> None:
+    """SPEC 8: a caller who may do everything and asks for what is not there costs no memory without end."""
+    snapshot = replace(plain, tokens=(AccessToken(name="all", key=Secret("one"), scopes=("*",)),))
+    gatekeeper = _gatekeeper([snapshot])
+    for number in range(3000):
+        path = {"plugin": str(number), "command": "poll"}
+        assert gatekeeper.admit(ACCESSES[0], path, b"Bearer one", None) == "all"
+    assert len(gatekeeper._granted) <= 1024
