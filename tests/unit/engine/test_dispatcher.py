@@ -93,6 +93,29 @@ async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path
     await store.close()
 
 
+async def test_a_job_that_comes_while_everybody_is_busy_wakes_nobody_and_runs_all_the_same(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: what cannot start is not looked for with each of thousands; whoever leaves looks."""
+    pool = Pool(store, a_snapshot(tmp_path))
+    service = asyncio.create_task(pool.dispatcher.run())
+    jobs = [a_new_job() for _ in range(4)]
+    pool.dispatcher.offer(await store.enqueue(Submission(jobs=tuple(jobs[:3]))))
+    await pool.until(lambda: len(pool.running) == 3)
+    looked: list[bool] = []
+    monkeypatch.setattr(pool.dispatcher, "_claim_for_free_workers", lambda: looked.append(True))
+    pool.dispatcher.expect()
+    pool.dispatcher.offer(await store.enqueue(Submission(jobs=tuple(jobs[3:]))))
+    await store.counts()  # the loop has gone round more than once
+    assert not looked
+    monkeypatch.undo()
+    pool.gate.set()
+    await pool.until(lambda: len(pool.order) == len(jobs) and not pool.running)
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
 async def test_nothing_is_started_after_stop_and_what_runs_is_waited_for(
     store: SqliteStore, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builders.engines import an_engine
+from builders.plugins import a_plugin
 from ductile.core.jobs import Callback
 from ductile.runner import helpers, spawn
 from ductile.telemetry.signals import Signal
@@ -27,3 +28,20 @@ async def test_who_is_told_of_a_job_hears_that_it_works_although_it_has_ended_by
         assert ago > 0
         told = (await bench.store.real.deliveries(job_id=job_id, limit=9)).rows
         assert [each.state for each in reversed(told)] == ["queued", "loading", "working", "done"]
+
+
+async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path: Path) -> None:
+    """SPEC 12: from acceptance, be it by an earlier daemon; a later claim has waited for something else."""
+    a_plugin(tmp_path / "plugins", "weak", script="#!/bin/sh\nexit 1\n")
+    retried = "  echo: {}\n  weak: {retry: {max_attempts: 2, backoff_base: 1ms}}\n"
+    async with an_engine(tmp_path, retried) as bench:
+        job_id = await bench.submit("weak", max_attempts=2)
+        await bench.started()
+        await bench.until(Signal.JOB_DEAD)
+        job = await bench.job(job_id)
+        claims = [each.data for each in bench.told if each.signal is Signal.JOB_CLAIMED]
+        assert [data["execution"] for data in claims] == [1, 2]
+        assert isinstance(waited := claims[0]["waited_ms"], float)
+        assert "waited_ms" not in claims[1]
+        assert job.completed_at is not None
+        assert 0 < waited < (job.completed_at - job.created_at).total_seconds() * 1000
