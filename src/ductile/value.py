@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 from msgspec import Struct, field, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-__all__ = ["Value", "field", "hides", "replace", "to_builtins"]
+__all__ = ["Value", "asdict", "field", "hides", "replace", "to_builtins"]
 
 Class = TypeVar("Class", bound=type[Struct])
 

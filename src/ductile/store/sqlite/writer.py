@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import apsw
+import msgspec
 
 from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError
 from ductile.store.sqlite.connection import must_stop, translate
@@ -55,26 +56,17 @@ class Lane(IntEnum):
 _AFTER_CLAIMS = frozenset({Lane.CONFIGURE, Lane.MAINTENANCE})
 
 
-class Unit(Generic[Answer]):
+class Unit(msgspec.Struct, Generic[Answer], eq=False):
     """A verb's transaction that waits for its commit."""
 
-    __slots__ = ("answer", "error", "future", "lane", "loop", "size", "told", "work")
-
-    def __init__(
-        self,
-        lane: Lane,
-        work: Callable[[SqliteSession], Answer],
-        size: int,
-        told: Callable[[Answer], None] | None,
-    ) -> None:
-        self.lane = lane
-        self.work = work
-        self.size = size
-        self.told = told
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Answer] = self.loop.create_future()
-        self.answer: Answer | None = None
-        self.error: BaseException | None = None
+    lane: Lane
+    work: Callable[[SqliteSession], Answer]
+    size: int
+    told: Callable[[Answer], None] | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Answer]
+    answer: Answer | None = None
+    error: BaseException | None = None
 
 
 class Writer:
@@ -111,7 +103,8 @@ class Writer:
         told: Callable[[Answer], None] | None = None,
     ) -> asyncio.Future[Answer]:
         """Run `work` in a transaction; its answer comes once that is on disk, to `told` in any case."""
-        unit = Unit(lane, work, size, told)
+        loop = asyncio.get_running_loop()
+        unit = Unit(lane, work, size, told, loop, loop.create_future())
         with self._lock:
             if self._closing or self._failure is not None or len(self._lanes[lane]) >= CAPACITY:
                 self._refuse_if_unfit(lane)
@@ -119,7 +112,7 @@ class Writer:
             if self._idle:
                 # At the end of this turn of the loop: whoever submits within it shares the commit.
                 self._idle = False
-                unit.loop.call_soon(self._end_idleness)
+                loop.call_soon(self._end_idleness)
         return unit.future
 
     def _end_idleness(self) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from ductile.core.admission import decide_hold
 from ductile.core.dedupe import Match, find_duplicate
 from ductile.core.instants import parse_instant
-from ductile.core.jobs import Hold, JobStatus, NewJob, Reason, Transition
+from ductile.core.jobs import Callback, Hold, JobStatus, NewJob, Origin, Reason, Transition
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.lineage import NewContext, NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
@@ -17,9 +17,12 @@ from ductile.store.session import Cell, Session
 from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.store.verbs.holds import is_live, key_is_taken
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
+from ductile.value import asdict
 
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=Reason.SUBMITTED)
 _TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
+_NO_ORIGIN = dict.fromkeys(f"origin_{name}" for name in Origin.__struct_fields__)
+_NO_CALLBACK = dict.fromkeys(f"callback_{name}" for name in Callback.__struct_fields__)
 
 
 def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
@@ -84,39 +87,20 @@ def _first_hold(session: Session, job: NewJob) -> Hold | None:
 
 def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     """Insert the job; its number, or None if a child with the same origin exists."""
-    origin, callback = job.origin, job.callback
     seq = session.number("highest_in_queue")
-    row: dict[str, Cell] = {
-        "seq": seq,
-        "id": job.id,
-        "plugin": job.plugin,
-        "command": job.command,
-        "payload": None if job.payload is None else to_json(job.payload),
-        "hold": hold,
-        "max_attempts": job.max_attempts,
-        "submitted_by": job.submitted_by,
-        "submitted_detail": job.submitted_detail,
-        "dedupe_key": job.dedupe_key,
-        "at": session.stamp,
-        "parent_job_id": job.parent_job_id,
-        "source_event_id": job.source_event_id,
-        "event_context_id": job.event_context_id,
-        "run_id": job.run_id,
-        "step_path": job.step_path,
-        "hops": job.hops,
-        "trace_id": job.trace_id,
-        "origin_job_id": None if origin is None else origin.job_id,
-        "origin_execution": None if origin is None else origin.execution,
-        "origin_event_index": None if origin is None else origin.event_index,
-        "origin_target": None if origin is None else origin.target,
-        "after_job_id": job.after_job_id,
-        "callback_url": None if callback is None else callback.url,
-        "callback_model": None if callback is None else callback.model,
-    }
-    if origin is not None:
+    row: dict[str, Cell] = asdict(job)  # most columns are called as the fields are
+    row["seq"], row["hold"], row["at"] = seq, hold, session.stamp
+    row["payload"] = None if job.payload is None else to_json(job.payload)
+    row.update(_NO_ORIGIN if job.origin is None else _columns("origin", job.origin))
+    row.update(_NO_CALLBACK if job.callback is None else _columns("callback", job.callback))
+    if job.origin is not None:
         return session.insert("insert_job", **row)
     session.append("insert_job", row)
     return seq
+
+
+def _columns(prefix: str, value: Origin | Callback) -> dict[str, Cell]:
+    return {f"{prefix}_{name}": each for name, each in asdict(value).items()}
 
 
 def _conflict(session: Session, job: NewJob) -> ChildConflict:
