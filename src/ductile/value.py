@@ -1,7 +1,8 @@
 """What every value of the program is: frozen, slotted, built by keywords, compared by what it holds.
 
 Made by msgspec rather than by `dataclasses`: classes are made ten times, and values several times as quickly,
-which is felt at every start and in every job. What changes while it lives is a dataclass still.
+which is felt at every start and in every job. What changes while it lives is a dataclass still, or
+a plain struct where each request makes one.
 """
 
 from __future__ import annotations

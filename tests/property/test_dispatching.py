@@ -92,7 +92,7 @@ class World:
     def submit(self, _number: int) -> None:
         job_id = self._make()
         answer = Accepted(job_id=job_id, seq=self.made, ready=True)
-        self.dispatcher.wake()
+        self.dispatcher.expect()
         self.starts.append(
             Unit(lambda: self.queue.append(job_id), told=lambda: self.dispatcher.offer([answer]))
         )
@@ -158,9 +158,13 @@ TWO_CHILDREN = [
     *("finish", "turns", "tell", "turns", "work", "tell"),
 ]
 
+#: A claim for everybody has seen nothing, and a job that came after it is told of in the same turn.
+TOLD_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
+
 
 @settings(max_examples=1500)
 @example(steps=[(step, 2) for step in TWO_CHILDREN])
+@example(steps=[(step, 0) for step in TOLD_TOGETHER])
 @given(steps=STEPS)
 def test_no_job_is_left_behind(snapshot: Snapshot, steps: list[tuple[str, int]]) -> None:
     async def run() -> None:

@@ -64,6 +64,28 @@ def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
     assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 3
 
 
+def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
+    """SPEC 12: requests are counted by method and status, how long they took by endpoint alone."""
+    metrics, signals = metered()
+    for method, status, took in (
+        ("GET", 200, 1.0),
+        ("GET", 200, 3.0),
+        ("GET", 404, 2.0),
+        ("HEAD", 200, 2000.0),
+    ):
+        data: JsonObject = {"method": method, "endpoint": "/jobs", "status": status, "duration_ms": took}
+        signals.emit(Signal.API_REQUEST, data=data)
+    value = metrics.registry.get_sample_value
+    counted = [
+        value(Name.REQUESTS, {"method": method, "endpoint": "/jobs", "status": status})
+        for method, status in (("GET", "200"), ("GET", "404"), ("HEAD", "200"))
+    ]
+    assert counted == [2, 1, 1]
+    assert value(f"{Name.LATENCY}_sum", {"endpoint": "/jobs"}) == 2.006
+    assert value(f"{Name.LATENCY}_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
+    assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 4
+
+
 def test_what_is_followed_is_bounded() -> None:
     """SPEC 12: jobs that never end cost no memory without end."""
     metrics, signals = metered()

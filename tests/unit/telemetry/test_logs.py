@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import threading
 from datetime import UTC, datetime
 from typing import BinaryIO
 
+import pytest
+
+from ductile.core.json_values import JsonObject
 from ductile.telemetry import logs
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.signals import Happening, Level, Signal
@@ -57,6 +61,47 @@ def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
     assert numbers == sorted(numbers)  # type: ignore[type-var]  # they are integers
     assert len(numbers) + sum(int(words.split()[0]) for words in lost) == told
     assert lost
+
+
+def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPEC 12: many lines make the next ones wait longer for each other, and no longer than that."""
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    over = threading.Semaphore(0)
+
+    def wait(seconds: float) -> None:
+        waits.put(seconds)
+        over.acquire()
+
+    monkeypatch.setattr("ductile.telemetry.logs.time.sleep", wait)
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    waited = []
+    for lines in (12, 1, 1):
+        for number in range(lines):
+            log(a_line(number))
+        waited.append(waits.get(timeout=20))
+        over.release()
+        # Written: whatever is told from now on is not among these.
+        assert os.read(reading, 1 << 16).count(b"\n") == lines
+    log.close()
+    stream.close()
+    os.close(reading)
+    assert waited == [0.005, 0.05, 0.005]
+
+
+def test_what_the_data_call_themselves_replaces_nothing_of_ours() -> None:
+    """SPEC 12: a plugin's name for a value must not be able to forge who spoke and when."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    log = a_log(stream)
+    forged: JsonObject = {"signal": "job.dead", "timestamp": "never", "plugin": "other", "more": 1}
+    log(Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="done", plugin="echo", data=forged))
+    log.close()
+    stream.close()
+    (line,) = read_all(reading)
+    assert (line["signal"], line["plugin"], line["more"]) == ("job.succeeded", "echo", 1)
+    assert line["timestamp"] != "never"
 
 
 def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
