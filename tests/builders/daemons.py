@@ -123,6 +123,14 @@ class Daemon:
     def wait_until_started(self, job_id: str) -> None:
         self.wait_for("job.started", lambda line: line["job_id"] == job_id)
 
+    def whole_log(self) -> list[dict[str, Any]]:
+        """All it ever told. It is stopped for this: a line may come a moment after what it tells of."""
+        if self.process.poll() is None:
+            self.end()
+        with self._news:
+            assert self._news.wait_for(lambda: self._ended, timeout=PATIENCE)
+        return self.lines
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop, and give its exit status."""
         self.process.send_signal(number)

@@ -89,7 +89,7 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
         assert 1 <= int(said.headers["retry-after"]) <= 60
         assert api.ask("GET", "/jobs").status == 200
         assert api.ask("GET", "/jobs", token=None).status == 401
-        told = [line for line in api.daemon.lines if line["signal"] == "api.unauthorized"]
+        told = [line for line in api.daemon.whole_log() if line["signal"] == "api.unauthorized"]
         assert len(told) == 10  # and a flood of guesses does not flood the log
 
 
@@ -128,4 +128,4 @@ def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
     from builders.daemons import a_daemon, a_place  # noqa: PLC0415 - the only daemon here without it
 
     with a_daemon(a_place(tmp_path)) as daemon:
-        assert not [line for line in daemon.lines if line["component"] == "api"]
+        assert not [line for line in daemon.whole_log() if line["component"] == "api"]

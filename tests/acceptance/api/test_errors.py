@@ -131,6 +131,8 @@ def test_no_secret_in_any_answer_or_line(api: Api) -> None:
     assert wrong.encode() not in api.ask("GET", "/jobs", token=wrong).content
     assert CANARY.encode() not in api.ask("GET", f"/jobs?token={wrong}").content
     api.ask("GET", "/config/view")
+    api.ask("GET", "/job/the-last-of-them")
+    api.daemon.wait_for("api.request", lambda line: line["path"] == "/job/the-last-of-them")
     assert CANARY not in str(api.daemon.lines)
     stranger = api.daemon.wait_for("api.unauthorized")
     assert stranger["peer"] == "127.0.0.1"

@@ -25,7 +25,10 @@ def still_well(api: Api) -> Iterator[None]:
     """After each of them an honest caller is served, and no fault of our own was met."""
     yield
     assert api.ask("GET", "/healthz", token=None).status == 200
-    assert api.post("/plugin/echo/poll")["status"] == "queued"
+    honest = api.post("/plugin/echo/poll")["job_id"]
+    api.daemon.wait_for(
+        "job.accepted", lambda line: line["job_id"] == honest
+    )  # the lines before it are there
     assert api.daemon.process.poll() is None
     assert not [line for line in api.daemon.lines if line["signal"] in ("api.fault", "service.failed")]
 

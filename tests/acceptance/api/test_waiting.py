@@ -78,7 +78,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path) -> None:
             slow_caller.sendall(b"{}")
             assert slow_caller.recv(65536).startswith(b"HTTP/1.1 503 ")
         assert api.daemon.end() == 0
-        assert not [line for line in api.daemon.lines if line["signal"] == "job.accepted"][1:]
+        assert not [line for line in api.daemon.whole_log() if line["signal"] == "job.accepted"][1:]
 
 
 def test_whoever_is_still_asking_at_the_end_is_told_so(tmp_path: Path) -> None:
