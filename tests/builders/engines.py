@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from ductile.config.compile import compile_snapshot
 from ductile.config.snapshot import Snapshot
+from ductile.core.admission import Caps
 from ductile.core.jobs import Job
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
@@ -23,6 +25,7 @@ from ductile.operations.desk import Desk
 from ductile.plugins.discovery import discover
 from ductile.runner.spawn import SpawnRunner
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.values.settling import Claim
 from ductile.store.values.submitting import Submission
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Signal, Signals
@@ -51,14 +54,29 @@ class Faulty:
     async def _refuse(self, *_args: object, **_kwargs: object) -> None:
         raise StoreFullError("the disk is full")
 
-    async def claim(self, **given: Any) -> Any:
+    def claim(
+        self,
+        *,
+        owner: str,
+        caps: Caps,
+        limit: int,
+        lease: timedelta,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
+        ask = partial(self.real.claim, owner=owner, caps=caps, limit=limit, lease=lease)
+        return asyncio.ensure_future(self._claim(ask, told or (lambda _: None)))
+
+    async def _claim(
+        self, ask: Callable[[], Awaitable[tuple[Claim, ...]]], told: Callable[[tuple[Claim, ...]], None]
+    ) -> tuple[Claim, ...]:
         if "claim" in self.full:
             await self._refuse()
-        claims = await self.real.claim(**given)
+        claims = await ask()
         self.asked.set()
         if claims and self.pause_after_claim is not None:
             self.claimed.set()
             await self.pause_after_claim.wait()
+        told(claims)
         return claims
 
     async def record_config(self, *args: Any) -> Any:

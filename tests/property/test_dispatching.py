@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,9 @@ from builders.jobs import a_job
 from ductile.config.compile import compile_snapshot
 from ductile.config.installed import Discovery
 from ductile.config.snapshot import Snapshot
+from ductile.engine import dispatcher
 from ductile.engine.dispatcher import Dispatcher
+from ductile.errors import StoreFullError
 from ductile.store.port import Store
 from ductile.store.values.settling import Claim
 from ductile.store.values.submitting import Accepted
@@ -29,10 +32,11 @@ TURNS = 8
 class Unit:
     """Something that was asked of the store: asked for, then done, then told of."""
 
-    def __init__(self, do: Callable[[], object], told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, do: Callable[[], object], told: Callable[[Any], None] = lambda _: None) -> None:
         self.do = do
         self.told = told
         self.answer: object = None
+        self.error: StoreFullError | None = None
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
@@ -48,6 +52,7 @@ class World:
         self.starts: deque[Unit] = deque()
         self.claims: deque[Unit] = deque()
         self.done: deque[list[Unit]] = deque()
+        self.is_full = False
         self.running: dict[str, asyncio.Event] = {}
         self.children = 0
         self.started: list[str] = []
@@ -58,8 +63,10 @@ class World:
             cast("Store", self), self._execute, lambda: snapshot, owner="test", failed=self.failures.append
         )
 
-    def claim(self, *, limit: int, **_others: Any) -> asyncio.Future[tuple[Claim, ...]]:
-        unit = Unit(lambda: self._take(limit))
+    def claim(
+        self, *, limit: int, told: Callable[[tuple[Claim, ...]], None], **_others: Any
+    ) -> asyncio.Future[tuple[Claim, ...]]:
+        unit = Unit(lambda: self._take(limit), told)
         self.claims.append(unit)
         return unit.future
 
@@ -94,25 +101,36 @@ class World:
         answer = Accepted(job_id=job_id, seq=self.made, ready=True)
         self.dispatcher.expect()
         self.starts.append(
-            Unit(lambda: self.queue.append(job_id), told=lambda: self.dispatcher.offer([answer]))
+            Unit(lambda: self.queue.append(job_id), told=lambda _: self.dispatcher.offer([answer]))
         )
 
     def wake(self, _number: int) -> None:
         """For no reason."""
         self.dispatcher.wake()
 
+    def fill(self, _number: int) -> None:
+        """The disk is full for the claims of the next batch."""
+        self.is_full = True
+
     def work(self, _number: int = 0) -> None:
         batch = [*self.ends, *self.starts, *self.claims]
+        for unit in batch:
+            if self.is_full and unit in self.claims:
+                unit.error = StoreFullError("the disk is full")
+            else:
+                unit.answer = unit.do()
         for waiting in (self.ends, self.starts, self.claims):
             waiting.clear()
-        for unit in batch:
-            unit.answer = unit.do()
+        self.is_full = False
         if batch:
             self.done.append(batch)
 
     def tell(self, _number: int = 0) -> None:
         for unit in self.done.popleft() if self.done else ():
-            unit.told()
+            if unit.error is not None:
+                unit.future.set_exception(unit.error)
+                continue
+            unit.told(unit.answer)
             unit.future.set_result(unit.answer)
 
     def finish(self, number: int, children: int | None = None) -> None:
@@ -137,7 +155,7 @@ async def turns() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "wake", "work", "tell", "finish", "turn", "turns", "turns"]),
+        st.sampled_from(["submit", "wake", "fill", "work", "tell", "finish", "turn", "turns", "turns"]),
         st.integers(0, 11),
     ),
     max_size=60,
@@ -160,6 +178,14 @@ TWO_CHILDREN = [
 
 #: A claim for everybody has seen nothing, and a job that came after it is told of in the same turn.
 TOLD_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _impatient() -> Iterator[None]:
+    """A full store is asked again in the next turn, not after a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatcher, "PAUSE", timedelta(0))
+        yield
 
 
 @settings(max_examples=1500)

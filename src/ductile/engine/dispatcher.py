@@ -7,6 +7,8 @@ A job whose result is on its way to the store counts as gone. So the next claim 
 closely enough to share its commit, and the store, which writes claims last, still sees to the caps. It
 does not wait for the claim before that: several may be on their way. In the same way, who is about to
 enqueue wakes it before, and the claim shares the commit with the job.
+
+It has no task of its own, and none for a claim: every job would wait for the turns of the loop they take.
 """
 
 from __future__ import annotations
@@ -48,19 +50,21 @@ class Dispatcher:
         self._snapshot = snapshot
         self._owner = owner
         self._failed = failed
-        self._woken = asyncio.Event()
         #: Jobs that were put on the queue; unless they run already, they are a reason to look.
         self._offered: set[str] = set()
         self._has_to_look = False
+        self._will_look = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
         self._leaving: set[str] = set()
         self._initialising: dict[str, str] = {}
         self._held: frozenset[str] = frozenset()
         self._caps_of: tuple[Snapshot, Caps] | None = None
-        self._accepting = True
+        #: Set while it runs.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
         #: Claims on their way, and how many workers they are for.
-        self._claims: set[asyncio.Task[None]] = set()
+        self._claims: set[asyncio.Future[tuple[Claim, ...]]] = set()
         self._claimed_for = 0
         self._pause: asyncio.TimerHandle | None = None
 
@@ -71,7 +75,13 @@ class Dispatcher:
     def wake(self) -> None:
         """Something may be able to start."""
         self._has_to_look = True
-        self._woken.set()
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Once for all who ask for it in the same turn."""
+        if not self._will_look and self._loop is not None:
+            self._will_look = True
+            self._loop.call_soon(self._look)
 
     def expect(self) -> None:
         """A job is about to come: if a worker is free, it is claimed in the commit that brings it."""
@@ -85,7 +95,8 @@ class Dispatcher:
         for answer in answers:
             if isinstance(answer, Accepted):
                 self._offered.update(answer.members or (answer.job_id,))
-        self._woken.set()
+        if not self._claimed_for:  # or else the answer to that claim is followed by a look
+            self._look_soon()
 
     def hold(self, plugins: Iterable[str] = ()) -> None:
         """Claim nothing of these plugins, and of no others, until told again: their inits may be coming."""
@@ -99,32 +110,46 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Start what may start, until told to stop."""
-        while self._accepting:
-            await self._woken.wait()
-            self._woken.clear()
-            if not self._has_reason_to_look():
-                continue
-            try:
-                await self._start_inits()
-                self._claim_for_free_workers()
-            except (StoreFullError, StoreBusyError):
-                self._look_again_later()
+        self._loop = asyncio.get_running_loop()
+        self._look_soon()
+        await self._stopped.wait()
         while self._claims:  # what they bring is on disk soon, and must be run
-            await asyncio.wait(tuple(self._claims))
+            await asyncio.wait(self._claims)
+
+    def _look(self) -> None:
+        self._will_look = False
+        if self._stopped.is_set() or not self._has_reason_to_look():
+            return
+        try:
+            self._claim_inits()
+            self._claim_for_free_workers()
+        except (StoreFullError, StoreBusyError):
+            self._look_again_later()
+        except Exception as error:  # noqa: BLE001 - nobody waits for this, so it has to tell
+            self._failed(error)
 
     def _has_reason_to_look(self) -> bool:
         self._offered -= self._running
         return self._has_to_look or bool(self._offered)
 
-    async def _start_inits(self) -> None:
-        for plugin, job_id in tuple(self._initialising.items()):
-            if not self._accepting:
-                return
-            claims = await self._store.claim_these([job_id], owner=self._owner, lease=LEASE)
-            self._launch(claims)
-            if not claims and job_id not in self._running:
-                # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
-                self._initialising.pop(plugin, None)
+    def _claim_inits(self) -> None:
+        for plugin, job_id in self._initialising.items():
+            if job_id not in self._running:
+                self._follow(
+                    self._store.claim_these(
+                        [job_id],
+                        owner=self._owner,
+                        lease=LEASE,
+                        told=partial(self._init_came, plugin, job_id),
+                    )
+                )
+
+    def _init_came(self, plugin: str, job_id: str, claims: tuple[Claim, ...]) -> None:
+        self._launch(claims)
+        if job_id not in self._running and self._initialising.get(plugin) == job_id:
+            # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
+            del self._initialising[plugin]
+            self.wake()
 
     def _free(self) -> int:
         """Workers for whom nothing is there and nothing was asked for."""
@@ -136,30 +161,45 @@ class Dispatcher:
         if free <= 0 and self._claimed_for:
             return  # the reason to look stays until it is known what those have brought
         self._has_to_look, self._offered = False, set()
-        if free <= 0 or not self._accepting:
-            return
-        # Asked for here and not in the task, which would be a turn later: too late for the same commit.
-        asked = self._store.claim(owner=self._owner, caps=self._caps(), limit=free, lease=LEASE)
-        self._claimed_for += free
-        following = asyncio.create_task(self._follow(asked, free), name="claim")
-        self._claims.add(following)
-        following.add_done_callback(self._claims.discard)
+        if free > 0:
+            self._follow(
+                self._store.claim(
+                    owner=self._owner,
+                    caps=self._caps(),
+                    limit=free,
+                    lease=LEASE,
+                    told=partial(self._came, free),
+                ),
+                free,
+            )
 
-    async def _follow(self, asked: Awaitable[tuple[Claim, ...]], workers: int) -> None:
-        try:
-            claims = await asked
-        except (StoreFullError, StoreBusyError):
-            # Nothing is claimed that could not be written. The queue is on disk and can wait.
-            self._look_again_later()
-            claims = ()
-        except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
-            self._failed(error)
-            claims = ()
+    def _follow(self, claim: asyncio.Future[tuple[Claim, ...]], workers: int = 0) -> None:
+        """Those workers are spoken for until it is answered."""
+        self._claimed_for += workers
+        self._claims.add(claim)
+        claim.add_done_callback(partial(self._answered, workers))
+
+    def _came(self, workers: int, claims: tuple[Claim, ...]) -> None:
+        """On disk. The workers that nothing has come for are free again."""
         self._claimed_for -= workers
         self._launch(claims)
         # As many as were asked for: there may be more, of which nobody tells, such as the children of a job.
         self._has_to_look = self._has_to_look or len(claims) == workers
-        self._woken.set()  # and what has come meanwhile, this claim may not have seen
+        if self._has_reason_to_look():  # and what has come meanwhile, this claim may not have seen
+            self._look_soon()
+
+    def _answered(self, workers: int, claim: asyncio.Future[tuple[Claim, ...]]) -> None:
+        """What it has brought was told of before; here is seen whether it failed."""
+        self._claims.discard(claim)
+        error = claim.exception()
+        if error is None:
+            return
+        if isinstance(error, StoreFullError | StoreBusyError):
+            # Nothing is claimed that could not be written. The queue is on disk and can wait.
+            self._look_again_later()
+        else:
+            self._failed(error)
+        self._claimed_for -= workers
 
     def _look_again_later(self) -> None:
         if self._pause is None:
@@ -213,8 +253,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Claim nothing more; what runs goes on."""
-        self._accepting = False
-        self.wake()
+        self._stopped.set()
 
     async def drain(self, grace: float | None) -> bool:
         """Wait for what runs, for ever if there is no grace; whether all of it ended in time."""

@@ -55,12 +55,14 @@ class Exits:
         early = False
         for descriptor, _ in self._epoll.poll(0):
             callback = self._callbacks.pop(descriptor, None)
-            if callback is not None:
-                # Each on its own: none is told a second time if another one fails.
-                self._loop.call_soon(callback)
-            else:
+            if callback is None:
                 self._early.add(descriptor)
                 early = True
+                continue
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - each on its own: none is told a second time
+                self._loop.call_exception_handler({"message": "an end was met badly", "exception": error})
         if early:
             # Not sooner: who is just being handed over is now found by this, or finds that it is early.
             self._on_early()

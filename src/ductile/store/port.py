@@ -7,6 +7,7 @@ raised has changed nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -85,14 +86,30 @@ class Store(Protocol):
         """
         ...
 
-    def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> Awaitable[tuple[Claim, ...]]:
+    def claim(
+        self,
+        *,
+        owner: str,
+        caps: Caps,
+        limit: int,
+        lease: timedelta,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
         """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice (SPEC 4.4).
 
-        It is asked for by the call, and not only when somebody waits for the answer.
+        It is asked for by the call, and not only when somebody waits for the answer. `told` is given the
+        answer as with `enqueue`.
         """
         ...
 
-    async def claim_these(self, job_ids: Sequence[str], *, owner: str, lease: timedelta) -> tuple[Claim, ...]:
+    def claim_these(
+        self,
+        job_ids: Sequence[str],
+        *,
+        owner: str,
+        lease: timedelta,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
         """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
         ...
 

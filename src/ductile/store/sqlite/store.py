@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -110,15 +111,33 @@ class SqliteStore:
     ) -> Awaitable[tuple[Enqueued, ...]]:
         return self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission), told=told)
 
-    def claim(self, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> Awaitable[tuple[Claim, ...]]:
+    def claim(
+        self,
+        *,
+        owner: str,
+        caps: Caps,
+        limit: int,
+        lease: timedelta,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
         return self._write(
             Lane.CLAIM,
             lambda session: claim.claim(session, owner=owner, caps=caps, limit=limit, lease=lease),
+            told=told,
         )
 
-    async def claim_these(self, job_ids: Sequence[str], *, owner: str, lease: timedelta) -> tuple[Claim, ...]:
-        return await self._write(
-            Lane.CLAIM, lambda session: claim.claim_these(session, job_ids, owner=owner, lease=lease)
+    def claim_these(
+        self,
+        job_ids: Sequence[str],
+        *,
+        owner: str,
+        lease: timedelta,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
+        return self._write(
+            Lane.CLAIM,
+            lambda session: claim.claim_these(session, job_ids, owner=owner, lease=lease),
+            told=told,
         )
 
     def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
