@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -46,13 +47,10 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     bare: dict[str, list[float]] = {name: [] for name in JOBS}
     ours: dict[str, list[float]] = {name: [] for name in JOBS}
     xargs: list[float] = []
-    spent: list[float] = []
-    by_hand: list[float] = []
+    waits: list[Wait] = []
     for number in range(rounds):
         # In every round: one moment of the machine says little about it.
-        ours_spent, hand_spent = latencies(ground, number, entrypoints["sh"])
-        spent += ours_spent
-        by_hand += hand_spent
+        waits += asyncio.run(idle_waits(ground, f"latency-{number}", entrypoints["sh"]))
         for name, entrypoint in entrypoints.items():
             for again in range(OFTEN.get(name, 1)):
                 bare[name].append(bare_rate(loop, entrypoint, JOBS[name]))
@@ -66,7 +64,7 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     for at_once in MORE_AT_ONCE:
         more_ours, more_bare = with_more(directory, loop, rounds * OFTEN["sh"], at_once)
         lines.append(compared(f"jobs, sh plugin, {at_once} at once", more_ours, more_bare, "jobs/s"))
-    return [*lines, latency(spent, by_hand)]
+    return [*lines, *latencies(waits)]
 
 
 def with_more(directory: Path, loop: Path, rounds: int, at_once: int) -> tuple[list[float], list[float]]:
@@ -111,16 +109,22 @@ class Ends:
     def __init__(self) -> None:
         self._left = 0
         self._done = asyncio.Event()
+        #: When the program of the last job was started, by `time.perf_counter`.
+        self.last_start = 0.0
 
     def __call__(self, happening: Happening) -> None:
-        if happening.signal is Signal.JOB_SUCCEEDED:
+        if happening.signal is Signal.JOB_STARTED:
+            self.last_start = time.perf_counter() - float(str(happening.data["ms_ago"])) / 1000
+        elif happening.signal is Signal.JOB_SUCCEEDED:
             self._left -= 1
             if self._left == 0:
                 self._done.set()
 
-    async def wait_for(self, jobs: int) -> None:
+    def expect(self, jobs: int) -> None:
         self._left += jobs
         self._done.clear()
+
+    async def wait(self) -> None:
         await self._done.wait()
 
 
@@ -163,11 +167,10 @@ async def drain_rate(ground: Path, name: str, plugin: str) -> float:
 
 
 async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, count: int) -> None:
-    ended = asyncio.create_task(ends.wait_for(count))
-    await asyncio.sleep(0)
+    ends.expect(count)
     engine.expect()
     await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))), engine.told_of)
-    await ended
+    await ends.wait()
 
 
 _dice = Random(3)
@@ -184,33 +187,48 @@ def a_job(plugin: str) -> NewJob:
     )
 
 
-def latency(spent: list[float], by_hand: list[float]) -> Line:
-    """Milliseconds from a sh job's submission to its result on disk, beside its process alone."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Milliseconds of one job on an idle machine, and of its process alone."""
+
+    to_start: float
+    to_done: float
+    by_hand: float
+
+
+def latencies(waits: list[Wait]) -> list[Line]:
+    by_hand = f"{median(wait.by_hand for wait in waits):.1f} ms by hand"
+    return [
+        latency("submit to start, sh plugin, idle: p50 in ms", [wait.to_start for wait in waits], "", ""),
+        latency(
+            "submit to done, sh plugin, idle: p50 in ms", [wait.to_done for wait in waits], by_hand, "<= 5"
+        ),
+    ]
+
+
+def latency(what: str, spent: list[float], beside: str, goal: str) -> Line:
     cuts = quantiles(spent, n=100)
-    return Line(
-        what="submit to done, sh plugin, idle: p50 in ms",
-        ours=f"{cuts[49]:.1f} ms (p99 {cuts[98]:.1f})",
-        bare=f"{median(by_hand):.1f} ms by hand",
-        ratio=median(spent),
-        goal="<= 5",
-    )
+    ours = f"{cuts[49]:.1f} ms (p99 {cuts[98]:.1f})"
+    return Line(what=what, ours=ours, bare=beside, ratio=cuts[49], goal=goal)
 
 
-def latencies(ground: Path, number: int, entrypoint: Path) -> tuple[list[float], list[float]]:
-    return asyncio.run(_latencies(ground, f"latency-{number}", entrypoint))
-
-
-async def _latencies(ground: Path, name: str, entrypoint: Path) -> tuple[list[float], list[float]]:
-    """Turn and turn about, so that both see the same machine."""
-    spent, by_hand = [], []
+async def idle_waits(ground: Path, name: str, entrypoint: Path) -> list[Wait]:
+    """Turn and turn about with the process alone, so that both see the same machine."""
+    waits = []
     request = a_request().encode()
     async with an_engine(ground, name) as (engine, store, ends):
         await run_jobs(engine, store, ends, "sh", 5)
         for _ in range(200):
             began = time.perf_counter()
             await run_jobs(engine, store, ends, "sh", 1)
-            submitted = time.perf_counter()
+            done = time.perf_counter()
             subprocess.run([entrypoint], input=request, capture_output=True, check=True)  # noqa: ASYNC221 - alone
-            spent.append((submitted - began) * 1000)
-            by_hand.append((time.perf_counter() - submitted) * 1000)
-    return spent, by_hand
+            by_hand = time.perf_counter() - done
+            waits.append(
+                Wait(
+                    to_start=(ends.last_start - began) * 1000,
+                    to_done=(done - began) * 1000,
+                    by_hand=by_hand * 1000,
+                )
+            )
+    return waits
