@@ -13,6 +13,8 @@ from builders.jobs import START
 @dataclass(slots=True)
 class _Waiting:
     until: datetime | None
+    #: By the monotonic reading: nobody waits longer because the clock was set back.
+    end: float
     wake: asyncio.Event
     over: asyncio.Future[None]
 
@@ -36,7 +38,8 @@ class SimulatedClock:
         return self._monotonic
 
     async def wait(self, until: datetime | None, wake: asyncio.Event) -> None:
-        waiting = _Waiting(until, wake, asyncio.get_running_loop().create_future())
+        left = float("inf") if until is None else (until - self._now).total_seconds()
+        waiting = _Waiting(until, self._monotonic + left, wake, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._entered.set()
         woken = asyncio.ensure_future(wake.wait())
@@ -54,19 +57,28 @@ class SimulatedClock:
             await self._entered.wait()
 
     def _goes_on(self, waiting: _Waiting) -> bool:
-        return (
-            waiting.wake.is_set()
-            or waiting.over.done()
-            or (waiting.until is not None and waiting.until <= self._now)
-        )
+        return waiting.wake.is_set() or waiting.over.done() or self._is_due(waiting)
+
+    def _is_due(self, waiting: _Waiting) -> bool:
+        due_at = self._due_at(waiting)
+        return due_at is not None and due_at <= self._now
+
+    def _due_at(self, waiting: _Waiting) -> datetime | None:
+        if waiting.until is None:
+            return None
+        return min(waiting.until, self._now + timedelta(seconds=waiting.end - self._monotonic))
 
     async def advance(self, **span: float) -> None:
         """Let time pass; everything that falls due on the way happens at its instant."""
         await self.rest()
         target = self._now + timedelta(**span)
-        while (due := min((each.until for each in self._waiting if each.until), default=target)) < target:
+        while (due := self._first_due(target)) < target:
             await self._move_to(due)
         await self._move_to(target)
+
+    def _first_due(self, target: datetime) -> datetime:
+        dues = (self._due_at(each) for each in self._waiting)
+        return min((due for due in dues if due is not None), default=target)
 
     async def _move_to(self, instant: datetime) -> None:
         self._monotonic += (instant - self._now).total_seconds()
@@ -75,7 +87,7 @@ class SimulatedClock:
 
     async def _release(self) -> None:
         for each in self._waiting:
-            if each.until is not None and each.until <= self._now and not each.over.done():
+            if self._is_due(each) and not each.over.done():
                 each.over.set_result(None)
         await self.rest()
 

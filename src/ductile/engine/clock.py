@@ -28,7 +28,8 @@ class Clock(Protocol):
     async def wait(self, until: datetime | None, wake: asyncio.Event) -> None:
         """Return at `until` (None: never) or when `wake` is set, whichever is first.
 
-        It does not clear the event. It may return early when the clock was set, so look again.
+        It does not clear the event. It returns early when the clock was set back meanwhile, after as long as
+        it was to wait: so look again.
         """
         ...
 
@@ -41,13 +42,18 @@ class SystemClock:
         return time.monotonic()
 
     async def wait(self, until: datetime | None, wake: asyncio.Event) -> None:
+        if until is None:
+            await wake.wait()
+            return
+        end = self.monotonic() + (until - self.now()).total_seconds()
         while not wake.is_set():
-            left = None if until is None else (until - self.now()).total_seconds()
-            if left is not None and left <= 0:
+            # By both: a clock that was set back must not make anybody wait longer than they meant to.
+            left = min((until - self.now()).total_seconds(), end - self.monotonic())
+            if left <= 0:
                 return
             try:
                 # In slices, so that a clock which was set forward is noticed before a distant timer ends.
-                async with asyncio.timeout(None if left is None else min(left, LONGEST_WAIT)):
+                async with asyncio.timeout(min(left, LONGEST_WAIT)):
                     await wake.wait()
             except TimeoutError:
                 continue

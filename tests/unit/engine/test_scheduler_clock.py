@@ -72,6 +72,16 @@ async def test_a_clock_set_back_starves_nobody(tmp_path: Path) -> None:
         assert due == {"every": now + HOUR, "cron": now + HOUR, "after": now + 2 * HOUR}
 
 
+async def test_a_clock_set_back_is_noticed_by_the_tick_alone(tmp_path: Path) -> None:
+    """SPEC 5.8: a loop that slept by the wall clock alone would stand still until the clock has caught up."""
+    async with scheduling(tmp_path, "p: {schedule: {every: 10m}}") as bench:
+        await bench.run_next(ok())
+        await bench.clock.set_by(hours=-3)
+        await bench.clock.advance(minutes=11)
+        assert await bench.told() == ["10:00:00 ran", "07:11:00 ran"]
+        assert bench.clock_was_set == 1
+
+
 async def test_a_clock_set_back_while_the_daemon_was_down(tmp_path: Path) -> None:
     async with scheduling(
         tmp_path, "p: {schedule: {every: 1h}}", clock=clock_at("2027-02-08 10:00")
@@ -125,3 +135,19 @@ async def test_the_real_clock_waits_for_an_instant_or_an_event() -> None:
     woken.set()
     await waiting
     assert woken.is_set()
+
+
+async def test_the_real_clock_waits_no_longer_because_it_was_set_back() -> None:
+    """ENGINE 5: what was to take a moment takes a moment."""
+
+    class SetBack(SystemClock):
+        readings = 0
+
+        def now(self) -> datetime:
+            self.readings += 1
+            return super().now() - (HOUR if self.readings > 2 else timedelta())
+
+    clock = SetBack()
+    async with asyncio.timeout(30):
+        await clock.wait(clock.now() + timedelta(milliseconds=5), asyncio.Event())
+    assert clock.readings > 2, "it was set back meanwhile"
