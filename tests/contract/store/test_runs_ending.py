@@ -117,6 +117,20 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     assert (await store.cancel_overdue(rules)).next_due_at is None
 
 
+async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Clock) -> None:
+    """ENGINE 5: at a clock jump waiting times are clamped, the time of a run too."""
+    rules = steps_rules(uses("a"))
+    wait = timedelta(seconds=30)
+    await enqueue_run(store, rules, replace(a_new_run(rules), deadline_at=clock.now + wait))
+    assert await store.clamp_waits() == 0
+    clock.advance(hours=-3)
+    assert await store.clamp_waits() == 1
+    due_at = (await store.cancel_overdue(rules)).next_due_at
+    assert due_at is not None
+    assert abs(due_at - clock.now - wait) <= timedelta(milliseconds=1)
+    assert await store.clamp_waits() == 0
+
+
 # -------------------------------------------------------------------------------------------------- recovery
 
 

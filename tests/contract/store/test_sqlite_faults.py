@@ -29,6 +29,7 @@ from ductile.errors import (
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.connection import APPLICATION_ID
+from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
@@ -411,6 +412,24 @@ def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
     connection.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, name TEXT)")
     connection.close()
     refused(path, StoreSchemaError)
+
+
+async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
+    """SPEC 13: migrations are applied at start, and what the file holds stays."""
+    connection = apsw.Connection(str(path))
+    (first, sql), *_ = migrations()
+    _apply(connection, first, sql)
+    connection.execute(
+        "INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, created_at) VALUES ('r', 'p', 'f', 'now')"
+    )
+    connection.close()
+    store = opened(path)
+    await accept(store, a_new_job())
+    await store.close()
+    connection = apsw.Connection(str(path))
+    assert schema_version(connection) == migrations()[-1][0] > first
+    assert connection.execute("SELECT run_id, deadline_wait FROM pipeline_runs").fetchall() == [("r", None)]
+    connection.close()
 
 
 async def test_a_newer_schema_is_refused_untouched(path: Path) -> None:

@@ -86,5 +86,7 @@ def release_due(session: Session, *, limit: int = SWEEP) -> Released:
 def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
     """After the clock went back, nothing waits longer than the span its wait was drawn from."""
     now = format_instant(session.now)
-    jobs = session.all("clamp_waits", now=now, limit=limit)
-    return len(jobs) + len(session.all("clamp_delivery_waits", now=now, limit=limit))
+    return sum(
+        len(session.all(query, now=now, limit=limit))
+        for query in ("clamp_waits", "clamp_delivery_waits", "clamp_deadlines")
+    )

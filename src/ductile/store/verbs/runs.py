@@ -211,6 +211,7 @@ def insert_run(session: Session, run: NewRun) -> None:
         pipeline=graph.pipeline,
         fingerprint=graph.fingerprint,
         deadline_at=None if run.deadline_at is None else format_instant(run.deadline_at),
+        deadline_wait=None if run.deadline_at is None else (run.deadline_at - session.now).total_seconds(),
         at=session.stamp,
     )
 

@@ -8,8 +8,8 @@ ON CONFLICT (fingerprint) DO NOTHING
 SELECT graph FROM pipeline_versions WHERE fingerprint = :fingerprint
 
 -- name: insert_run
-INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, created_at)
-VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :at)
+INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, deadline_wait, created_at)
+VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :deadline_wait, :at)
 
 -- name: run_around_step
 -- The run that a job is a step of, and the place of the step in it; if the step is still as it was seen.
@@ -57,6 +57,18 @@ UPDATE pipeline_runs SET jobs = jobs + :more WHERE run_id = :run_id
 
 -- name: clear_deadline
 UPDATE pipeline_runs SET deadline_at = NULL WHERE run_id = :run_id AND deadline_at IS NOT NULL
+
+-- name: clamp_deadlines
+-- As `clamp_waits`, for runs that are cancelled when their time is up.
+UPDATE pipeline_runs SET deadline_at =
+  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(deadline_wait, 0) || ' seconds') || '000Z'
+WHERE run_id IN (
+  SELECT run_id FROM pipeline_runs
+  WHERE deadline_at >
+    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(deadline_wait, 0) + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING run_id
 
 -- name: overdue_runs
 SELECT run_id FROM pipeline_runs WHERE deadline_at <= :now ORDER BY deadline_at LIMIT :limit
