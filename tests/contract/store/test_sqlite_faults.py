@@ -201,6 +201,25 @@ async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore
     assert claimed == "claimed"
 
 
+@pytest.mark.parametrize("lane", [Lane.CONFIGURE, Lane.MAINTENANCE], ids=str)
+async def test_what_waits_for_claims_is_not_lost_when_one_fails(store: SqliteStore, lane: Lane) -> None:
+    """ENGINE 5: a claim meets the full disk first; a reload or a sweep behind it is answered all the same."""
+
+    def fail(_session: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    async def claim() -> None:
+        await store._writer.submit(Lane.CLAIM, fail)
+
+    async def later() -> str:
+        return await store._writer.submit(lane, lambda _session: "done")
+
+    async with asyncio.timeout(30):
+        full, done = await together(store, claim(), later())
+    assert isinstance(full, StoreFullError)
+    assert done == "done"
+
+
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
     """ENGINE 5: settle, enqueue, claim, maintenance, whatever came first; where a configuration is among
     them, what was claimed by the one before comes before it.

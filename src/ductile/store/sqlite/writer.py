@@ -206,28 +206,32 @@ class Writer:
     def _run_plainly(self, done: list[Unit[Any]]) -> None:
         """Run what waits, claims after submissions: so they find what the same commit brings."""
         size, deadline = 0, time.monotonic() + MAX_SECONDS
-        claims: deque[Unit[Any]] = deque()
+        held: deque[Unit[Any]] = deque()
 
         def run(unit: Unit[Any]) -> None:
             done.append(unit)
             unit.answer = unit.work(self._session)
+
+        def run_held() -> None:
+            while held:
+                run(held.popleft())
 
         try:
             while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
                 unit = self._take()
                 if unit is None:
                     break
-                if unit.lane is Lane.CLAIM:
-                    claims.append(unit)
-                    continue
-                while claims and unit.lane in _AFTER_CLAIMS:
-                    run(claims.popleft())
                 size += unit.size
-                run(unit)
-            while claims:
-                run(claims.popleft())
+                if unit.lane is Lane.CLAIM:
+                    held.append(unit)
+                elif unit.lane in _AFTER_CLAIMS:
+                    held.append(unit)
+                    run_held()
+                else:
+                    run(unit)
+            run_held()
         finally:
-            done += claims  # of a batch that failed: whoever is in it is served in another way
+            done += held  # of a batch that failed: whoever is in it is served in another way
 
     def _recover_batch(self, batch: list[Unit[Any]], error: Exception) -> None:
         """A unit or the commit failed. Run them again one by one, unless the file is not to be trusted."""
