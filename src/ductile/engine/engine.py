@@ -214,8 +214,8 @@ class Engine:
             raise self._failure
 
     async def _serve(self, ready: Callable[[], None]) -> None:
-        services = [
-            asyncio.create_task(service, name=name)
+        services = {
+            name: asyncio.create_task(service, name=name)
             for name, service in (
                 ("dispatcher", self._dispatcher.run()),
                 ("releases", self._releases.run()),
@@ -225,8 +225,8 @@ class Engine:
                 ("indexing", self._upkeep.index_forever()),
                 ("deliveries", self._deliveries.run()),
             )
-        ]
-        for service in services:
+        }
+        for service in services.values():
             service.add_done_callback(self._service_ended)
         self._dispatcher.wake()
         self._ready = True
@@ -283,13 +283,16 @@ class Engine:
         except (StoreFullError, StoreBusyError) as error:
             self._with.signals.emit(Signal.STORE_FULL, error.message)
 
-    async def _wind_down(self, services: list[asyncio.Task[None]]) -> None:
+    async def _wind_down(self, services: Mapping[str, asyncio.Task[None]]) -> None:
         """Stop in stages: nothing new, time to finish, an end to what does not, and all of it on disk."""
         signals = self._with.signals
         signals.emit(Signal.SERVICE_STOPPING, data={"running": self._dispatcher.running})
+        # A schedule that falls due now is for the next start: nothing could run, and `if_running: cancel`
+        # would end a job that still has its time to finish.
+        self._scheduler.stop()
         self._dispatcher.stop()
-        # It ends by itself: a claim that is under way is on disk soon, and must be run or handed back.
-        await asyncio.wait({services[0]})
+        # They end by themselves: what is under way is on disk soon, and must be run or handed back.
+        await asyncio.wait({services["scheduler"], services["dispatcher"]})
         grace = self._snapshot.service.shutdown_grace.total_seconds()
         if not await self._drain(0 if self._failure is not None else grace):
             self._executor.stop_all(at_once=self._hurry.is_set())
@@ -297,9 +300,9 @@ class Engine:
                 self._executor.stop_all(at_once=True)
                 await self._dispatcher.drain(None)
         await self._deliveries.stop(0 if self._hurry.is_set() else LAST_SECONDS)
-        for service in services:
+        for service in services.values():
             service.cancel()
-        await asyncio.gather(*services, return_exceptions=True)
+        await asyncio.gather(*services.values(), return_exceptions=True)
         self._waiters.everybody()
 
     async def _drain(self, grace: float | None) -> bool:

@@ -78,6 +78,7 @@ class Scheduler:
         self._stop_job = stop_job
         self._clock_was_set = clock_was_set
         self._woken = asyncio.Event()
+        self._stopped = False
         self._started_at = clock.now()
         self._read = (self._started_at, clock.monotonic())
         self._armed_for: Snapshot | None = None
@@ -89,8 +90,13 @@ class Scheduler:
         """Something has changed that may make a schedule due earlier: look again."""
         self._woken.set()
 
+    def stop(self) -> None:
+        """Start nothing more; a firing that is under way is told of as always, and then `run` ends."""
+        self._stopped = True
+        self.poke()
+
     async def run(self) -> None:
-        while True:
+        while not self._stopped:
             self._woken.clear()
             try:
                 until = await self._turn()
@@ -107,13 +113,14 @@ class Scheduler:
             was_set = was_set or timedelta()
         if was_set is not None:
             await self._follow_clock(was_set)
-        while True:
+        while not self._stopped:
             entries = await self._entries()
             now = self._clock.now()
             firings = [firing for entry in entries if (firing := self._plan(entry, now)) is not None]
             if not firings:
                 return self._next_look(entries, now)
             await asyncio.gather(*map(self._fire, firings))
+        return self._clock.now()
 
     # -- what is looked after
 

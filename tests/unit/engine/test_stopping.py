@@ -1,0 +1,36 @@
+"""SPEC 4.8: who is told to stop starts nothing more, and lets what runs have its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders import engines
+from builders.engines import an_engine
+from builders.plugins import a_plugin
+from ductile.core.jobs import JobStatus
+from ductile.telemetry.signals import Signal
+
+#: It answers after the next run of its schedule is due.
+SLOW = """#!/bin/sh
+cat > /dev/null
+sleep 1.5
+echo '{"status": "ok", "result": "done"}'
+"""
+
+
+async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with `if_running: cancel`, which would end the job and queue another that cannot start."""
+    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 20s}\n")
+    a_plugin(tmp_path / "plugins", "slow", script=SLOW)
+    async with an_engine(tmp_path, "  slow: {schedule: {every: 1s, if_running: cancel}}\n") as bench:
+        await bench.started()
+        job_id = (await bench.until(Signal.JOB_STARTED)).job_id
+        assert job_id is not None
+        bench.engine.stop()
+        await bench.stopped()
+        assert (await bench.job(job_id)).status is JobStatus.SUCCEEDED
+        assert (await bench.store.real.counts()).depth == 0
