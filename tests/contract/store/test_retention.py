@@ -59,8 +59,6 @@ async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store
         dedupe_key="key:a",
         parent_job_id=an_id(),
         event_context_id=context.id,
-        run_id=an_id(),
-        step_path="s",
         trace_id="t",
     )
     await submit(store, new, contexts=(context,))

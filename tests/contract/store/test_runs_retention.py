@@ -77,6 +77,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     account = await store.account(run_id)
     assert account is not None
     assert (account.members, account.executions) == (found.members, found.executions)
+    assert {job.run_id for job in found.members} == {run_id}
     assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
     assert sorted(job.step_path or "" for job in found.members) == ["a", "after", "s/x", "s/y"]
     clock.advance(days=31)
@@ -84,6 +85,36 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     assert set(rows(store_factory).values()) == {0}
     assert await store.run(run_id) is None
     assert await store.account(run_id) is None
+
+
+async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, clock: Clock) -> None:
+    """ENGINE 5, 13: at most 500 rows at a time; as long as a step is there, so is its run."""
+    rules = steps_rules(uses("a"), uses("b"))
+    run_id = await begin_run(store, rules)
+    (first,) = await claim_all(store)
+    await settle(store, first.job, ok(*(emitted() for _ in range(700))), rules)
+    await run_out(store, rules)
+    await accept(store, a_new_job("newer"))
+    clock.advance(hours=25)
+    swept = await store.prune(Retention())
+    assert (swept.rows["succeeded_jobs"], swept.more) == (500, True)
+    found = await store.run(run_id)
+    assert found is not None
+    assert found.graph is not None
+    swept = await store.prune(Retention())
+    assert (swept.rows["succeeded_jobs"], swept.more) == (202, False)
+    assert (await stored(store, run_id)).seq == 0, "it is found in the log now"
+
+
+async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, clock: Clock) -> None:
+    """By the newest row the next one is numbered; a step that outlived its run would be nobody's."""
+    rules = steps_rules(uses("a"), uses("b"))
+    run_id = await a_finished_run(store, rules)
+    clock.advance(hours=25)
+    assert (await store.prune(Retention())).rows == {}
+    await prune(store)
+    assert (await stored(store, run_id)).seq == 0
+    assert {job.seq for job in await all_members(store, run_id)} == {0}
 
 
 async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(

@@ -11,7 +11,7 @@ from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.store.rows import to_json
-from ductile.store.session import Session
+from ductile.store.session import Cell, Session
 from ductile.store.values.settling import InitAnswer, NewInit
 from ductile.store.values.upkeep import ConfigOrigin, Pruned, Retention
 from ductile.store.verbs.holds import SWEEP
@@ -65,20 +65,36 @@ def _before(session: Session, age: timedelta) -> str:
 
 
 def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) -> int:
-    """Remove ended jobs below which nothing lives; the log keeps what only their row knew."""
+    """Remove ended jobs below which nothing lives, at most `limit`; a run after its steps."""
     removed = 0
     for seq, job_id, plugin, payload in session.all(
         "prunable_jobs", status=status, before=before, limit=limit
     ):
-        if payload is not None:
-            session.run("keep_payload", job_id=job_id, payload=payload)
         if plugin == RUN_PLUGIN:
-            for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_leaves"):
-                session.run(query, run_id=job_id)
-        session.run("delete_job", seq=seq)
-        session.run("delete_transitions", job_id=job_id)
+            removed += _prune_steps(session, job_id, limit - removed)
+        if removed >= limit:
+            break  # the next sweep comes back to it
+        _remove_job(session, seq, job_id, payload)
         removed += 1
     return removed
+
+
+def _prune_steps(session: Session, run_id: str, limit: int) -> int:
+    steps = session.all("steps_to_prune", run_id=run_id, limit=limit)
+    for seq, job_id, payload in steps:
+        _remove_job(session, seq, job_id, payload)
+    if len(steps) < limit:
+        for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_leaves"):
+            session.run(query, run_id=run_id)
+    return len(steps)
+
+
+def _remove_job(session: Session, seq: Cell, job_id: Cell, payload: Cell) -> None:
+    """The log keeps what only its row knew."""
+    if payload is not None:
+        session.run("keep_payload", job_id=job_id, payload=payload)
+    session.run("delete_job", seq=seq)
+    session.run("delete_transitions", job_id=job_id)
 
 
 def _prune_log(session: Session, before: str, limit: int) -> int:

@@ -25,10 +25,11 @@ INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO N
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: prunable_jobs
--- Ended long enough ago, not a step of a run that is still kept, and nothing below it alive.
+-- Ended long enough ago, no step of a run, and nothing below it alive. The newest row stays, and if that is a
+-- step its run does: by it the next one is numbered.
 SELECT seq, id, plugin, payload FROM job_queue AS candidate
-WHERE status = :status AND completed_at < :before AND seq < (SELECT max(seq) FROM job_queue)
-  AND NOT EXISTS (SELECT 1 FROM job_queue AS run WHERE run.id = candidate.run_id AND run.id <> candidate.id)
+WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (SELECT max(seq) FROM job_queue)
+  AND id IS NOT (SELECT run_id FROM job_queue WHERE seq = (SELECT max(seq) FROM job_queue))
   AND NOT EXISTS (
     WITH RECURSIVE below (id, status) AS (
       SELECT child.id, child.status FROM job_queue AS child WHERE child.parent_job_id = candidate.id
@@ -38,6 +39,9 @@ WHERE status = :status AND completed_at < :before AND seq < (SELECT max(seq) FRO
     SELECT 1 FROM below WHERE status IN ('queued', 'running')
   )
 ORDER BY completed_at LIMIT :limit
+
+-- name: steps_to_prune
+SELECT seq, id, payload FROM job_queue WHERE run_id = :run_id ORDER BY seq LIMIT :limit
 
 -- name: keep_payload
 -- The log takes over what only the queue row knew.
