@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
+from ductile.errors import TooBusyError
 from ductile.store.port import Store
 from ductile.store.values.settling import MovedJob
 from ductile.store.values.submitting import Enqueued, Submission
@@ -105,12 +106,19 @@ class Desk(Value):
     def enqueue(self, submission: Submission) -> Awaitable[tuple[Enqueued, ...]]:
         """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
 
+        A daemon that is stopping takes nothing in, whatever the door (SPEC 4.8).
+
         Whoever hangs up in between takes nothing back. The engine is told before as well: what may start
         at once is then claimed in the commit that brings it.
         """
+        self.refuse_when_stopping()
         if self.engine is not None:
             self.engine.expect()
         return self.store.enqueue(submission, partial(self._tell, submission))
+
+    def refuse_when_stopping(self) -> None:
+        if self.engine is not None and self.engine.stopping:
+            raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
     def _tell(self, submission: Submission, answers: tuple[Enqueued, ...]) -> None:
         if self.engine is None:

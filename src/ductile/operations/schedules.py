@@ -112,6 +112,7 @@ async def run_schedule(desk: Desk, given: JsonObject) -> JsonObject:
     plugin, schedule_id = entry.plugin, entry.schedule_id
     if read.flag(given, "dry_run"):
         return {"plugin": plugin, "id": schedule_id, "job_id": None, "dry_run": True}
+    desk.refuse_when_stopping()
     return {
         "plugin": plugin,
         "id": schedule_id,

@@ -10,6 +10,9 @@ from builders import engines
 from builders.engines import an_engine
 from builders.plugins import a_plugin
 from ductile.core.jobs import JobStatus
+from ductile.core.json_values import JsonObject
+from ductile.errors import TooBusyError
+from ductile.operations import registry
 from ductile.telemetry.signals import Signal
 
 #: It answers after the next run of its schedule is due.
@@ -33,4 +36,29 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
         bench.engine.stop()
         await bench.stopped()
         assert (await bench.job(job_id)).status is JobStatus.SUCCEEDED
+        assert (await bench.store.real.counts()).depth == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "given"),
+    [
+        ("plugin.run", {"plugin": "slow", "command": "poll"}),
+        ("event.send", {"type": "found", "payload": {}}),
+        ("schedule.run", {"plugin": "slow"}),
+    ],
+)
+async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, given: JsonObject
+) -> None:
+    """The command line's too: its job would wait for the next start, and whoever asked for it, too."""
+    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 20s}\n")
+    a_plugin(tmp_path / "plugins", "slow", script=SLOW)
+    async with an_engine(tmp_path, "  slow: {schedule: {every: 1h}}\n") as bench:
+        await bench.started()
+        await bench.until(Signal.JOB_STARTED)
+        bench.engine.stop()
+        with pytest.raises(TooBusyError, match="stopping") as refused:
+            await registry.OPERATIONS[operation](bench.desk, given)
+        assert refused.value.exit_status == 75
+        await bench.stopped()
         assert (await bench.store.real.counts()).depth == 0
