@@ -353,6 +353,17 @@ async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
     assert [row.kind for row in await whole_ledger(store)] == [LedgerKind.CONFIG_LOADED] * 2
 
 
+async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(store: Store) -> None:
+    """SPEC 10: not a copy with each of them; a daemon that starts records it always."""
+    origins = [ConfigOrigin.START, ConfigOrigin.RUN, ConfigOrigin.RUN, ConfigOrigin.START]
+    for origin in origins:
+        await store.record_config("h1", origin, {})
+    await store.record_config("h2", ConfigOrigin.RUN, {})
+    told = [(row.hash, row.origin) for row in reversed(await store.config_history(limit=9))]
+    assert told == [("h1", ConfigOrigin.START), ("h1", ConfigOrigin.START), ("h2", ConfigOrigin.RUN)]
+    assert len(await whole_ledger(store)) == 3
+
+
 async def test_what_is_not_there(store: Store) -> None:
     assert await store.job("nobody") is None
     assert await store.event("nothing") is None

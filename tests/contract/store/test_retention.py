@@ -26,7 +26,7 @@ from ductile.core.rules import FactRule
 from ductile.store.port import Store
 from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
 from ductile.store.values.reading import LogFilter
-from ductile.store.values.upkeep import Retention
+from ductile.store.values.upkeep import ConfigOrigin, Retention
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -265,6 +265,18 @@ async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) 
     clock.advance(seconds=1)
     await prune(store)
     assert await store.breaker_history("p", limit=9) == ()
+
+
+async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Store, clock: Clock) -> None:
+    """SPEC 4.9, 10: an old one that was in force until yesterday is needed to tell what happened."""
+    for name in ("first", "second", "third"):
+        await store.record_config(name, ConfigOrigin.RELOAD, {})
+        clock.advance(days=29)
+    await prune(store)
+    assert [row.hash for row in await store.config_history(limit=9)] == ["third", "second"]
+    clock.advance(days=300)
+    await prune(store)
+    assert [row.hash for row in await store.config_history(limit=9)] == ["third"], "it is in force"
 
 
 async def test_pruning_is_swept(store: Store, clock: Clock) -> None:

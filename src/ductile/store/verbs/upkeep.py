@@ -38,6 +38,7 @@ def prune(session: Session, retention: Retention, *, limit: int = SWEEP) -> Prun
         ("events", retention.job_log),
         ("contexts", retention.job_log),
         ("versions", retention.job_log),
+        ("configs", retention.job_log),
         ("breaker_transitions", retention.breaker_transitions),
         ("occurrences", retention.occurrences),
         ("deliveries", retention.deliveries),
@@ -124,8 +125,14 @@ def record_config(
     content: JsonObject,
     inits: Sequence[NewInit] = (),
 ) -> tuple[InitAnswer, ...]:
-    """With its inits: an init of a configuration that did not come into force must not run."""
-    session.run("insert_config", hash=config_hash, origin=origin, content=to_json(content), at=session.stamp)
-    entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
-    write_ledger(session, (entry,))
+    """With its inits: an init of a configuration that did not come into force must not run.
+
+    A command that runs a job by itself, again and again under the same one, is not worth a copy each time.
+    """
+    if origin is not ConfigOrigin.RUN or session.one("newest_config") != (config_hash,):
+        session.run(
+            "insert_config", hash=config_hash, origin=origin, content=to_json(content), at=session.stamp
+        )
+        entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
+        write_ledger(session, (entry,))
     return tuple(begin_init(session, init.key, init.job) for init in inits)

@@ -12,6 +12,9 @@ SELECT at FROM ledger ORDER BY seq DESC LIMIT 1
 -- name: insert_config
 INSERT INTO config_snapshots (hash, origin, content, loaded_at) VALUES (:hash, :origin, :content, :at)
 
+-- name: newest_config
+SELECT hash FROM config_snapshots ORDER BY seq DESC LIMIT 1
+
 -- name: config_history
 SELECT seq, hash, origin, content, loaded_at FROM config_snapshots ORDER BY seq DESC LIMIT :limit
 
@@ -123,6 +126,13 @@ DELETE FROM occurrences WHERE seq IN (
 -- name: prune_deliveries
 DELETE FROM state_deliveries WHERE seq IN (
   SELECT seq FROM state_deliveries WHERE completed_at < :before ORDER BY completed_at LIMIT :limit
+) RETURNING 1
+
+-- name: prune_configs
+-- A configuration is kept until the one after it is old: by then the log knows no job that ran under it.
+DELETE FROM config_snapshots WHERE seq IN (
+  SELECT seq FROM (SELECT seq FROM config_snapshots ORDER BY seq LIMIT :limit) AS candidate
+  WHERE (SELECT loaded_at FROM config_snapshots AS next WHERE next.seq > candidate.seq ORDER BY next.seq LIMIT 1) < :before
 ) RETURNING 1
 
 -- name: prune_facts
