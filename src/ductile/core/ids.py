@@ -1,4 +1,4 @@
-"""Identifiers: UUIDv7, so that they sort roughly by creation and can be made anywhere."""
+"""Identifiers: UUIDv7, so that they sort roughly by creation and can be made anywhere; and ids of traces."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def make_id(now: datetime, dice: Random) -> str:
     time = f"{(now - EPOCH) // _MILLISECOND:012x}"
     chance = dice.randbytes(10).hex()
     return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[8:]}"
+
+
+def make_trace_id(dice: Random) -> str:
+    """Of a new trace, as W3C Trace Context has it."""
+    return dice.randbytes(16).hex()

@@ -31,8 +31,8 @@ from ductile.errors import ConflictError, StoreBusyError, StoreFailedError, Stor
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport
-from ductile.store.values.settling import InitAnswer, InitStatus, MovedJob
-from ductile.store.values.submitting import Enqueued
+from ductile.store.values.settling import InitAnswer, InitStatus
+from ductile.store.values.submitting import Enqueued, MovedJob
 from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.signals import Signal, Signals
 from ductile.value import Value, field
@@ -361,6 +361,9 @@ class Engine:
     def _tell_firing(self, firing: Firing, report: FiringReport) -> None:
         answer = report.answer
         if answer is FiringAnswer.FIRED:
+            for job in (firing.job, *firing.followers):
+                if job is not None:
+                    self._with.signals.emit(Signal.JOB_ACCEPTED, job_id=job.id)
             self._dispatcher.wake()
         if report.ended:
             self.ended(report.ended)

@@ -9,7 +9,7 @@ from datetime import datetime
 from random import Random
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.ids import make_id
+from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.store.values.settling import InitKey, NewInit
 
@@ -32,6 +32,7 @@ def init_of(plugin: PluginInstance, *, now: datetime, dice: Random) -> NewInit |
         command=_COMMAND,
         submitted_by=SubmittedBy.CORE,
         max_attempts=1,
+        trace_id=make_trace_id(dice),
     )
     key = InitKey(plugin=plugin.name, fingerprint=installed.fingerprint, config_hash=plugin.config_hash)
     return NewInit(key=key, job=job)

@@ -15,7 +15,7 @@ from ductile.engine.survivors import Survivor, end_survivors
 from ductile.engine.waiters import Waiters
 from ductile.errors import ConflictError
 from ductile.store.port import Store
-from ductile.store.values.settling import MovedJob
+from ductile.store.values.submitting import MovedJob
 from ductile.telemetry.signals import Signal, Signals
 
 #: How long processes that were sent SIGKILL may take to be gone, in seconds.

@@ -13,8 +13,8 @@ from ductile.core.settlement import Settlement
 from ductile.engine.waiters import Waiters
 from ductile.errors import DuctileError
 from ductile.runner.judgement import Judgement, Remark
-from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
-from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued
+from ductile.store.values.settling import SettleAnswer, Settled, Unsettled
+from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued, MovedJob
 from ductile.telemetry.signals import Level, Signal, Signals
 from ductile.value import Value
 
@@ -150,10 +150,11 @@ class Reporter:
         by: dict[str, JsonValue] = {} if parent is None else {"parent": parent}
         for answer in answers:
             match answer:
-                case Accepted(job_id=job_id, members=members):
+                case Accepted(job_id=job_id, members=members, ended=ended):
                     self._signals.emit(Signal.JOB_ACCEPTED, job_id=job_id, data=by)
                     for member in members:
                         self._signals.emit(Signal.JOB_ACCEPTED, job_id=member, data={"parent": job_id})
+                    self.ended(ended)
                 case Deduplicated(job_id=job_id, dedupe_key=key):
                     self._signals.emit(Signal.JOB_DEDUPLICATED, job_id=job_id, data={**by, "dedupe_key": key})
                 case ChildConflict(job_id=job_id):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ductile.config.snapshot import PluginInstance, Schedule, Snapshot
 from ductile.core.accounting import RUN_NOW
 from ductile.core.firing import RunConditions
-from ductile.core.ids import make_id
+from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.occurrences import Item, Plan, Run, Skip, SkipReason, lateness
 from ductile.core.schedule import (
@@ -184,6 +184,7 @@ def _job(watched: Watched, now: datetime, dice: Random) -> NewJob:
         submitted_by=SubmittedBy.SCHEDULER,
         submitted_detail=watched.schedule.id,
         max_attempts=watched.plugin.retry.max_attempts,
+        trace_id=make_trace_id(dice),
         payload=None if payload is None else payload.reveal(),
     )
 

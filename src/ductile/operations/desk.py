@@ -14,8 +14,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.errors import TooBusyError
 from ductile.store.port import Store
-from ductile.store.values.settling import MovedJob
-from ductile.store.values.submitting import Enqueued, Submission
+from ductile.store.values.submitting import Enqueued, MovedJob, Submission
 from ductile.telemetry.news import News
 from ductile.value import Value
 

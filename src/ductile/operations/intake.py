@@ -14,6 +14,7 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.addresses import fault_in_url
 from ductile.core.dedupe import KeyDoor, namespaced_key, normalise_key
 from ductile.core.equality import same
+from ductile.core.ids import make_trace_id
 from ductile.core.jobs import Callback, Job, SubmittedBy
 from ductile.core.json_values import JsonObject, nests_too_deep
 from ductile.errors import RefusedError, UsageError
@@ -64,7 +65,7 @@ class Intake(Value):
 async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
     """Read it, or raise what is wrong with it. Touches the store only for a call from inside a job."""
     if given.keys() <= _PLAIN:
-        return Intake(payload=_payload(given), trace_id=_new_trace(desk.dice))
+        return Intake(payload=_payload(given), trace_id=make_trace_id(desk.dice))
     snapshot = desk.snapshot()
     key, ttl = _key(snapshot, door, given)
     caller = await _caller(desk, given)
@@ -205,11 +206,7 @@ def _trace_of(dice: Random, caller: Job | None, traceparent: str | None) -> str:
     """The job's that made the call, else the caller's own, else a new one."""
     if caller is not None and caller.trace_id is not None:
         return caller.trace_id
-    return trace_in(traceparent) or _new_trace(dice)
-
-
-def _new_trace(dice: Random) -> str:
-    return dice.randbytes(16).hex()
+    return trace_in(traceparent) or make_trace_id(dice)
 
 
 def trace_in(traceparent: str | None) -> str | None:

@@ -7,7 +7,7 @@ import asyncio
 from ductile.config.keypath import did_you_mean
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
-from ductile.core.ids import make_id
+from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.engine.reloading import plan_reload
@@ -106,6 +106,7 @@ async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) 
         command="health",
         submitted_by=SubmittedBy.CORE,
         max_attempts=1,
+        trace_id=make_trace_id(desk.dice),
     )
     with engine.waiting_for(job.id) as ended:
         await desk.enqueue(Submission(jobs=(job,)))

@@ -8,7 +8,7 @@ from enum import StrEnum
 from ductile.core.firing import RunConditions
 from ductile.core.jobs import NewJob
 from ductile.core.rules import NO_RULES, Rules
-from ductile.store.values.settling import MovedJob
+from ductile.store.values.submitting import MovedJob
 from ductile.value import Value
 
 

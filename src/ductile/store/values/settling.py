@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from ductile.core.jobs import Job, JobStatus, NewJob, Reason
+from ductile.core.jobs import Job, NewJob
 from ductile.core.json_values import JsonObject
 from ductile.core.settlement import Settlement
-from ductile.store.values.submitting import Enqueued
+from ductile.store.values.submitting import Enqueued, MovedJob
 from ductile.value import Value
 
 
@@ -111,16 +111,6 @@ class Moved(Value):
 
     jobs: tuple[MovedJob, ...]
     more: bool
-
-
-class MovedJob(Value):
-    id: str
-    plugin: str
-    command: str
-    status: JobStatus
-    reason: Reason
-    attempt: int
-    error: str | None = None
 
 
 class InitStatus(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeAlias
 
-from ductile.core.jobs import NewJob
+from ductile.core.jobs import JobStatus, NewJob, Reason
 from ductile.core.ledger import LedgerEntry
 from ductile.core.lineage import NewContext, NewEvent
 from ductile.core.rules import NO_RULES, Rules
@@ -28,12 +28,25 @@ class Submission(Value):
     dedupe_window: timedelta = timedelta(hours=24)
 
 
+class MovedJob(Value):
+    """A job that came to another state without an execution of its own."""
+
+    id: str
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: Reason
+    attempt: int
+    error: str | None = None
+
+
 class Accepted(Value):
     job_id: str
     seq: int
     ready: bool
-    #: For a run: its first steps.
+    #: For a run: what it put on the queue, and what ended as it began: steps that could not be made, itself.
     members: tuple[str, ...] = ()
+    ended: tuple[MovedJob, ...] = ()
 
 
 class Deduplicated(Value):

@@ -12,7 +12,8 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.rules import Rules
 from ductile.store.rows import instant_or_none, read_job, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.values.settling import CancelAnswer, Cancelling, Moved, MovedJob, Overdue
+from ductile.store.values.settling import CancelAnswer, Cancelling, Moved, Overdue
+from ductile.store.values.submitting import MovedJob
 from ductile.store.verbs.holds import SWEEP
 from ductile.store.verbs.settle import end_run, moved, settle_job
 from ductile.store.verbs.writing import write_ledger

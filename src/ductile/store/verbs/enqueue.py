@@ -20,7 +20,7 @@ def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
         for context in _contexts_of(submission, answers):
             insert_context(session, context)
     if submission.runs:
-        answers += tuple(start_run(session, run, submission.rules, window).answer for run in submission.runs)
+        answers += tuple(start_run(session, run, submission.rules, window).told() for run in submission.runs)
     if submission.ledger:
         write_ledger(session, submission.ledger)
     return answers

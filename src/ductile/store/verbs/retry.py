@@ -156,7 +156,7 @@ def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rul
         session.now,
         session.dice,
     )
-    return continue_run(session, answer, progress, rules).answer
+    return continue_run(session, answer, progress, rules).told()
 
 
 def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> Start | None:

@@ -21,7 +21,7 @@ from ductile.store.values.schedules import (
     OccurrenceOutcome,
     ScheduleEntry,
 )
-from ductile.store.values.settling import MovedJob
+from ductile.store.values.submitting import MovedJob
 from ductile.store.verbs.breakers import begin_probe
 from ductile.store.verbs.ending import cancel
 from ductile.store.verbs.submit import submit_job

@@ -39,8 +39,8 @@ from ductile.store.rows import (
     read_job,
 )
 from ductile.store.session import Session
-from ductile.store.values.settling import MovedJob, SettleAnswer, Settled, Unsettled
-from ductile.store.values.submitting import Accepted, Enqueued
+from ductile.store.values.settling import SettleAnswer, Settled, Unsettled
+from ductile.store.values.submitting import Accepted, Enqueued, MovedJob
 from ductile.store.verbs.holds import release_after
 from ductile.store.verbs.inits import note_init
 from ductile.store.verbs.recording import log_late_result, write_end, write_plugin_effects
@@ -144,6 +144,13 @@ class StartedRun(Value):
     started: tuple[Enqueued, ...] = ()
     ended: tuple[MovedJob, ...] = ()
 
+    def told(self) -> Enqueued:
+        """The answer for whoever submitted it, with all that it led to at once."""
+        if not isinstance(self.answer, Accepted):
+            return self.answer
+        members = tuple(started.job_id for started in self.started if isinstance(started, Accepted))
+        return replace(self.answer, members=members, ended=self.ended)
+
 
 def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) -> StartedRun:
     """Insert a run and its first steps, unless it is a duplicate (ENGINE 2)."""
@@ -168,12 +175,7 @@ def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) ->
 def continue_run(session: Session, answer: Accepted, progress: Progress, rules: Rules) -> StartedRun:
     """The first steps of a run that was accepted."""
     followed = write_steps(session, answer.job_id, progress, rules)
-    members = tuple(step.job_id for step in followed.started if isinstance(step, Accepted))
-    return StartedRun(
-        answer=replace(answer, members=members),
-        started=tuple(followed.started),
-        ended=tuple(followed.ended),
-    )
+    return StartedRun(answer=answer, started=tuple(followed.started), ended=tuple(followed.ended))
 
 
 def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules) -> _Followed:

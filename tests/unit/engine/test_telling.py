@@ -1,0 +1,58 @@
+"""SPEC 12: what happens is told, all of it and once; logs and metrics have it from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders import engines
+from builders.engines import Bench, an_engine
+from builders.plugins import a_plugin
+from ductile.operations import registry
+from ductile.telemetry.signals import Signal
+
+PIPELINES = """pipelines:
+  - name: broken
+    on: never.heard
+    steps: [{uses: echo, with: {text: "{payload.absent}"}}]
+  - name: follows
+    on: found
+    steps: [{uses: echo}, {uses: echo}]
+"""
+FINDER = """#!/bin/sh
+cat > /dev/null
+echo '{"status": "ok", "result": "done", "events": [{"type": "found", "payload": {}}]}'
+"""
+
+
+def told(bench: Bench, signal: Signal) -> list[str | None]:
+    return [happening.job_id for happening in bench.told if happening.signal is signal]
+
+
+@pytest.fixture(autouse=True)
+def _pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SERVICE", f"{engines.SERVICE}{PIPELINES}")
+
+
+async def test_a_run_that_ends_as_it_begins_is_told_of(tmp_path: Path) -> None:
+    """Promise 2: a bad template fails the step and the run in the transaction that accepts them."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        await bench.started()
+        answer = await registry.OPERATIONS["pipeline.run"](bench.desk, {"pipeline": "broken"})
+        ids = [job.id for job in await bench.store.real.tree(str(answer["job_id"]))]
+        assert len(ids) == 2
+        assert sorted(told(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
+
+
+async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
+    """Those that a schedule starts too, and the steps of a run that an event starts."""
+    a_plugin(tmp_path / "plugins", "finder", script=FINDER)
+    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
+        await bench.started()
+        ended = [await bench.until(Signal.JOB_SUCCEEDED) for _ in range(4)]  # with the run itself
+        accepted = told(bench, Signal.JOB_ACCEPTED)
+        assert sorted(accepted, key=str) == sorted((job.job_id for job in ended), key=str)
+        traces = {(await bench.job(str(job_id))).trace_id for job_id in accepted}
+        assert len(traces) == 1
+        assert traces != {None}, "one trace, from the schedule to the last step"
