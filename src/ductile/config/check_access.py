@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from ductile.config.check_pipelines import check_pipeline_name, check_plugin_name
 from ductile.config.interpolate import literal_default
 from ductile.config.keypath import did_you_mean, node_at
-from ductile.config.names import NAME, RESERVED
+from ductile.config.names import NAME, RESERVED, endpoint_name
 from ductile.config.redaction import secret_scalars
 from ductile.config.secrets import mask_userinfo
 from ductile.core.addresses import parse_literal
 from ductile.core.templates import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ductile.config.keypath import KeyPath
     from ductile.config.model import Config, WebhookEndpointSettings
@@ -120,8 +120,18 @@ def _check_webhooks(config: Config, report: Report) -> None:
         (endpoint.path, ("webhooks", "endpoints", index, "path")) for index, endpoint in enumerate(endpoints)
     )
     report.refuse_duplicates("webhook path", paths)
+    _refuse_equal_names(endpoints, report)
     for index, endpoint in enumerate(endpoints):
         _check_endpoint(endpoint, ("webhooks", "endpoints", index), report)
+
+
+def _refuse_equal_names(endpoints: Sequence[WebhookEndpointSettings], report: Report) -> None:
+    """Many services want `/SERVICE/hook`, and the last part of a path is a name too."""
+    named: dict[str, tuple[str, KeyPath]] = {}  # by path: one that occurs twice has been told of
+    for index, endpoint in enumerate(endpoints):
+        said = "path" if endpoint.name is None else "name"
+        named.setdefault(endpoint.path, (endpoint_name(endpoint), ("webhooks", "endpoints", index, said)))
+    report.refuse_duplicates("webhook name", named.values(), hint="give one of them a `name` of its own")
 
 
 def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Report) -> None:

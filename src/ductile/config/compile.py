@@ -16,7 +16,7 @@ from ductile.config.compile_plugins import compile_plugin, plugin_rules
 from ductile.config.integrity import find_plugin_faults, hash_bytes
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
-from ductile.config.names import parse_target
+from ductile.config.names import endpoint_name, parse_target
 from ductile.config.report import Report
 from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import (
@@ -167,7 +167,7 @@ def _endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) 
     if header is None and endpoint.preset is None:
         header = DEFAULT_SIGNATURE_HEADER
     return WebhookEndpoint(
-        name=endpoint.name or endpoint.path.rstrip("/").rpartition("/")[2],
+        name=endpoint_name(endpoint),
         path=endpoint.path,
         target=_webhook_target(endpoint),
         secret=endpoint.secret or secrets[endpoint.secret_ref or ""],

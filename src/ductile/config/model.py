@@ -134,7 +134,8 @@ class ApiSettings(Section, frozen=True, kw_only=True):
 
 class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
-        str | None, about("Used in the event's type, `webhook.NAME`.", default="the last part of `path`")
+        str | None,
+        about("Used in the event's type, `webhook.NAME`; unique.", default="the last part of `path`"),
     ] = None
     path: Annotated[str, about("Path of the endpoint, such as `/hook/github`; unique.")]
     plugin: Annotated[str | None, about("Run this plugin.")] = None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ductile.config.model import WebhookEndpointSettings
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -19,6 +23,11 @@ def fault_in_name(name: str) -> str | None:
     if not NAME.fullmatch(name):
         return "has to begin with a letter and go on with letters, digits, _ and -"
     return None
+
+
+def endpoint_name(endpoint: WebhookEndpointSettings) -> str:
+    """What a webhook is called: as it says, or as the last part of its path does."""
+    return endpoint.name or endpoint.path.rstrip("/").rpartition("/")[2]
 
 
 def parse_target(text: str) -> tuple[str, str]:

@@ -47,7 +47,9 @@ class Report:
         node = node_at(self.root, path)
         return describe(node) if node is not None else "nothing"
 
-    def refuse_duplicates(self, what: str, named: Iterable[tuple[Hashable, KeyPath]]) -> None:
+    def refuse_duplicates(
+        self, what: str, named: Iterable[tuple[Hashable, KeyPath]], *, hint: str = "rename one of them"
+    ) -> None:
         """Each thing that occurs again is an error which names both places."""
         first: dict[Hashable, KeyPath] = {}
         for name, path in named:
@@ -56,7 +58,7 @@ class Report:
                 continue
             shown = name[-1] if isinstance(name, tuple) else name
             message = f'the {what} "{shown}" occurs twice, first at {self.where(first[name])}'
-            self.error(path, message, hint="rename one of them")
+            self.error(path, message, hint=hint)
 
     def where(self, path: KeyPath) -> str:
         """File and line of what is written at a path, to be named in a message about something else."""

@@ -37,6 +37,8 @@ class Door(Value):
 
     submitted_by: SubmittedBy
     detail: str | None = None
+    #: Whose keys come through it, where that is not told by `detail`.
+    owner: str | None = None
 
 
 class Intake(Value):
@@ -133,7 +135,7 @@ def _payload(given: JsonObject) -> JsonObject | None:
 
 def _key(snapshot: Snapshot, door: Door, given: JsonObject) -> tuple[str | None, timedelta | None]:
     """The key as it is stored, and its own window if it has one."""
-    owner = door.detail or door.submitted_by
+    owner = door.owner or door.detail or door.submitted_by
     if (delivery := normalise_key(read.optional_text(given, "delivery_id"))) is not None:
         return namespaced_key(KeyDoor.DELIVERY, delivery, owner=owner), snapshot.service.dedupe_ttl
     ttl = _window(snapshot, given)

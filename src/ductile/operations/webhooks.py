@@ -86,7 +86,8 @@ async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str]
         "delivery_id": delivery_id(scheme, headers, payload),
         "traceparent": headers.get("traceparent"),
     }
-    door = Door(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name)
+    # Ids of deliveries are the path's: a name can be given to another endpoint, with another sender.
+    door = Door(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, owner=endpoint.path)
     match endpoint.target:
         case ToPlugin(plugin=plugin, command=command):
             return await _run_plugin(desk, door, given | {"plugin": plugin, "command": command})

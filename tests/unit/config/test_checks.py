@@ -217,6 +217,23 @@ def test_what_is_allowed_raises_no_objection(tmp_path: Path, yaml: str) -> None:
     assert loaded(a_config(tmp_path, text), {"T": "t"}).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("endpoints", "key"),
+    [
+        ("{path: /a/hook, event: x, secret: '${T}'}\n  - {path: /b/hook, event: y, secret: '${U}'}", "path"),
+        ("{path: /a, name: b, event: x, secret: '${T}'}\n  - {path: /b, event: y, secret: '${U}'}", "path"),
+        ("{path: /b, event: x, secret: '${T}'}\n  - {path: /a, name: b, event: y, secret: '${U}'}", "name"),
+    ],
+)
+def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: str) -> None:
+    """SPEC 9.1: the name is in the event's type and in `webhook send`. One that a path gives counts too."""
+    config = a_config(tmp_path, f"webhooks:\n endpoints:\n  - {endpoints}\n")
+    (problem,) = problems_of(config, {"T": "t", "U": "u"})
+    assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
+    assert "config.yaml:3" in problem.message
+    assert "`name`" in (problem.hint or "")
+
+
 def test_the_same_schedule_id_is_fine_for_two_plugins(tmp_path: Path) -> None:
     yaml = "plugins: {a: {schedule: {every: 1h}}, b: {schedule: {every: 1h}}}"
     assert len(loaded(a_config(tmp_path, yaml)).model.plugins) == 2

@@ -301,7 +301,7 @@ async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
     )
     assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d2")).body["job_id"] != first.body["job_id"]
     job = await claim_one(bench.store)
-    assert job.dedupe_key == "delivery:plain:d1"
+    assert job.dedupe_key == "delivery:/hook/plain:d1"
     await settle(bench.store, job, ok())
     bench.clock.advance(hours=23)
     assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
@@ -314,6 +314,18 @@ async def test_deliveries_of_two_endpoints_never_meet(bench: Bench) -> None:
     one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     other = await bench.signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
     assert one.body["job_id"] != other.body["job_id"]
+
+
+async def test_whoever_gets_the_name_of_another_endpoint_does_not_get_its_deliveries(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """ENGINE 7: a reload may give a name away; what its former bearer was sent is another matter."""
+    one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
+    other = "  - {path: /other, name: plain, plugin: p, secret: another, delivery_header: X-Delivery}\n"
+    bench.snapshot = a_snapshot(tmp_path / "other", other)
+    reply = await bench.signed("/other", b"{}", secret="another", X_Delivery="d1")
+    assert (reply.status, reply.body["deduplicated"]) == (202, False)
+    assert reply.body["job_id"] != one.body["job_id"]
 
 
 async def test_without_an_id_every_delivery_is_its_own(bench: Bench) -> None:
@@ -377,7 +389,7 @@ async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
     run = await bench.store.job(reply.body["job_id"])
     assert run is not None
     assert (run.plugin, run.command, run.submitted_by, run.dedupe_key) == (
-        "pipeline", "line", "webhook", "delivery:line:d1",
+        "pipeline", "line", "webhook", "delivery:/hook/line:d1",
     )  # fmt: skip
     event = await bench.event(run.id)
     assert (event.type, event.payload) == ("webhook.line", {"action": "opened"})
