@@ -16,7 +16,8 @@ from ductile.engine.deliveries import TO_EACH
 from ductile.operations.webhooks import scheme_of
 from ductile.protocol.state_events import MAX_RESULT_BYTES, encode_state_event
 from ductile.store.values.upkeep import Retention
-from ductile.webhooks.application import BODY_SECONDS
+from ductile.webhooks.application import AT_ONCE, BODY_SECONDS, UNSIGNED, UNSIGNED_BYTES
+from ductile.webhooks.serving import CONNECTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md").read_text(encoding="utf-8")
 ROWS = [
@@ -79,6 +80,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert TO_EACH == 4
     assert "has four places of its own" in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
+    assert f"{CONNECTIONS} connections are served at once and {UNSIGNED} bodies read" in PAGE
+    assert f"{UNSIGNED_BYTES // 1024**2} MiB are held" in PAGE
+    assert f"Up to {AT_ONCE} verified" in PAGE
     assert MAX_RESULT_BYTES == 256 * 1024
     assert "256 KiB" in PAGE
     assert f"for {Retention().deliveries.days} days" in PAGE

@@ -12,6 +12,7 @@ from ductile.config.names import NAME, RESERVED, endpoint_name
 from ductile.config.redaction import secret_scalars
 from ductile.config.secrets import mask_userinfo
 from ductile.core.addresses import parse_literal
+from ductile.core.durations import format_size
 from ductile.core.templates import references_in
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
 SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%a-z]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})", re.ASCII)
 _HIGHEST_PORT = 65535
+#: A body has to be held until its end, where its signature can be checked. This is what all of them get.
+_MUCH_TO_HOLD = 64 * 1024 * 1024
 
 
 def check_access(config: Config, report: Report) -> None:
@@ -146,6 +149,10 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Re
         report.error(
             (*path, "event"), "types that begin with `ductile.` are our own", hint="choose another type"
         )
+    if endpoint.max_body_size > _MUCH_TO_HOLD:
+        message = f"bodies above {format_size(_MUCH_TO_HOLD)} are more than all unsigned ones are to hold"
+        hint = "use a smaller one: a body this large gives way as soon as another request comes"
+        report.warn((*path, "max_body_size"), message, hint=hint)
     if endpoint.name is not None and not NAME.fullmatch(endpoint.name):
         report.error((*path, "name"), f"{report.quote((*path, 'name'))} cannot be the name of an endpoint")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from ductile.core.durations import format_size
 from ductile.errors import DuctileError, TooLargeError, TooSlowError, UsageError
+from ductile.listening.readers import Readers
 from ductile.listening.rendering import JSON, encode, error_body, error_headers, send_bytes
 
 if TYPE_CHECKING:
@@ -26,18 +28,60 @@ class HungUpError(Exception):
     """The caller has gone; there is nobody to answer."""
 
 
+class GaveWayError(Exception):
+    """The body was being waited for, and its place was needed for somebody quicker."""
+
+
+#: Strangers are told apart by the time that each of them has: it can be ended.
+Strangers: TypeAlias = Readers[asyncio.Timeout]
+
+
 async def read_body(scope: HTTPScope, receive: ASGIReceiveCallable, *, limit: int, seconds: float) -> bytes:
     """All of it, or an error as soon as it is known to be too much."""
-    if (declared := content_length(scope)) is not None and declared > limit:
-        raise too_large(limit)
+    _refuse_declared(scope, limit)
     try:
         async with asyncio.timeout(seconds):
             return await _collect(receive, limit)
     except TimeoutError:
-        raise TooSlowError(f"the body did not arrive within {seconds:g} seconds") from None
+        raise _too_slow(seconds) from None
 
 
-async def _collect(receive: ASGIReceiveCallable, limit: int) -> bytes:
+async def read_strangers_body(
+    scope: HTTPScope, receive: ASGIReceiveCallable, strangers: Strangers, *, limit: int, seconds: float
+) -> bytes:
+    """As `read_body`, for somebody who may have to give way to others like them."""
+    _refuse_declared(scope, limit)
+    patience = asyncio.timeout(seconds)
+    try:
+        async with patience:
+            _dismiss(strangers.begin(patience))
+            return await _collect(receive, limit, lambda size: _dismiss(strangers.grow(patience, size)))
+    except TimeoutError:
+        if patience not in strangers:
+            raise GaveWayError from None
+        raise _too_slow(seconds) from None
+    finally:
+        strangers.end(patience)
+
+
+def _dismiss(gone: tuple[asyncio.Timeout, ...]) -> None:
+    for patience in gone:
+        if not patience.expired():  # else its time is over, and it is about to hear of it
+            patience.reschedule(asyncio.get_running_loop().time())
+
+
+def _refuse_declared(scope: HTTPScope, limit: int) -> None:
+    if (declared := content_length(scope)) is not None and declared > limit:
+        raise too_large(limit)
+
+
+def _too_slow(seconds: float) -> TooSlowError:
+    return TooSlowError(f"the body did not arrive within {seconds:g} seconds")
+
+
+async def _collect(
+    receive: ASGIReceiveCallable, limit: int, grew: Callable[[int], None] = lambda _: None
+) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -49,6 +93,7 @@ async def _collect(receive: ASGIReceiveCallable, limit: int) -> bytes:
         if size > limit:
             raise too_large(limit)
         parts.append(part)
+        grew(size)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -29,7 +29,7 @@ class Listener:
     def __init__(self, name: str, listen: str, application: ASGI3Application, limits: Limits) -> None:
         self._name = name
         self._listen = listen
-        self._state = ListenerState()
+        self._state = ListenerState(limits.connections)
         self._config = Config(
             application,
             http=type("Protocol", (BoundedProtocol,), {"limits": limits}),

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from ductile.errors import DuctileError, HeadersTooLargeError, TooBusyError, UsageError
 from ductile.listening.one_write import OneWrite
+from ductile.listening.places import Places
 from ductile.listening.rendering import raw_error, send_error
 from ductile.value import Value
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Limits(Value):
-    """What one listener takes on. Beyond `connections` callers are told to come back; beyond twice as
-    many nobody is even told.
+    """What one listener takes on. Beyond `connections`, whoever has kept it waiting longest gives way to the
+    newcomer. If nobody does, the newcomer is told to come back, and up to as many again are.
     """
 
     connections: int = 256
@@ -59,10 +60,11 @@ _DATE = _Date()
 class ListenerState(ServerState):
     """What the connections of one listener share."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: int) -> None:
         super().__init__()
         #: Set when the last connection has gone.
         self.emptied = asyncio.Event()
+        self.places: Places[BoundedProtocol] = Places(connections)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -86,25 +88,38 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_timer: asyncio.TimerHandle | None = None
         self._closing_timer: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None
+        assert isinstance(server_state, ListenerState)  # noqa: S101 - uvicorn's signature is wider
+        self._shared = server_state
+        self.turn = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._out = self.transport = OneWrite(transport, closed=self._close_in_time)
-        if len(self.connections) > 2 * self.limits.connections:
-            transport.abort()
-        elif len(self.connections) > self.limits.connections:
+        self.turn = self._shared.places.next_turn()
+        if not self._shared.places.enter(self):
             self.app = _come_back_later
         self._arm()
 
+    def keeps_waiting(self) -> bool:
+        """Whether the next step is the caller's: to ask, to finish what was refused, to take the answer."""
+        cycle = self._answering
+        if cycle is None or cycle.response_complete or self.transport.is_closing():
+            return True
+        return cycle.response_started and cycle.more_body
+
+    def give_way(self) -> None:
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.places.leave(self)
         self._disarm()
         self._stop_waiting_for_reader()
         if self._closing_timer is not None:
             self._closing_timer.cancel()
         super().connection_lost(exc)
         self._tell_gone()
-        if not self.connections and isinstance(self.server_state, ListenerState):
-            self.server_state.emptied.set()
+        if not self.connections:
+            self._shared.emptied.set()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -149,6 +164,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self._out is not None:
             self._out.flush()
+        self.turn = self._shared.places.next_turn()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -20,7 +20,15 @@ from ductile.errors import (
     TooLargeError,
     TooSlowError,
 )
-from ductile.listening.bodies import HungUpError, content_length, read_body, refuse_body
+from ductile.listening.bodies import (
+    GaveWayError,
+    HungUpError,
+    Strangers,
+    content_length,
+    read_strangers_body,
+    refuse_body,
+)
+from ductile.listening.readers import Readers
 from ductile.listening.rendering import send_error, send_json
 from ductile.operations.health import health
 from ductile.operations.webhooks import find_endpoint, receive
@@ -29,11 +37,15 @@ from ductile.telemetry.signals import Level, Signal, Signals
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
+    from ductile.config.snapshot import WebhookEndpoint
     from ductile.core.json_values import JsonObject
     from ductile.operations.desk import Desk
 
 HEALTH = "/healthz"
-#: Bodies that are read and stored at once. More are told to come back: memory and disk are for those inside.
+#: Bodies that are read at once, and how much of them is held, before anybody knows whose they are.
+UNSIGNED = 128
+UNSIGNED_BYTES = 64 * 1024 * 1024
+#: Signed requests that are stored at once. More are told to come back: the disk is for those inside.
 AT_ONCE = 64
 #: How long a body may take to arrive.
 BODY_SECONDS = 10.0
@@ -61,10 +73,18 @@ class _Exchange:
 
 
 class WebhookApplication:
-    def __init__(self, desk: Desk, signals: Signals, *, body_seconds: float = BODY_SECONDS) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        signals: Signals,
+        *,
+        body_seconds: float = BODY_SECONDS,
+        strangers: Strangers | None = None,
+    ) -> None:
         self._desk = desk
         self._signals = signals
         self._body_seconds = body_seconds
+        self._strangers: Strangers = strangers or Readers(UNSIGNED, UNSIGNED_BYTES)
         self._inside = 0
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -73,6 +93,10 @@ class WebhookApplication:
             status, body = await self._answer(exchange)
         except HungUpError:
             return
+        except GaveWayError:
+            error = TooBusyError("too many requests at once", hint="Try again in a moment.")
+            self._tell_refusal(exchange, error)
+            await send_error(send, error, close=True)  # the rest of the body is waited for no longer
         except DuctileError as error:
             self._tell_refusal(exchange, error)
             await _refuse(exchange, error)
@@ -91,22 +115,29 @@ class WebhookApplication:
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")
         self._refuse_when_stopping()
+        body = await read_strangers_body(
+            scope,
+            exchange.receive,
+            self._strangers,
+            limit=endpoint.max_body_size,
+            seconds=self._body_seconds,
+        )
+        exchange.body_read = True
+        # A slow body may have outlasted the last moment for work, or the secret it was signed with.
+        self._refuse_when_stopping()
+        endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
+        answer = await self._take_in(endpoint, _headers(scope), body)
+        self._tell_accepted(exchange, answer)
+        return _OK if "challenge" in answer else _ACCEPTED, answer
+
+    async def _take_in(self, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes) -> JsonObject:
         if self._inside >= AT_ONCE:
             raise TooBusyError("too many requests at once", hint="Try again in a moment.")
         self._inside += 1
         try:
-            body = await read_body(
-                scope, exchange.receive, limit=endpoint.max_body_size, seconds=self._body_seconds
-            )
-            exchange.body_read = True
-            # A slow body may have outlasted the last moment for work, or the secret it was signed with.
-            self._refuse_when_stopping()
-            endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
-            answer = await receive(self._desk, endpoint, _headers(scope), body)
+            return await receive(self._desk, endpoint, headers, body)
         finally:
             self._inside -= 1
-        self._tell_accepted(exchange, answer)
-        return _OK if "challenge" in answer else _ACCEPTED, answer
 
     def _refuse_when_stopping(self) -> None:
         engine = self._desk.engine

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from uvicorn.config import Config
 
 from ductile.errors import DuctileError
@@ -135,6 +136,105 @@ async def test_idle_connections_are_closed() -> None:
         assert answer.endswith(b'{"bytes":0}')
 
 
+class Caller:
+    """Somebody who is connected, and says things when the test wants it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def of(cls, port: int, content: bytes = b"") -> Caller:
+        caller = cls(*await asyncio.open_connection("127.0.0.1", port))
+        caller._writer.write(content)
+        return caller
+
+    async def ask(self, content: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
+        """What is answered, up to the end of its body."""
+        self._writer.write(content)
+        async with asyncio.timeout(PATIENCE):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+            return head + await self._reader.readexactly(int(length.partition(b": ")[2]))
+
+    async def is_let_go(self) -> bool:
+        return await _until_closed(self._reader) == b""
+
+    def go(self) -> None:
+        self._writer.transport.abort()
+
+
+async def say_hello(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    await send_json(send, 200, {"hello": True})
+
+
+@pytest.mark.parametrize("said", [b"", b"G", b"GET / HTTP/1.1\r\nX: y\r\n"])
+async def test_whoever_has_been_silent_longest_gives_way(said: bytes) -> None:
+    """SPEC 1: those who say nothing, or half of it, keep nobody out; the newer ones of them stay."""
+    async with a_listener(say_hello, connections=3) as port:
+        silent = [await Caller.of(port, said) for _ in range(3)]
+        newcomer = await Caller.of(port)
+        assert (await newcomer.ask()).startswith(b"HTTP/1.1 200 ")
+        assert await silent[0].is_let_go()
+        rest = b"GET / HTTP/1.1\r\nX: y\r\n\r\n"[len(said) :]
+        for caller in silent[1:]:
+            assert (await caller.ask(rest)).startswith(b"HTTP/1.1 200 ")
+        for caller in (*silent, newcomer):
+            caller.go()
+
+
+async def test_whoever_asked_longest_ago_gives_way() -> None:
+    """SPEC 1: connections that are kept for another request keep nobody out either."""
+    async with a_listener(say_hello, connections=2) as port:
+        first, second = await Caller.of(port), await Caller.of(port)
+        for caller in (first, second, first):
+            await caller.ask()
+        newcomer = await Caller.of(port)
+        assert (await newcomer.ask()).startswith(b"HTTP/1.1 200 ")
+        assert await second.is_let_go()
+        assert (await first.ask()).startswith(b"HTTP/1.1 200 ")
+        for caller in (first, second, newcomer):
+            caller.go()
+
+
+async def test_whoever_was_refused_and_goes_on_sending_gives_way() -> None:
+    """SPEC 1: what is swallowed so that a refusal arrives is swallowed while nobody else wants the place."""
+    async with a_listener(connections=1) as port:
+        refused = await Caller.of(port)
+        assert b" 413 " in await refused.ask(POST + b"Content-Length: 5000\r\n\r\nx")
+        newcomer = await Caller.of(port)
+        assert (await newcomer.ask(POST + b"Content-Length: 2\r\n\r\nab")).endswith(b'{"bytes":2}')
+        assert await refused.is_let_go()
+        for caller in (refused, newcomer):
+            caller.go()
+
+
+async def test_whoever_is_being_answered_keeps_the_place() -> None:
+    """SPEC 8: with nobody who could give way, newcomers are told 503; those told silent do not add up."""
+    entered, released = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        entered.release()
+        await released.wait()
+        await send_json(send, 200, {"done": True})
+
+    async with a_listener(slow, connections=2) as port:
+        inside = [await Caller.of(port) for _ in range(2)]
+        served = [asyncio.create_task(caller.ask()) for caller in inside]
+        for _ in served:
+            await entered.acquire()
+        silent = [await Caller.of(port) for _ in range(3)]
+        assert await silent[0].is_let_go()
+        refused = await silent[1].ask()
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in refused
+        released.set()
+        assert all([(await each).endswith(b'{"done":true}') for each in served])
+        newcomer = await Caller.of(port)
+        assert (await newcomer.ask()).startswith(b"HTTP/1.1 200 ")
+        for caller in (*inside, *silent, newcomer):
+            caller.go()
+
+
 async def test_stopping_lets_answers_finish() -> None:
     """ENGINE 3: who is being answered gets the answer; nobody new is taken in."""
     entered, released = asyncio.Event(), asyncio.Event()
@@ -239,7 +339,7 @@ async def test_a_small_rest_that_nobody_reads_keeps_nothing_open() -> None:
     class Hasty(BoundedProtocol):
         limits = Limits(unread_seconds=0.1)
 
-    state, loop = ListenerState(), asyncio.get_running_loop()
+    state, loop = ListenerState(1), asyncio.get_running_loop()
     config = Config(say_much, http=Hasty, ws="none", lifespan="off", log_config=None, interface="asgi3")
     ours, theirs = socket.socketpair()
     with theirs:

@@ -8,6 +8,7 @@ import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
 from ductile.config.integrity import hash_bytes
+from ductile.webhooks.application import UNSIGNED_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,6 +233,15 @@ def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: 
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
     assert "config.yaml:3" in problem.message
     assert "`name`" in (problem.hint or "")
+
+
+def test_a_webhook_for_huge_bodies_is_doubtful(tmp_path: Path) -> None:
+    """SPEC 9.1: anybody can send a body; it is in memory before it is known whose it is."""
+    endpoints = "webhooks: {endpoints: [{path: /a, event: x, secret: '${T}', max_body_size: %s}]}"
+    (warning,) = loaded(a_config(tmp_path, endpoints % "10GB"), {"T": "t"}).warnings
+    assert (warning.key, "64MiB" in warning.message) == ("webhooks.endpoints[0].max_body_size", True)
+    assert UNSIGNED_BYTES == 64 * 1024 * 1024
+    assert loaded(a_config(tmp_path, endpoints % "64MiB"), {"T": "t"}).warnings == ()
 
 
 def test_the_same_schedule_id_is_fine_for_two_plugins(tmp_path: Path) -> None:

@@ -28,14 +28,16 @@ from ductile.core.signatures import (
     sign_body,
     signed_headers,
 )
+from ductile.listening.bodies import Strangers
 from ductile.listening.listener import Listener
 from ductile.listening.protocol import Limits
+from ductile.listening.readers import Readers
 from ductile.operations.desk import Desk
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Happening, Signal, Signals
 from ductile.value import replace
-from ductile.webhooks.application import AT_ONCE, WebhookApplication
+from ductile.webhooks.application import WebhookApplication
 
 ENDPOINTS = """
   - {path: /hook/plain, plugin: p, secret_ref: shared, max_body_size: 1000, delivery_header: X-Delivery}
@@ -128,7 +130,11 @@ def a_snapshot(directory: Path, endpoints: str = ENDPOINTS) -> Snapshot:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, snapshot: Snapshot | None = None, body_seconds: float = 10.0
+    directory: Path,
+    *,
+    snapshot: Snapshot | None = None,
+    body_seconds: float = 10.0,
+    strangers: Strangers | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
     store = open_sqlite_store(directory / "state.db", clock=clock, dice=Random(1))
@@ -136,7 +142,7 @@ async def serving(
     signals = Signals()
     signals.subscribe(bench.happened.append)
     desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2))
-    application = WebhookApplication(desk, signals, body_seconds=body_seconds)
+    application = WebhookApplication(desk, signals, body_seconds=body_seconds, strangers=strangers)
     listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
     (address,) = await listener.start()
     bench.port = int(address.rpartition(":")[2])
@@ -442,27 +448,54 @@ async def test_health_is_there_without_a_signature(bench: Bench) -> None:
     assert {"status", "uptime_seconds", "queue_depth", "plugins_loaded", "version"} <= reply.body.keys()
 
 
-async def test_a_flood_is_told_to_come_back(tmp_path: Path) -> None:
-    """A bounded number is inside at once; others get 503 with Retry-After, and nothing is lost of either."""
-    async with serving(tmp_path) as bench:
-        held = []
-        for _ in range(AT_ONCE):
-            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
-            signature = sign_body(SECRET, b"{}")
-            writer.write(
-                f"POST /hook/plain HTTP/1.1\r\nHost: h\r\n{HEADER}: {signature}\r\n"
-                "Content-Length: 2\r\nConnection: close\r\n\r\n{".encode()
-            )
-            await writer.drain()
-            held.append((reader, writer))
-        refused = await bench.signed("/hook/plain", b"{}")
-        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        for reader, writer in held:
-            writer.write(b"}")
-            assert b" 202 " in await reader.readuntil(b"\r\n")
-            writer.close()
-        assert await bench.count() == AT_ONCE
+async def begun(bench: Bench, body: bytes, sent: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A signed request of whose body only the beginning has been sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+    writer.write(
+        f"POST /hook/plain HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
+        f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    async with asyncio.timeout(20):
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # from here on it is being read
+    writer.write(body[:sent])
+    return reader, writer
+
+
+async def answered(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(20):
+        return await reader.readuntil(b"\r\n\r\n")
+
+
+async def test_the_body_that_was_waited_for_longest_gives_way(tmp_path: Path) -> None:
+    """SPEC 1: whoever sends half a body keeps nobody out. It is told 503; nothing is lost of others."""
+    async with serving(tmp_path, strangers=Readers(3, 10_000)) as bench:
+        held = [await begun(bench, b"{}", 1) for _ in range(3)]
         assert (await bench.signed("/hook/plain", b"{}")).status == 202
+        told = await answered(held[0][0])
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in told
+        assert b"connection: close\r\n" in told
+        for reader, writer in held[1:]:
+            writer.write(b"}")
+            assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
+        for _, writer in held:
+            writer.close()
+        assert await bench.count() == 3
+        assert bench.refusals() == [503]
+
+
+async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
+    """SPEC 1: so many bytes are held for all of them; the oldest that holds any gives way."""
+    body = b'"' + b"x" * 900 + b'"'
+    async with serving(tmp_path, strangers=Readers(9, 1500)) as bench:
+        patient = await begun(bench, b"{}", 0)
+        first, second = await begun(bench, body, 800), await begun(bench, body, 800)
+        assert (await answered(first[0])).startswith(b"HTTP/1.1 503 ")
+        for (reader, writer), rest in ((second, body[800:]), (patient, b"{}")):
+            writer.write(rest)
+            assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
+        for _, writer in (patient, first, second):
+            writer.close()
 
 
 async def test_refusals_are_told_without_what_was_sent(bench: Bench) -> None:

@@ -1,0 +1,54 @@
+"""Bodies of callers whom nobody knows yet: how many are read at once, how much of them is held in memory.
+
+Decides, and does nothing: who has to go is told to whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Reader = TypeVar("Reader", bound=Hashable)
+
+
+class Readers(Generic[Reader]):
+    """With one too many, or too much of them, whoever began first gives way.
+
+    An honest body is there within a moment, so it is hardly ever the oldest; to refuse the newcomer would let
+    those who send nothing keep everybody else out.
+    """
+
+    def __init__(self, places: int, most_bytes: int) -> None:
+        self._places = places
+        self._most_bytes = most_bytes
+        #: Bytes that are held for each, in the order in which they began.
+        self._held: dict[Reader, int] = {}
+
+    def __contains__(self, reader: object) -> bool:
+        return reader in self._held
+
+    def begin(self, reader: Reader) -> tuple[Reader, ...]:
+        """Who has to go for this one."""
+        gone = tuple(self._held)[: max(0, len(self._held) + 1 - self._places)]
+        for each in gone:
+            self.end(each)
+        self._held[reader] = 0
+        return gone
+
+    def grow(self, reader: Reader, size: int) -> tuple[Reader, ...]:
+        """Who has to go, now that so much of this one is held. One that is alone may stay."""
+        if reader not in self._held:
+            return ()
+        self._held[reader] = size
+        gone: list[Reader] = []
+        while sum(self._held.values()) > self._most_bytes:
+            # Who holds nothing yet makes no room by going.
+            oldest = next((each for each, held in self._held.items() if held and each != reader), None)
+            if oldest is None:
+                break
+            gone.append(oldest)
+            self.end(oldest)
+        return tuple(gone)
+
+    def end(self, reader: Reader) -> None:
+        self._held.pop(reader, None)
