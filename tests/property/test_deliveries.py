@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.deliveries import LONGEST_WAIT, Attempt, next_attempt, parse_retry_after
+from ductile.core.deliveries import LONGEST_WAIT, Attempt, may_attempt, next_attempt, parse_retry_after
 
 failures = st.builds(
     Attempt,
@@ -32,6 +32,7 @@ def test_it_is_tried_so_often_and_no_more(
 ) -> None:
     """SPEC 9.3: retry is bounded by `max_attempts`, then it is dropped."""
     assert (planned(attempt, attempts, most, base, seed) is None) == (attempts >= most)
+    assert may_attempt(attempts, max_attempts=most) == (attempts <= most)
 
 
 @given(failures, st.integers(1, 19), bases, st.integers())

@@ -160,7 +160,8 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Re
 def _check_exactly_one(
     endpoint: WebhookEndpointSettings, keys: tuple[str, ...], path: KeyPath, report: Report
 ) -> None:
-    given = [key for key in keys if getattr(endpoint, key) is not None]
+    # What is there and cannot be read has been told of already.
+    given = [key for key in keys if getattr(endpoint, key) is not None or report.is_written((*path, key))]
     if len(given) != 1:
         expected = f"exactly one of {', '.join(keys)}"
         found = " and ".join(given) or "none of them"

@@ -146,6 +146,11 @@ def _read_secret(node: Node, at_least: int | None) -> Secret:
         raise UnreadableError(
             "a secret", message="the secret is empty", hint="set the variable it comes from"
         )
+    try:
+        scalar.text.encode()
+    except UnicodeEncodeError:
+        hint = "write bytes that are no text as base64 or in hexadecimal digits"
+        raise UnreadableError("text", message="the secret is not UTF-8 text", hint=hint) from None
     return Secret(scalar.text)
 
 

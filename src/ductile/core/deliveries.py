@@ -29,6 +29,13 @@ class Attempt(Value):
         return self.http_status in _ACCEPTED
 
 
+def may_attempt(attempts: int, *, max_attempts: int) -> bool:
+    """Whether the `attempts`-th attempt may be made. They are counted before: whoever crashes in each of them
+    has used them up, and reported none.
+    """
+    return attempts <= max_attempts
+
+
 def next_attempt(
     attempt: Attempt,
     *,

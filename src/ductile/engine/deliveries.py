@@ -15,7 +15,7 @@ from random import Random
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.deliveries import Attempt, next_attempt
+from ductile.core.deliveries import Attempt, may_attempt, next_attempt
 from ductile.core.json_values import JsonObject
 from ductile.core.signatures import (
     STANDARD_ID,
@@ -30,6 +30,7 @@ from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
 from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom
 from ductile.telemetry.signals import Signal, Signals
+from ductile.value import replace
 
 #: Deliveries under way at once, and how many of them to one receiver.
 IN_ALL = 64
@@ -42,6 +43,7 @@ PAUSE = timedelta(seconds=1)
 LAST_SECONDS = 5.0
 
 _INTERRUPTED = Attempt(error="the daemon stopped while it was being sent")
+_UNREPORTED = Attempt(error="the daemon ended before it could tell what came of the last attempt")
 
 
 class Deliveries:
@@ -118,9 +120,8 @@ class Deliveries:
         self._woken.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
-        now = self._clock.now()
         try:
-            attempt = await self._poster.post(address(delivery, self._snapshot(), now), now)
+            attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
             # The attempt may or may not have arrived, so it is made again as soon as somebody can.
             await asyncio.shield(self._give_back(delivery))
@@ -130,9 +131,20 @@ class Deliveries:
         await self._patiently(lambda: self._store.report_delivery(report))
         self._tell(delivery, attempt, retry_at)
 
+    async def _attempt(self, delivery: Delivery) -> Attempt:
+        """Send it. Whatever is wrong with one delivery fails that one, and nobody else."""
+        now, snapshot = self._clock.now(), self._snapshot()
+        if not may_attempt(delivery.attempts, max_attempts=snapshot.state_webhooks.max_attempts):
+            return _UNREPORTED
+        try:
+            return await self._poster.post(address(delivery, snapshot, now), now)
+        except Exception as fault:  # noqa: BLE001 - it would be due again at the next start, and the next
+            return Attempt(error=f"it could not be made ({type(fault).__name__})")
+
     async def _give_back(self, delivery: Delivery) -> None:
-        """It is due at once, for the next daemon."""
-        await self._store.report_delivery(_report(delivery, _INTERRUPTED, self._clock.now()))
+        """It is due at once, for the next daemon, as if this one had not taken it."""
+        report = replace(_report(delivery, _INTERRUPTED, self._clock.now()), counts=False)
+        await self._store.report_delivery(report)
 
     def _retry_at(self, delivery: Delivery, attempt: Attempt) -> datetime | None:
         settings = self._snapshot().state_webhooks

@@ -282,6 +282,18 @@ async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store,
     assert (row.last_status, row.last_error, row.attempts) == (503, "busy", 2)
 
 
+async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock) -> None:
+    """SPEC 9.3: what a stop kept from being sent has all its attempts still, and its turn."""
+    await accept(store, a_told_job())
+    await claim_all(store)
+    (one,) = await take(store, clock)
+    await store.report_delivery(
+        DeliveryReport(id=one.id, delivered=False, error="stopped", retry_at=clock.now, counts=False)
+    )
+    (again,) = await take(store, clock)
+    assert (again.id, again.sequence, again.attempts) == (one.id, 1, 1)
+
+
 async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> None:
     await accept(store, a_told_job())
     (one,) = await take(store, clock)

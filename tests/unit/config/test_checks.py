@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -233,6 +234,22 @@ def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: 
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
     assert "config.yaml:3" in problem.message
     assert "`name`" in (problem.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key"),
+    [
+        ("tokens: [{name: s, key: '${BYTES}'}]", "tokens[0].key"),
+        ("webhooks: {endpoints: [{path: /a, event: x, secret: '${BYTES}'}]}", "webhooks.endpoints[0].secret"),
+        ("api: {auth: {tokens: [{token: '${BYTES}', scopes: ['*']}]}}", "api.auth.tokens[0].token"),
+    ],
+)
+def test_a_secret_that_is_no_text_is_refused(tmp_path: Path, yaml: str, key: str) -> None:
+    """SPEC 2.1, 9: nothing could be signed with it, and that is told before anything starts."""
+    environ = {"BYTES": os.fsdecode(b"canary\xff")}
+    (problem,) = problems_of(a_config(tmp_path, yaml), environ)
+    assert (problem.key, problem.message) == (key, "the secret is not UTF-8 text")
+    assert "canary" not in repr(problem)
 
 
 def test_a_webhook_for_huge_bodies_is_doubtful(tmp_path: Path) -> None:

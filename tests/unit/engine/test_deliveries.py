@@ -21,6 +21,7 @@ from builders.receivers import Received, Receiver, Reply, a_receiver
 from builders.stores import accept, claim_one, settle, whole_ledger
 from ductile.config.compile import compile_snapshot
 from ductile.config.installed import Discovery
+from ductile.config.secrets import Secret
 from ductile.config.snapshot import Snapshot
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Callback
@@ -33,6 +34,7 @@ from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.values.deliveries import DeliveryRoom, DeliveryStatus
 from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.value import replace
 
 _SETTINGS = "allow: [127.0.0.1], timeout: 20s, backoff_base: 1s"
 
@@ -67,16 +69,21 @@ def a_snapshot(directory: Path, settings: str, more: str = "") -> Snapshot:
 
 @asynccontextmanager
 async def sending(
-    directory: Path, settings: str = _SETTINGS, more: str = "", *, clock: SimulatedClock | None = None
+    directory: Path,
+    settings: str = _SETTINGS,
+    more: str = "",
+    *,
+    clock: SimulatedClock | None = None,
+    snapshot: Callable[[], Snapshot] | None = None,
 ) -> AsyncIterator[tuple[Bench, Deliveries]]:
     """The sender at work. Its clock stands still unless the test moves it."""
-    snapshot = a_snapshot(directory, settings, more)
+    configured = a_snapshot(directory, settings, more)
     used = clock or SimulatedClock()
     store = open_sqlite_store(directory / "state.db", clock=used, dice=Random(1))
     bench = Bench(store, used)
     signals = Signals()
     signals.subscribe(bench.note)
-    deliveries = Deliveries(store, HttpPoster(), used, lambda: snapshot, signals, Random(1))
+    deliveries = Deliveries(store, HttpPoster(), used, snapshot or (lambda: configured), signals, Random(1))
     service = asyncio.create_task(deliveries.run())
     try:
         yield bench, deliveries
@@ -343,6 +350,55 @@ async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path:
             assert receiver.requests == []
             await bench.clock.advance(seconds=1)
             await bench.until(Signal.DELIVERY_DELIVERED)
+
+
+async def test_what_cannot_be_made_is_dropped_and_stops_nobody(tmp_path: Path) -> None:
+    """SPEC 1, 9.3: a delivery that cannot be signed fails as one that cannot be sent; others go on."""
+    more = "tokens: [{name: hooks, key: s}]\n"
+    settings = f"{_SETTINGS}, secret_ref: hooks, max_attempts: 1"
+    good = a_snapshot(tmp_path, settings, more)
+    used = [replace(good, state_webhook_secret=Secret("canary\udcff"))]
+    with a_receiver() as receiver:
+        async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
+            await bench.tell(receiver)
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+            used.append(good)
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+    assert dropped.data["error"] == "it could not be made (UnicodeEncodeError)"
+    assert "canary" not in repr(bench.happened)
+
+
+async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
+    """SPEC 9.3: bounded by `max_attempts`, whoever it takes down with it; they were counted before."""
+    clock = SimulatedClock()
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    with a_receiver() as receiver:
+        job_id = await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        for _ in range(2):
+            await store.take_deliveries(DeliveryRoom(all=1, each=1), retry_at=START)
+        await store.close()
+        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2", clock=clock) as (bench, _):
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+            entry = (await whole_ledger(bench.store))[-1]
+        assert receiver.requests == []
+    assert (entry.kind, entry.job_id) == (LedgerKind.DELIVERY_DROPPED, job_id)
+    assert dropped.data["error"] == "the daemon ended before it could tell what came of the last attempt"
+
+
+async def test_a_stop_in_the_only_attempt_does_not_count(tmp_path: Path) -> None:
+    """SPEC 9.3: at least once, across restarts: what a stop cut off is given back with its attempt."""
+    release = threading.Event()
+    clock, settings = SimulatedClock(), f"{_SETTINGS}, max_attempts: 1"
+    with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
+        async with sending(tmp_path, settings, clock=clock) as (bench, deliveries):
+            await bench.tell(receiver)
+            await asyncio.to_thread(receiver.wait_for, bool)
+            await deliveries.stop(0)
+        async with sending(tmp_path, settings, clock=clock) as (bench, _):
+            (delivered,) = await bench.until(Signal.DELIVERY_DELIVERED)
+        release.set()
+    assert delivered.data["attempts"] == 1
 
 
 async def test_a_delivery_can_be_sent_again_by_hand(tmp_path: Path) -> None:

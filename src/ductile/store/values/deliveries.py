@@ -62,3 +62,5 @@ class DeliveryReport(Value):
     http_status: int | None = None
     error: str | None = None
     retry_at: datetime | None = None
+    #: Whether it was an attempt at all: one that a stop cut off is given back.
+    counts: bool = True

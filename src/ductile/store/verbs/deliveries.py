@@ -62,6 +62,7 @@ def report(session: Session, outcome: DeliveryReport) -> None:
         completed_at=None if status is DeliveryStatus.PENDING else session.stamp,
         last_status=outcome.http_status,
         last_error=outcome.error,
+        counts=int(outcome.counts),
     )
     if status is not DeliveryStatus.PENDING:
         kind = (
