@@ -10,9 +10,10 @@ from ductile.config.model import StateWebhookSettings, WebhookPreset
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import ToPlugin, WebhookEndpoint
 from ductile.core.deliveries import LONGEST_WAIT
+from ductile.core.receivers import PROMPT, Manner
 from ductile.core.settlement import CallbackState
 from ductile.core.signatures import REPLAY_WINDOW
-from ductile.engine.deliveries import TO_EACH
+from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
 from ductile.operations.webhooks import scheme_of
 from ductile.protocol.state_events import MAX_RESULT_BYTES, encode_state_event
 from ductile.store.values.upkeep import Retention
@@ -78,7 +79,11 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert LONGEST_WAIT.total_seconds() == 3600
     assert "at most an hour later" in PAGE
     assert TO_EACH == 4
-    assert "has four places of its own" in PAGE
+    assert "has four places of its own, of 256 in all" in PAGE
+    assert IN_ALL == 256
+    assert f"within {PROMPT.total_seconds():.0f} seconds has four" in PAGE
+    assert f"together have {SHARES[Manner.SLOW].all} places" in PAGE
+    assert f"those nobody knows yet {SHARES[Manner.UNKNOWN].all}," in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
     assert f"{CONNECTIONS} connections are served at once and {UNSIGNED} bodies read" in PAGE
     assert f"{UNSIGNED_BYTES // 1024**2} MiB are held" in PAGE

@@ -1,8 +1,8 @@
 """The sender of state webhooks: takes what is due from the outbox, sends it, reports what came of it.
 
 At least once, across crashes: an attempt is on disk before it is made, and is due again if nobody reports
-it. Receivers do not feel each other: each has so many places of its own, and waits for nobody's answer but
-its own. No job ever waits for any of this (SPEC 9.3, ENGINE 9).
+it. Receivers do not feel each other: each has so many places of its own, fewer while it keeps us waiting, and
+waits for nobody's answer but its own. No job ever waits for any of this (SPEC 9.3, ENGINE 9).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.deliveries import Attempt, may_attempt, next_attempt
 from ductile.core.json_values import JsonObject
+from ductile.core.receivers import Manner, Share, manner_after
 from ductile.core.signatures import (
     STANDARD_ID,
     STANDARD_SIGNATURE,
@@ -32,9 +33,13 @@ from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRo
 from ductile.telemetry.signals import Signal, Signals
 from ductile.value import replace
 
-#: Deliveries under way at once, and how many of them to one receiver.
-IN_ALL = 64
+#: Deliveries under way at once, and how many of them to one receiver that answers promptly. What waits for an
+#: answer costs a socket. A quarter of the places can be taken by nobody but those who answer.
+IN_ALL = 256
 TO_EACH = 4
+SHARES = {Manner.UNKNOWN: Share(each=1, all=IN_ALL // 2), Manner.SLOW: Share(each=1, all=IN_ALL // 4)}
+#: Receivers of whom it is remembered how they behaved.
+REMEMBERED = 4096
 #: An attempt that nobody reported is taken for lost so long after its time was up.
 SLACK = timedelta(seconds=5)
 #: How long to leave a store alone that is full or locked.
@@ -68,6 +73,7 @@ class Deliveries:
         self._stopping = False
         self._failure: BaseException | None = None
         self._under_way: dict[asyncio.Task[None], Delivery] = {}
+        self._manners: dict[str, Manner] = {}
 
     def poke(self) -> None:
         """Something may be due: the outbox grew, or the clock was set."""
@@ -98,7 +104,13 @@ class Deliveries:
     async def _send_due(self) -> datetime | None:
         """Take what there is room for and begin to send it; when the next one is due by time alone."""
         busy = Counter(delivery.receiver for delivery in self._under_way.values())
-        room = DeliveryRoom(all=IN_ALL - len(self._under_way), each=TO_EACH, busy=busy)
+        room = DeliveryRoom(
+            all=IN_ALL - len(self._under_way),
+            each=TO_EACH,
+            busy=busy,
+            manners=dict(self._manners),  # it is read by another thread
+            shares=SHARES,
+        )
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + SLACK
         async with self._taking:
             taken = await self._store.take_deliveries(room, retry_at=lost_at)
@@ -120,16 +132,25 @@ class Deliveries:
         self._woken.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
+        began = self._clock.now()
         try:
             attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
             # The attempt may or may not have arrived, so it is made again as soon as somebody can.
             await asyncio.shield(self._give_back(delivery))
             raise
+        self._remember(delivery.receiver, manner_after(attempt, self._clock.now() - began))
         retry_at = None if attempt.delivered else self._retry_at(delivery, attempt)
         report = _report(delivery, attempt, retry_at)
         await self._patiently(lambda: self._store.report_delivery(report))
         self._tell(delivery, attempt, retry_at)
+
+    def _remember(self, receiver: str, manner: Manner) -> None:
+        """The newest last, and not of everybody for ever: who submits jobs names the receivers."""
+        self._manners.pop(receiver, None)
+        self._manners[receiver] = manner
+        if len(self._manners) > REMEMBERED:
+            del self._manners[next(iter(self._manners))]
 
     async def _attempt(self, delivery: Delivery) -> Attempt:
         """Send it. Whatever is wrong with one delivery fails that one, and nobody else."""

@@ -269,7 +269,8 @@ class Store(Protocol):
     async def take_deliveries(self, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
         """Due deliveries, each counted as attempted and due again at `retry_at` should we die now.
 
-        No receiver is given more room than its own, and none waits for another. The first attempts for
+        No receiver is given more room than its own, and none waits for another; whoever has nothing under
+        way comes first. The first attempts for
         one job are given in order, the next when the one before was reported (ENGINE 9).
         """
         ...

@@ -22,6 +22,7 @@ from ductile.core.instants import format_instant
 from ductile.core.jobs import Callback, NewJob
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
+from ductile.core.receivers import Manner, Share
 from ductile.store.port import Store
 from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
 
@@ -212,6 +213,26 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
     assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 1})] == [
         f"{slow}:443"
     ]
+
+
+async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: Store, clock: Clock) -> None:
+    """SPEC 9.3: the dead have a part of the places, and those who wait for their first come before others."""
+    for name in ("dead1", "dead2", "dead3", "new", "good", "good"):
+        await accept(store, a_new_job(callback=Callback(url=f"https://{name}.invalid/hook")))
+    slow = {f"https://dead{number}.invalid:443": Manner.SLOW for number in (1, 2, 3)}
+    room: dict[str, Any] = {
+        "each": 2,
+        "manners": {**slow, "https://good.invalid:443": Manner.PROMPT},
+        "shares": {Manner.SLOW: Share(each=1, all=2), Manner.UNKNOWN: Share(each=1, all=9)},
+    }
+    taken = await take(store, clock, **room)
+    hosts = [one.receiver.removeprefix("https://").partition(".")[0] for one in taken]
+    assert hosts == ["dead1", "dead2", "good", "good", "new"]
+    for name in ("dead1", "last"):
+        await accept(store, a_new_job(callback=Callback(url=f"https://{name}.invalid/hook")))
+    busy = {"https://dead1.invalid:443": 1, "https://dead3.invalid:443": 1}
+    (last,) = await take(store, clock, limit=1, each=2, busy=busy)
+    assert last.receiver == "https://last.invalid:443"
 
 
 async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, clock: Clock) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Callback
 from ductile.core.ledger import LedgerKind
+from ductile.core.receivers import PROMPT
 from ductile.core.signatures import sign_body
 from ductile.engine.clock import SystemClock
 from ductile.engine.deliveries import TO_EACH, Deliveries
@@ -166,13 +168,61 @@ async def test_a_receiver_that_hangs_delays_nobody_else(tmp_path: Path) -> None:
         async with sending(tmp_path) as (bench, _):
             for _ in range(3 * TO_EACH):
                 await bench.tell(slow)
-            await asyncio.to_thread(slow.wait_for, lambda got: len(got) == TO_EACH)
+            await asyncio.to_thread(slow.wait_for, bool)
             for _ in range(2 * TO_EACH):
                 await bench.tell(quick)
             await bench.until(Signal.DELIVERY_DELIVERED, 2 * TO_EACH)
-            assert (len(slow.requests), len(quick.requests)) == (TO_EACH, 2 * TO_EACH)
+            assert (len(slow.requests), len(quick.requests)) == (1, 2 * TO_EACH)
             release.set()
             await bench.until(Signal.DELIVERY_DELIVERED, 5 * TO_EACH)
+
+
+async def test_many_dead_receivers_delay_nobody(tmp_path: Path) -> None:
+    """SPEC 9.3: those who take the connection and never answer, with much to get, are not felt by others."""
+    with ExitStack() as dead, a_receiver() as quick:
+        silent = [dead.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(70)]
+        async with sending(tmp_path, _SETTINGS.replace("20s", "10m")) as (bench, _):
+            for each in silent:
+                nobody = Receiver(port=each.getsockname()[1])
+                for _ in range(TO_EACH):
+                    await bench.tell(nobody)
+            await bench.tell(quick)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+            assert not [each for each in bench.happened if each.signal is Signal.DELIVERY_FAILED]
+
+
+async def test_whoever_answers_promptly_has_several_places(tmp_path: Path) -> None:
+    """SPEC 9.3: one at a time until it is known; then as many as a receiver may have."""
+    release = threading.Event()
+    with a_receiver(lambda _, before: Reply(after=release if before else None)) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_DELIVERED)
+            for _ in range(2 * TO_EACH):
+                await bench.tell(receiver)
+            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1 + TO_EACH)
+            await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
+            release.set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 1 + 2 * TO_EACH)
+
+
+async def test_whoever_was_slow_has_one_place_until_it_is_not(tmp_path: Path) -> None:
+    """SPEC 9.3: what a receiver may take up depends on how long it took the last time."""
+    gates = [threading.Event() for _ in range(3)]
+    with a_receiver(lambda _, before: Reply(after=gates[min(before, 2)])) as receiver:
+        async with sending(tmp_path) as (bench, _):
+            for _ in range(3 + TO_EACH):
+                await bench.tell(receiver)
+            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1)
+            await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
+            gates[0].set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 1)
+            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 2)
+            gates[1].set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 2)
+            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 2 + TO_EACH)
+            gates[2].set()
+            await bench.until(Signal.DELIVERY_DELIVERED, 3 + TO_EACH)
 
 
 async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: Path) -> None:
@@ -184,17 +234,20 @@ async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: 
 
     with a_receiver(slow_to_the_first) as receiver:
         async with sending(tmp_path) as (bench, _):
+            await bench.tell(receiver, "/known")  # whoever has answered has more than one place
+            await claim_one(bench.store)
+            await bench.until(Signal.DELIVERY_DELIVERED, 2)
             await bench.tell(receiver, "/slow")
-            await asyncio.to_thread(receiver.wait_for, bool)
+            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 3)
             await claim_one(bench.store)
             await bench.tell(receiver, "/other")
-            await bench.until(Signal.DELIVERY_DELIVERED)
-            assert [(each.path, each.body["state"]) for each in receiver.requests] == [
+            await bench.until(Signal.DELIVERY_DELIVERED, 3)
+            assert [(each.path, each.body["state"]) for each in receiver.requests[2:]] == [
                 ("/slow", "queued"),
                 ("/other", "queued"),
             ]
             release.set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 3)
+            await bench.until(Signal.DELIVERY_DELIVERED, 5)
             assert receiver.requests[-1].body["state"] == "loading"
 
 

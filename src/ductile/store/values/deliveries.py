@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
+from ductile.core.receivers import Allotment, Manner, Share
 from ductile.value import Value, field
 
 
@@ -42,9 +43,14 @@ class DeliveryRoom(Value):
     all: int
     each: int
     busy: Mapping[str, int] = field(default_factory=dict)
+    #: How receivers have behaved, and what those of a manner have instead of `each`.
+    manners: Mapping[str, Manner] = field(default_factory=dict)
+    shares: Mapping[Manner, Share] = field(default_factory=dict)
 
-    def of(self, receiver: str) -> int:
-        return self.each - self.busy.get(receiver, 0)
+    def allotment(self) -> Allotment:
+        return Allotment(
+            left=self.all, each=self.each, busy=self.busy, manners=self.manners, shares=self.shares
+        )
 
 
 class TakenDeliveries(Value):

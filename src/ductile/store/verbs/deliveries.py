@@ -23,11 +23,14 @@ def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDe
     """Count the attempt before it is made: a crash while sending must not make it endless."""
     now = format_instant(session.now)
     taken: list[Delivery] = []
-    for (receiver,) in session.all("due_receivers", now=now):
-        limit = min(room.of(receiver), room.all - len(taken))
-        if limit > 0:
+    places = room.allotment()
+    for receiver in places.in_turn(receiver for (receiver,) in session.all("due_receivers", now=now)):
+        if places.left <= 0:
+            break
+        if (limit := places.of(receiver)) > 0:
             rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
             taken += [read_delivery(row) for row in rows]
+            places.give(receiver, len(rows))
     for delivery in taken:
         session.run(
             "count_attempt",

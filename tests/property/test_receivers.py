@@ -1,0 +1,80 @@
+"""To whom how much may be sent at once (SPEC 9.3): what is slow or dead delays nobody else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.core.deliveries import Attempt
+from ductile.core.receivers import PROMPT, Allotment, Manner, Share, manner_after
+from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
+
+names = st.sampled_from([f"https://{number}:443" for number in range(400)])
+manners = st.dictionaries(names, st.sampled_from(Manner), max_size=400)
+
+
+def filled(due: list[str], known: dict[str, Manner], busy: Counter[str]) -> Counter[str]:
+    """Everything given out that there is room for, with as much due to each as it can take."""
+    places = Allotment(left=IN_ALL - busy.total(), each=TO_EACH, busy=busy, manners=known, shares=SHARES)
+    under_way = Counter(busy)
+    for receiver in places.in_turn(due):
+        count = places.of(receiver)
+        places.give(receiver, count)
+        under_way[receiver] += count
+    return under_way
+
+
+@given(st.lists(names, unique=True, max_size=400), manners)
+def test_the_prompt_always_have_room(due: list[str], known: dict[str, Manner]) -> None:
+    """Whoever else there is, and in whatever order they come, some places are for those who answer."""
+    doubtful = [receiver for receiver in due if known.get(receiver) is not Manner.PROMPT]
+    under_way = filled(doubtful, known, Counter())
+    together = Counter[Manner]()
+    for receiver, count in under_way.items():
+        together[known.get(receiver, Manner.UNKNOWN)] += count
+        assert count <= 1
+    assert together[Manner.SLOW] <= SHARES[Manner.SLOW].all
+    assert together[Manner.UNKNOWN] <= SHARES[Manner.UNKNOWN].all
+    assert under_way.total() + IN_ALL // 4 <= IN_ALL
+    others = {**known, "https://good:443": Manner.PROMPT}
+    assert filled(["https://good:443"], others, under_way)["https://good:443"] == TO_EACH
+
+
+@given(st.lists(names, unique=True, max_size=400), st.integers(0, 400))
+def test_the_slow_leave_room_for_those_whom_nobody_knows(due: list[str], slow: int) -> None:
+    """However many have shown to be dead, a new receiver is told at once."""
+    known = dict.fromkeys(due[:slow], Manner.SLOW)
+    under_way = filled(list(known), known, Counter())
+    assert filled([*known, "https://new:443"], known, under_way)["https://new:443"] == 1
+
+
+@given(st.lists(names, unique=True), manners, st.dictionaries(names, st.integers(1, TO_EACH), max_size=60))
+def test_no_more_than_there_are(due: list[str], known: dict[str, Manner], busy: dict[str, int]) -> None:
+    under_way = filled(due, known, Counter(busy))
+    assert under_way.total() <= max(IN_ALL, sum(busy.values()))
+    assert all(under_way[receiver] <= max(TO_EACH, busy.get(receiver, 0)) for receiver in due)
+
+
+@given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, TO_EACH)))
+def test_whoever_has_nothing_under_way_comes_first(due: list[str], busy: dict[str, int]) -> None:
+    places = Allotment(left=1, each=1, busy=busy, manners={}, shares={})
+    served = [receiver in busy for receiver in places.in_turn(due)]
+    assert served == sorted(served)
+    assert [each for each in places.in_turn(due) if each not in busy] == [
+        each for each in due if each not in busy
+    ]
+
+
+@given(st.none() | st.integers(200, 599), st.timedeltas(timedelta(), timedelta(minutes=1)))
+def test_an_answer_in_time_is_prompt(status: int | None, took: timedelta) -> None:
+    attempt = Attempt(http_status=status, error=None if status else "no answer")
+    expected = Manner.PROMPT if status is not None and took <= PROMPT else Manner.SLOW
+    assert manner_after(attempt, took) is expected
+
+
+def test_without_a_share_the_room_of_each_counts() -> None:
+    places = Allotment(left=9, each=3, busy={"a": 1}, manners={}, shares={Manner.SLOW: Share(each=1, all=1)})
+    assert (places.of("a"), places.of("b")) == (2, 3)
