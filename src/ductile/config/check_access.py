@@ -29,6 +29,13 @@ _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
 SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%a-z]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})", re.ASCII)
 _HIGHEST_PORT = 65535
+#: As RFC 9110 has it.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+#: Headers that a state webhook has anyway, or that say how it is sent.
+_TAKEN_HEADER = re.compile(
+    r"host|connection|expect|te|trailer|transfer-encoding|upgrade|user-agent|content-.*|webhook-.*|x-ductile-.*",
+    re.ASCII,
+)
 #: A body has to be held until its end, where its signature can be checked. This is what all of them get.
 _MUCH_TO_HOLD = 64 * 1024 * 1024
 
@@ -149,6 +156,8 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Re
         report.error(
             (*path, "event"), "types that begin with `ductile.` are our own", hint="choose another type"
         )
+    for key in ("signature_header", "delivery_header"):
+        _check_header(getattr(endpoint, key), (*path, key), report)
     if endpoint.max_body_size > _MUCH_TO_HOLD:
         message = f"bodies above {format_size(_MUCH_TO_HOLD)} are more than all unsigned ones are to hold"
         hint = "use a smaller one: a body this large gives way as soon as another request comes"
@@ -168,7 +177,19 @@ def _check_exactly_one(
         report.error(path, "this endpoint is not complete", expected=expected, found=found)
 
 
+def _check_header(name: str | None, path: KeyPath, report: Report) -> None:
+    if name is not None and not _HEADER.fullmatch(name):
+        expected = "letters, digits and hyphens, such as X-Signature"
+        message = "this cannot be the name of a header"
+        report.error(path, message, expected=expected, found=report.quote(path))
+
+
 def _check_state_webhooks(config: Config, report: Report) -> None:
+    header, at = config.state_webhooks.signature_header, ("state_webhooks", "signature_header")
+    _check_header(header, at, report)
+    if _TAKEN_HEADER.fullmatch(header.lower()):
+        message = f"the header {report.quote(at)} is taken by something else"
+        report.error(at, message, hint="choose another name, such as X-Signature")
     for index, host in enumerate(config.state_webhooks.allow):
         with_port = ":" in host and parse_literal(host) is None
         if not host.strip() or "/" in host or with_port:
