@@ -15,7 +15,12 @@ from ductile.core.settlement import CallbackState
 from ductile.core.signatures import REPLAY_WINDOW
 from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
 from ductile.operations.webhooks import scheme_of
-from ductile.protocol.state_events import MAX_RESULT_BYTES, encode_state_event
+from ductile.protocol.state_events import (
+    MAX_ERROR_BYTES,
+    MAX_MODEL_BYTES,
+    MAX_RESULT_BYTES,
+    encode_state_event,
+)
 from ductile.store.values.upkeep import Retention
 from ductile.webhooks.application import AT_ONCE, BODY_SECONDS, UNSIGNED, UNSIGNED_BYTES
 from ductile.webhooks.serving import CONNECTIONS
@@ -90,5 +95,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert f"Up to {AT_ONCE} verified" in PAGE
     assert MAX_RESULT_BYTES == 256 * 1024
     assert "256 KiB" in PAGE
+    assert (MAX_ERROR_BYTES, MAX_MODEL_BYTES) == (16 * 1024, 1024)
+    assert "cut off at 16 KiB" in PAGE
+    assert "`model` at 1 KiB" in PAGE
     assert f"for {Retention().deliveries.days} days" in PAGE
     assert f"`{StateWebhookSettings().signature_header}`" in PAGE

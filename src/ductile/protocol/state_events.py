@@ -8,8 +8,11 @@ import msgspec
 
 from ductile.core.json_values import JsonObject, JsonValue
 
-#: A result larger than this is not sent; the receiver is told where to get it.
+#: A result, or a list of artifacts, larger than this is not sent; the receiver is told where to get it.
 MAX_RESULT_BYTES = 256 * 1024
+#: Text beyond this is cut off: a receiver that refuses large bodies should hear of the failure all the same.
+MAX_ERROR_BYTES = 16 * 1024
+MAX_MODEL_BYTES = 1024
 
 
 def encode_state_event(
@@ -24,17 +27,29 @@ def encode_state_event(
     result: JsonValue,
     artifacts: Sequence[JsonValue] | None,
 ) -> str:
-    if result is not None and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
-        result = {"link": f"/job/{job_id}"}
+    place = f"/job/{job_id}"
+    listed: JsonValue = None if artifacts is None else list(artifacts)
     body: JsonObject = {
         "job_id": job_id,
         "state": state,
         "previous_state": previous_state,
         "timestamp": timestamp,
-        "model": model,
+        "model": None if model is None else _cut(model, MAX_MODEL_BYTES, "…"),
         "attempt": attempt,
-        "error": error,
-        "result": result,
-        "artifacts": None if artifacts is None else list(artifacts),
+        "error": None if error is None else _cut(error, MAX_ERROR_BYTES, f"… (all of it: {place})"),
+        "result": {"link": place} if _is_large(result) else result,
+        "artifacts": [{"link": place}] if _is_large(listed) else listed,
     }
     return msgspec.json.encode(body).decode()
+
+
+def _is_large(value: JsonValue) -> bool:
+    return value is not None and len(msgspec.json.encode(value)) > MAX_RESULT_BYTES
+
+
+def _cut(text: str, most: int, mark: str) -> str:
+    """Short text as it is; of longer text a beginning that is not much longer than allowed, and a mark."""
+    if len(text) <= most // 4:  # no character takes more than four bytes
+        return text
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= most else encoded[:most].decode("utf-8", "ignore") + mark

@@ -158,6 +158,29 @@ async def test_a_large_result_is_a_link(store: Store) -> None:
     assert job_id in json.dumps(result)
 
 
+async def test_a_large_error_is_cut(store: Store) -> None:
+    """ENGINE 9: a receiver that takes a megabyte hears of the failure, whatever the plugin has to say."""
+    long = "ü" * 900_000
+    job_id = await accept(store, a_new_job(max_attempts=1, callback=Callback(url=URL, model=long)))
+    await run_next(store, failed(error=long))
+    sent = [row.body for row in await told(store, job_id)]
+    last = json.loads(sent[-1])
+    assert max(map(len, sent)) < 20_000
+    assert last["error"].startswith("ü" * 8000)
+    assert last["error"].endswith(f"… (all of it: /job/{job_id})")
+    assert last["model"].startswith("ü" * 500)
+
+
+async def test_many_artifacts_are_a_link(store: Store) -> None:
+    """ENGINE 9: above 256 KiB, as a result; it is a list still."""
+    job_id = await accept(store, a_told_job())
+    artifacts: tuple[JsonObject, ...] = tuple(
+        {"name": f"a{number}", "path": "/x" * 200} for number in range(1000)
+    )
+    await run_next(store, ok(artifacts=artifacts))
+    assert (await bodies(store, job_id))[-1]["artifacts"] == [{"link": f"/job/{job_id}"}]
+
+
 async def test_big_integers_survive_in_bodies(store: Store) -> None:
     job_id = await accept(store, a_told_job())
     await run_next(store, ok(result={"n": 2**64 + 1}))
