@@ -55,6 +55,11 @@ ANIMALS = {
     "answers at SIGTERM": (
         "signal.signal(signal.SIGTERM, lambda *_: (say(OK), os._exit(0))); ready(); wait_forever()"
     ),
+    "answers and leaves a thread": (
+        "import threading\n"
+        "threading.Thread(target=lambda: (threading.main_thread().join(), ready(), wait_forever())).start()\n"
+        "sys.stdout.write(OK)"
+    ),
     "leaves a child with its pipes": "in_background(lambda: None); say(OK)",
     "leaves a child without pipes": "in_background(lambda: [os.close(n) for n in range(3)]); say(OK)",
     "leaves a child in another group": "in_background(lambda: os.setpgid(0, 0)); say(OK)",

@@ -202,6 +202,13 @@ async def test_an_answer_given_while_stopping_counts(runner: Runner, tmp_path: P
     assert isinstance(judge(await process.wait()).outcome, Completed)
 
 
+async def test_an_answer_counts_while_a_thread_of_the_plugin_goes_on(runner: Runner, tmp_path: Path) -> None:
+    """ENGINE 3: it was given when the script had run to its end; what is stopped is only the thread."""
+    process = await started(runner, tmp_path, "answers and leaves a thread")
+    process.stop()
+    assert isinstance(judge(await process.wait()).outcome, Completed)
+
+
 async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path: Path) -> None:
     """ENGINE 3: a cancel that comes too late finds the process gone."""
     process = await start(runner, a_run(an_animal(tmp_path, "answers")))

@@ -1,7 +1,7 @@
 """A plugin cannot tell a warm start from a cold one (ENGINE 12), apart from what is documented.
 
 Each script is run plainly and twice warm (the second time its code comes from memory), and everything
-observable is compared: stdout, stderr, exit status or signal.
+observable is compared: stdout, stderr, exit status or signal, and what it leaves in a file.
 """
 
 from __future__ import annotations
@@ -49,6 +49,16 @@ class Both:
             warm.append(await process.wait())
         return remains(cold), remains(warm[0]), remains(warm[1])
 
+    async def observe(self, run: Run) -> list[dict[str, Any]]:
+        """The same, with what it left in the file `kept` of its home each time."""
+        seen = []
+        for runner in (self.cold, self.warm, self.warm):
+            process = await start(runner, run)
+            assert process.started_by is (StartedBy.WARM if runner is self.warm else StartedBy.SPAWN)
+            found = observed(remains(await process.wait()))
+            seen.append(found | {"kept": take_kept(Path(run.environment["HOME"]))})
+        return seen
+
     async def close(self) -> None:
         await self.warm.close()
         await self.cold.close()
@@ -57,6 +67,13 @@ class Both:
 def remains(ending: Ending) -> Remains:
     assert isinstance(ending, Exited), ending
     return ending.remains
+
+
+def take_kept(home: Path) -> dict[str, bytes]:
+    files = {file.name: file.read_bytes() for file in home.glob("kept*")}
+    for name in files:
+        (home / name).unlink()
+    return files
 
 
 def observed(found: Remains) -> dict[str, Any]:
@@ -87,11 +104,12 @@ async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> 
     """ENGINE 12: same output, same error text, same end."""
     plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
     environment = an_environment(tmp_path)
-    cold, warm, again = await both.run(a_run(plugin, environment=environment, request=b"one\ntwo\r\nthree"))
-    assert observed(warm) == observed(cold)
-    assert observed(again) == observed(cold)
+    run = a_run(plugin, environment=environment, request=b"one\ntwo\r\nthree")
+    cold, warm, again = await both.observe(run)
+    assert warm == cold
+    assert again == cold
     if name == "unclosed file":
-        assert (tmp_path / "kept").read_text() == "written at the end"
+        assert cold["kept"] == {"kept": b"written at the end"}
 
 
 def environments(place: Path) -> dict[str, dict[str, str]]:
@@ -160,7 +178,7 @@ async def test_scripts_do_the_same_under_another_interpreter(
     for number, (name, text) in enumerate(SCRIPTS.items()):
         plugin = a_python_plugin(tmp_path / str(number), for_interpreter(text, interpreter))
         run = a_run(plugin, environment=an_environment(tmp_path / str(number)), request=b"one\ntwo\r\nthree")
-        cold, *warm = [observed(found) for found in await both.run(run)]
+        cold, *warm = await both.observe(run)
         if any(found != cold for found in warm):
             differing[name] = [cold, *warm]
     assert differing == {}

@@ -13,18 +13,22 @@ import signal
 import sys
 import time
 import types
-from _weakref import ref  # what `weakref` gives, without one more module
+from _io import BytesIO, StringIO, _IOBase  # what `io` and `weakref` give, without one more module
+from _weakref import ref
 from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import CodeType
-    from typing import Any
+    from typing import Any, NoReturn
 
 #: How a process ends that died of an interrupt: by the signal, not with a status.
 BY_SIGINT = -1
 _LARGEST_STATUS = 2**63
+#: The streams of this process with their buffers: the script may have put something else in the place of
+#: `sys.stdout`, or taken its buffer, and its answer still waits in these.
+_STREAMS: list[Any] = []
 
 
 def replace_environment(environment: dict[str, str]) -> None:
@@ -65,6 +69,11 @@ def renew_stdio() -> None:
         after.mode = mode
         setattr(sys, name, after)
         setattr(sys, "__" + name + "__", after)
+        _STREAMS.extend(layers(after))
+
+
+def layers(stream: Any) -> tuple[Any, ...]:
+    return (stream, stream.buffer, stream.buffer.raw)
 
 
 def make_main(names: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -87,14 +96,23 @@ def run_script(code: CodeType, main: dict[str, Any]) -> int:
     try:
         exec(code, main)  # noqa: S102 - running the plugin is what all of this is for
     except SystemExit as leaving:
-        return status_of(leaving.code)
+        return status_of(leaving)
     except BaseException as error:
         uncaught = without_first_frame(error)
     else:
+        flush_at_the_last_line()
         forget_file(main)
         return 0
     # Not inside `except`: what a hook raises must not show the script's exception as its context.
+    flush_at_the_last_line()
     return tell_uncaught(uncaught, main)
+
+
+def flush_at_the_last_line() -> None:
+    """The interpreter does it before it waits for threads: whatever they do then, the answer is out."""
+    for name in ("stderr", "stdout"):
+        with suppress(BaseException):
+            getattr(sys, name).flush()
 
 
 def without_first_frame(error: BaseException) -> BaseException:
@@ -103,17 +121,17 @@ def without_first_frame(error: BaseException) -> BaseException:
     return error.with_traceback(caught_here and caught_here.tb_next)
 
 
-def status_of(code: object) -> int:
+def status_of(leaving: SystemExit) -> int:
     """The exit status that the argument of `sys.exit` stands for."""
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        if not -_LARGEST_STATUS <= code < _LARGEST_STATUS:
-            raise SystemExit(code)  # what is said about it differs from version to version
-        return code & 0xFF
-    flush_stdio()
-    sys.stderr.write(str(code) + "\n")
-    return 1
+    if type(leaving) is SystemExit:
+        code: Any = 0 if leaving.code is None else leaving.code
+        if type(code) in (int, bool) and -_LARGEST_STATUS <= code < _LARGEST_STATUS:
+            flush_at_the_last_line()
+            return int(code & 0xFF)
+    # A text, an object, a class of the script's own: what is said about it, and where, is best known by
+    # the interpreter.
+    make_way()
+    raise leaving
 
 
 def tell_uncaught(error: BaseException, main: dict[str, Any]) -> int:
@@ -121,7 +139,7 @@ def tell_uncaught(error: BaseException, main: dict[str, Any]) -> int:
     try:
         call_excepthook(error)
     except SystemExit as leaving:
-        return status_of(leaving.code)
+        return status_of(leaving)
     forget_file(main)
     return BY_SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
@@ -130,18 +148,29 @@ def call_excepthook(error: BaseException) -> None:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
+    if not hasattr(sys, "excepthook"):
+        say("sys.excepthook is missing\n")
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
     try:
-        sys.excepthook(type(error), error, error.__traceback__)
+        hook(type(error), error, error.__traceback__)
     except SystemExit:
         raise
     except BaseException as failure:
         failed = without_first_frame(failure)
     else:
         return
-    sys.stderr.write("Error in sys.excepthook:\n")
+    say("Error in sys.excepthook:\n")
     sys.__excepthook__(type(failed), failed, failed.__traceback__)
-    sys.stderr.write("\nOriginal exception was:\n")
+    say("\nOriginal exception was:\n")
     sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def say(text: str) -> None:
+    """To `sys.stderr`, or where it would have led if that does not work any more."""
+    try:
+        sys.stderr.write(text)
+    except BaseException:
+        os.write(2, text.encode())
 
 
 def forget_file(main: dict[str, Any]) -> None:
@@ -150,28 +179,33 @@ def forget_file(main: dict[str, Any]) -> None:
     main.pop("__cached__", None)
 
 
-def end(status: int, known: frozenset[str], libc: Any) -> None:
+def end(status: int, known: frozenset[str], older: Sequence[Any], libc: Any) -> None:
     """End the process as the interpreter ends it, in the same order.
 
-    Letting the interpreter do all of it would write to every page that is shared with the server, and
-    take longer than all the rest. What was there before the fork has nothing to flush; what the script
-    has made and imported is let go here, so that its files are written and its finalisers run. Where
-    threads are left over, which only the interpreter can hold still, or stdout cannot be written, which
-    it has its own words for, it is left to the interpreter after all.
+    Letting the interpreter do all of it writes to most pages that are shared with the server, and takes
+    longer than all the rest. It is not needed where nothing is left that could be seen to end: no thread
+    but this one, no file that is open, no object with a finaliser, and nothing odd about stdout. Where
+    there is, only the interpreter knows the right order, the right words and what to leave out, so it is
+    left to it. `older` is what had a finaliser before the fork.
     """
-    threading: Any = sys.modules.get("threading")
-    if threading is not None:
-        threading._shutdown()
     if len(sys._current_frames()) > 1:
         leave_to_the_interpreter(status)
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        with suppress(BaseException):
+            threading._shutdown()
     atexit: Any = sys.modules.get("atexit")
     if atexit is not None:
         with suppress(BaseException):  # before 3.10 it also raises what it has told already
             atexit._run_exitfuncs()
-    if not flush_stdio():
+    if len(sys._current_frames()) > 1 or not flush_streams() or find_last_words(older):
         leave_to_the_interpreter(status)
+    if find_last_words(gc.get_objects()):
+        gc.collect()  # perhaps it was garbage
+        if find_last_words(gc.get_objects()):
+            leave_to_the_interpreter(status)
     let_go(known)
-    if not flush_stdio():
+    if not flush_streams():
         leave_to_the_interpreter(status)
     if status == BY_SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -181,30 +215,68 @@ def end(status: int, known: frozenset[str], libc: Any) -> None:
     os._exit(status)
 
 
-def leave_to_the_interpreter(status: int) -> None:
+def leave_to_the_interpreter(status: int) -> NoReturn:
+    make_way()
     if status == BY_SIGINT:
         sys.excepthook = lambda *_: None  # told already
         raise KeyboardInterrupt
     sys.exit(status)
 
 
+def make_way() -> None:
+    """Before the interpreter takes over: nothing may be kept from it, by us or by the freeze."""
+    _STREAMS.clear()
+    gc.unfreeze()
+
+
+def find_last_words(things: Sequence[Any], apart: Iterable[Any] = ()) -> list[Any]:
+    """Those among them that may do or say something when they are destroyed, apart from these."""
+    kinds = {kind for kind in set(map(type, things)) if hasattr(kind, "__del__")} - {BytesIO, StringIO}
+    ours = set(map(id, [*apart, *_STREAMS]))
+    return [
+        thing for thing in things if type(thing) in kinds and id(thing) not in ours and not is_over(thing)
+    ]
+
+
+def is_over(thing: Any) -> bool:
+    """Whether its finaliser has nothing to do: a file is closed, a generator has run to its end."""
+    kind = type(thing)
+    if kind is types.GeneratorType:
+        return thing.gi_frame is None
+    try:
+        return kind.__del__ is _IOBase.__del__ and bool(thing.closed)
+    except Exception:
+        return False
+
+
+class Mark:
+    """What is in the names of a module lives as long as they do."""
+
+    __slots__ = ("__weakref__",)
+
+
 def let_go(known: frozenset[str]) -> None:
-    """Drop the script's names and its modules; what is still held by others is emptied."""
+    """Drop the script's names and its modules, and empty those names that others still hold.
+
+    Nothing here has a finaliser; but there are objects made in C that write what they hold when they go.
+    """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         sys.__dict__.pop(name, None)
-    held = []
+    marks = []
     for name in list(sys.modules):
         if name not in known or name == "__main__":
             module = sys.modules.pop(name)
             if isinstance(module, types.ModuleType):
-                held.append(ref(module))
+                mark = module.__dict__["__mark__"] = Mark()
+                marks.append(ref(mark))
+                del mark
             del module
     gc.collect()
-    for reference in reversed(held):
-        left = reference()
-        if left is not None:
-            empty(left.__dict__)
-        del left
+    held = [mark for mark in (reference() for reference in marks) if mark is not None]
+    for names in gc.get_referrers(*held) if held else ():
+        if type(names) is dict and "__mark__" in names:
+            empty(names)
+    del held
     gc.collect()
 
 
@@ -218,14 +290,15 @@ def empty(names: dict[str, Any]) -> None:
             names[name] = None
 
 
-def flush_stdio() -> bool:
-    """Whether stdout could be written."""
-    written = True
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name, None)
-        try:
-            if stream is not None and not stream.closed:
+def flush_streams() -> bool:
+    """Whether everything that was printed is out; not if the script prints to something of its own."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not any(stream is own for own in _STREAMS):
+                return False
+        for stream in _STREAMS:
+            with suppress(ValueError):  # it is closed, or its buffer was taken from it, which is the next one
                 stream.flush()
-        except Exception:
-            written = written and name != "stdout"
-    return written
+    except Exception:
+        return False
+    return True

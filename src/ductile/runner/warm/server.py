@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 
 #: What a script's `__main__` holds before its first line runs, in this version of Python.
-MAIN_NAMES = dict(globals())
+MAIN_NAMES = {name: value for name, value in globals().items() if name.startswith("__")}
 #: What any program finds imported. Files in a plugin's directory cannot hide these.
 ALWAYS_LOADED = frozenset(name.partition(".")[0] for name in sys.modules)
 
@@ -84,6 +84,8 @@ class Server:
         self.watched: dict[str, tuple[int, ...] | None] = {}
         self.known: frozenset[str] = frozenset()
         self.hidable: frozenset[str] = frozenset()
+        #: What preloaded modules have made and has something to do when it is destroyed.
+        self.older: list[Any] = []
         self.libc: Any = None
 
     # In the server
@@ -105,6 +107,10 @@ class Server:
             self.send({"told": "unfit", "reason": unfit})
             return False
         gc.collect()
+        ours = [self.control, self.news, self.news_of_child]
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            ours.extend(scripted.layers(stream))
+        self.older = scripted.find_last_words(gc.get_objects(), ours)
         gc.freeze()
         gc.disable()
         self.send({"told": "ready", "executable": sys.executable, "missing": missing})
@@ -281,4 +287,4 @@ if __name__ == "__main__":
         gc.enable()
         ending = scripted.run_script(code, main)
         del main
-        scripted.end(ending, server.known, server.libc)
+        scripted.end(ending, server.known, server.older, server.libc)
