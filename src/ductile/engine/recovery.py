@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ductile.core.jobs import TERMINAL
+from ductile.core.jobs import TERMINAL, JobStatus
 from ductile.core.json_values import JsonObject
 from ductile.core.rules import Rules
 from ductile.engine.survivors import Survivor, end_survivors
 from ductile.engine.waiters import Waiters
 from ductile.errors import ConflictError
 from ductile.store.port import Store
+from ductile.store.values.reading import JobFilter
 from ductile.store.values.submitting import MovedJob
 from ductile.telemetry.signals import Signal, Signals
 
 #: How long processes that were sent SIGKILL may take to be gone, in seconds.
 PATIENCE = 10.0
+_PAGE = 200
 
 
 class Recovery:
@@ -45,7 +47,7 @@ class Recovery:
             more = moved.more
 
     async def _end_survivors(self) -> None:
-        sweep = await end_survivors(self._store.store_id, patience=PATIENCE)
+        sweep = await end_survivors(self._store.store_id, await self._running(), patience=PATIENCE)
         for survivor in sweep.ended:
             self._emit(Signal.SURVIVOR_ENDED, survivor)
         for survivor in sweep.alive:
@@ -59,6 +61,16 @@ class Recovery:
                 "Start Ductile again when they are gone.",
                 details={"pids": pids},
             )
+
+    async def _running(self) -> frozenset[str]:
+        """The jobs that are about to be put back."""
+        found: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await self._store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE, cursor=cursor)
+            found.update(job.id for job in page.rows)
+            if (cursor := page.next_cursor) is None:
+                return frozenset(found)
 
     def _emit(self, signal: Signal, survivor: Survivor) -> None:
         self._signals.emit(signal, job_id=survivor.job_id, data={"pid": survivor.pid})

@@ -2,6 +2,7 @@
 
 A daemon that was killed leaves its plugins running in sessions of their own. Starting their jobs again
 beside them would run a job twice at the same time, so they are ended first, and their end is waited for.
+What belongs to a job that has ended is none of our business: a plugin may have started it on purpose.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ductile.value import Value
@@ -32,25 +33,44 @@ class Sweep(Value):
     alive: tuple[Survivor, ...] = ()
 
 
-def find_survivors(store_id: str, *, proc: Path = _PROC) -> tuple[Survivor, ...]:
-    """Processes of our user whose environment says that they belong to this store.
+def find_survivors(store_id: str, jobs: Collection[str], *, proc: Path = _PROC) -> tuple[Survivor, ...]:
+    """Processes of our user whose environment says that they belong to this store and to one of these jobs.
 
-    One that was started warm shows the environment of its server, which knows the store and no job.
+    One that was started warm shows the environment of its server, which knows the store and no job: it may
+    be any of them. Whoever started us, or is in our session, is never among them, whatever it says: this
+    daemon may have been started by a plugin.
     """
     found = []
+    ours = frozenset(_ancestors(proc))
     for pid in _pids(proc):
         variables = _environment(proc / str(pid) / "environ")
-        if variables.get(STORE_VARIABLE) == store_id:
-            found.append(Survivor(pid=pid, job_id=variables.get(JOB_VARIABLE)))
+        job_id = variables.get(JOB_VARIABLE)
+        belongs = variables.get(STORE_VARIABLE) == store_id and (job_id is None or job_id in jobs)
+        if belongs and pid not in ours and not _in_our_session(pid):
+            found.append(Survivor(pid=pid, job_id=job_id))
     return tuple(found)
 
 
 def _pids(proc: Path) -> Iterator[int]:
-    own = os.getpid()
     with contextlib.suppress(OSError):
-        yield from (
-            int(entry.name) for entry in proc.iterdir() if entry.name.isdigit() and int(entry.name) != own
-        )
+        yield from (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+
+
+def _ancestors(proc: Path) -> Iterator[int]:
+    """This process, its parent, and so on."""
+    pid = os.getpid()
+    with contextlib.suppress(OSError):
+        while pid:
+            yield pid
+            # The name of the program, in brackets, may hold anything.
+            pid = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def _in_our_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == os.getsid(0)
+    except OSError:  # it ended by itself
+        return True
 
 
 def _environment(path: Path) -> dict[str, str]:
@@ -62,14 +82,16 @@ def _environment(path: Path) -> dict[str, str]:
     return {name: value for name, found, value in pairs if found}
 
 
-async def end_survivors(store_id: str, *, patience: float, proc: Path = _PROC) -> Sweep:
+async def end_survivors(
+    store_id: str, jobs: Collection[str], *, patience: float, proc: Path = _PROC
+) -> Sweep:
     """Kill every survivor with its group, and wait until each is gone, but no longer than `patience` seconds.
 
     What they forked meanwhile is found too, by looking again.
     """
     ended: dict[int, Survivor] = {}
     end = asyncio.get_running_loop().time() + patience
-    while survivors := await asyncio.to_thread(find_survivors, store_id, proc=proc):
+    while survivors := await asyncio.to_thread(find_survivors, store_id, jobs, proc=proc):
         left = end - asyncio.get_running_loop().time()
         if left <= 0:
             return Sweep(ended=_without(ended, survivors), alive=survivors)

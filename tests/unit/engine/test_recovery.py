@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,18 +29,22 @@ from ductile.telemetry.signals import Happening, Signal
 ECHO = "  echo: {}\n"
 
 
-def a_survivor(store_id: str, job_id: str = "j1") -> subprocess.Popen[bytes]:
-    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id, "DUCTILE_JOB_ID": job_id}
-    return subprocess.Popen(["sleep", "300"], env=environment, start_new_session=True)
+def a_survivor(
+    store_id: str, job_id: str | None = "j1", *, new_session: bool = True
+) -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id}
+    if job_id is not None:
+        environment["DUCTILE_JOB_ID"] = job_id
+    return subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
 
 
 @contextmanager
-def something_that_does_not_end(store_id: str, proc: Path) -> Iterator[int]:
+def something_that_does_not_end(store_id: str, proc: Path, job_id: str = "j1") -> Iterator[int]:
     """A process that stays in the list of processes, as one does that hangs in the kernel."""
     process = subprocess.Popen(["sleep", "300"], start_new_session=True)
     listed = proc / str(process.pid)
     listed.mkdir(parents=True)
-    (listed / "environ").write_text(f"DUCTILE_STORE_ID={store_id}\0DUCTILE_JOB_ID=j1\0")
+    (listed / "environ").write_text(f"DUCTILE_STORE_ID={store_id}\0DUCTILE_JOB_ID={job_id}\0")
     try:
         yield process.pid
     finally:
@@ -119,22 +124,90 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
     try:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
-        sweep = await end_survivors("one", patience=20)
+        sweep = await end_survivors("one", {"j1"}, patience=20)
         assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
         assert sweep.alive == ()
-        assert find_survivors("one") == ()
-        assert [survivor.pid for survivor in find_survivors("another")] == [theirs.pid]
+        assert find_survivors("one", {"j1"}) == ()
+        assert [survivor.pid for survivor in find_survivors("another", {"j1"})] == [theirs.pid]
         reaped.join()
     finally:
         theirs.kill()
         theirs.wait()
 
 
+def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
+    """ENGINE 3: a plugin may have started it on purpose; of the servers nobody knows whose job they run."""
+    running, ended, server = a_survivor("one", "j1"), a_survivor("one", "j2"), a_survivor("one", None)
+    try:
+        found = {survivor.pid for survivor in find_survivors("one", {"j1"})}
+        assert found == {running.pid, server.pid}
+    finally:
+        for process in (running, ended, server):
+            process.kill()
+            process.wait()
+
+
+def test_whoever_is_in_our_session_is_left_alone() -> None:
+    """ENGINE 3: to end it could end the daemon; no plugin runs there."""
+    beside = a_survivor("one", new_session=False)
+    try:
+        assert find_survivors("one", {"j1"}) == ()
+    finally:
+        beside.kill()
+        beside.wait()
+
+
+STARTED_BY_A_JOB = """\
+import subprocess, sys
+from ductile.engine.survivors import find_survivors
+if sys.argv[1:]:
+    print([survivor.pid for survivor in find_survivors("one", {"j1"})])
+else:
+    subprocess.run([sys.executable, __file__, "daemon"], start_new_session=True)
+"""
+
+
+def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path: Path) -> None:
+    """ENGINE 3: neither the plugin's process above it nor itself, though both carry the job's variables."""
+    script = tmp_path / "restart.py"
+    script.write_text(STARTED_BY_A_JOB)
+    environment = {**os.environ, "DUCTILE_STORE_ID": "one", "DUCTILE_JOB_ID": "j1"}
+    started = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    assert started.stdout == "[]\n"
+
+
+async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) -> None:
+    """ENGINE 3: at every start, also one after an orderly stop."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        bench.store.full.add("claim")
+        store_id = bench.store.real.store_id
+        (job_id,) = await running_jobs(bench, 1)
+        lost, kept = a_survivor(store_id, job_id), a_survivor(store_id, "ended-long-ago")
+        reaped = threading.Thread(target=lost.wait)
+        reaped.start()
+        try:
+            await bench.started()
+            told = [each for each in bench.told if each.signal is Signal.SURVIVOR_ENDED]
+            assert [(each.job_id, each.data["pid"]) for each in told] == [(job_id, lost.pid)]
+            assert kept.poll() is None
+        finally:
+            kept.kill()
+            kept.wait()
+            reaped.join()
+
+
 async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     """ENGINE 3: after its time it is told of as alive."""
     with something_that_does_not_end("stubborn", tmp_path) as pid:
         async with asyncio.timeout(20):
-            sweep = await end_survivors("stubborn", patience=0.1, proc=tmp_path)
+            sweep = await end_survivors("stubborn", {"j1"}, patience=0.1, proc=tmp_path)
         assert sweep == Sweep(ended=(), alive=(Survivor(pid=pid, job_id="j1"),))
 
 
@@ -146,7 +219,7 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
     monkeypatch.setattr(recovery, "end_survivors", partial(end_survivors, proc=tmp_path / "proc"))
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
-        with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc") as pid:
+        with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc", job_id) as pid:
             bench.start()
             with pytest.raises(ConflictError) as refused:
                 await bench.stopped()
