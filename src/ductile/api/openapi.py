@@ -32,7 +32,8 @@ _ERROR = 400
 def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
     """Of the whole API, or of the commands of one plugin."""
     if plugin is not None:
-        return _document(snapshot, dict(_plugin_paths(find_plugin(snapshot, plugin))))
+        found = find_plugin(snapshot, plugin)
+        return _document(snapshot, dict(_plugin_paths(found)) if found.runnable else {}, _about(found))
     paths: dict[str, JsonValue] = {}
     for endpoint in ENDPOINTS:
         paths.setdefault(endpoint.path, {})
@@ -43,16 +44,24 @@ def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
         if instance.runnable:
             paths.update(_plugin_paths(instance))
     paths.update(_pipeline_paths(snapshot))
-    return _document(snapshot, paths)
+    return _document(snapshot, paths, "Plugins and pipelines of this machine, run as durable jobs.")
 
 
-def _document(snapshot: Snapshot, paths: dict[str, JsonValue]) -> JsonObject:
+def _about(plugin: PluginInstance) -> str:
+    """What cannot run has no calls: each of them would be refused."""
+    if plugin.runnable:
+        return f"The commands of {plugin.name}, run as durable jobs."
+    why = "disabled" if plugin.refused is None else f"refused: {plugin.refused.reason}"
+    return f"The plugin {plugin.name} is {why}. Nothing of it can be called."
+
+
+def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {
             "title": snapshot.service.name,
             "version": __version__,
-            "description": "Plugins and pipelines of this machine, run as durable jobs.",
+            "description": about,
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}],
@@ -68,7 +77,7 @@ def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> J
     """`names` are the path's parameters, where they are not all of the endpoint's."""
     in_path = tuple(_PARAMETER.findall(endpoint.path)) if names is None else names
     described: JsonObject = {
-        "operationId": _operation_id(endpoint.method, endpoint.path),
+        "operationId": fixed_id(endpoint.method, endpoint.path),
         "summary": endpoint.summary,
         "description": f"Scope: {endpoint.access.shown}.",
         "tags": [endpoint.tag],
@@ -86,9 +95,23 @@ def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> J
     return described
 
 
-def _operation_id(method: str, path: str) -> str:
+def fixed_id(method: str, path: str) -> str:
     words = re.findall(r"[A-Za-z0-9_]+", path)
     return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
+
+
+def command_id(plugin: str, command: str) -> str:
+    """`run__PLUGIN__COMMAND`. Tools make functions of it, so it holds only what names of functions may.
+
+    No other command has the same, nor does it depend on which others there are. Where the names themselves
+    hold or touch the two underscores, the length of the first tells where it ends.
+    """
+    told = f"run__{plugin}__{command}"
+    return told if told.split("__") == ["run", plugin, command] else f"{told}__{len(plugin)}"
+
+
+def pipeline_id(pipeline: str) -> str:
+    return f"start__{pipeline}"
 
 
 def _path_parameter(name: str) -> JsonObject:
@@ -153,7 +176,7 @@ def _of_command(plugin: PluginInstance, command: Command, path: str) -> JsonObje
     about = command.description or (manifest.description if manifest else "")
     right = right_of(command)
     return {
-        "operationId": _operation_id("post", path),
+        "operationId": command_id(plugin.name, command.name),
         "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
         "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
         "requestBody": submission_body(command.input_schema, f"{path}/input"),
@@ -166,7 +189,7 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
     for name, pipeline in snapshot.pipelines.items():
         path = f"/pipeline/{name}"
         own: JsonObject = {
-            "operationId": _operation_id("post", path),
+            "operationId": pipeline_id(name),
             "summary": describe_pipeline(pipeline),
             "requestBody": submission_body(None, f"{path}/input"),
         }

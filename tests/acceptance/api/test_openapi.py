@@ -56,7 +56,7 @@ LEFT_OUT = ("/events", "/system/reload")
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    plugins = "  strict: {validate_input: true}\n"
+    plugins = "  strict: {validate_input: true}\n  resting: {uses: echo, enabled: false}\n  ghost: {}\n"
     place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
     plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
     (plugin / "manifest.yaml").write_text(MANIFEST)
@@ -82,6 +82,15 @@ def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
     document = api.get("/plugin/strict/openapi.json")
     assert document["paths"].keys() == {"/plugin/strict/greet", "/plugin/strict/count"}
     assert api.ask("GET", "/plugin/nobody/openapi.json").status == 404
+
+
+@pytest.mark.parametrize(("plugin", "why"), [("resting", "disabled"), ("ghost", "refused")])
+def test_what_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
+    """SPEC 3.1, 8: each of them would be refused; the document says why there is none."""
+    document = api.get(f"/plugin/{plugin}/openapi.json")
+    assert document["paths"] == {}
+    assert f"{plugin} is {why}" in document["info"]["description"]
+    assert not [path for path in api.get("/openapi.json")["paths"] if f"/{plugin}/" in path]
 
 
 def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
