@@ -89,7 +89,7 @@ class Gatekeeper:
         wish = (token.scopes, access, *path.items())
         if wish not in self._granted:
             needed = access.need(snapshot, path)
-            if not allows(token.scopes, needed):
+            if not access.discovery and not allows(token.scopes, needed):
                 raise DeniedError(
                     f"the token {token.name} may not do this",
                     hint=f"It needs the scope {' or '.join(needed)}.",
@@ -104,7 +104,9 @@ class Gatekeeper:
         if access.need is None or (access.discovery and is_open(snapshot)):
             return True
         token = self._find(snapshot, authorization)
-        return token is not None and allows(token.scopes, access.need(snapshot, path))
+        if token is None or access.discovery:
+            return token is not None
+        return allows(token.scopes, access.need(snapshot, path))
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:

@@ -86,7 +86,7 @@ class Access(Value):
     #: As the reference has it.
     shown: str
     need: Need | None = None
-    #: Open where the catalogue is; elsewhere a token with the scope is needed.
+    #: Open where the catalogue is; elsewhere any token will do: what can be called is for all who may call.
     discovery: bool = False
 
 

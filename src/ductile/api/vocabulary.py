@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.api.endpoint import Access, Kind, Parameter, fixed
 from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.core.scopes import Right, Subject, scope
+from ductile.core.scopes import Right, Subject
 from ductile.core.settlement import LogStatus
 from ductile.operations import catalogue
 from ductile.operations.jobs import STATUS_ALIASES
@@ -15,11 +15,7 @@ JOBS_RO, JOBS_RW = fixed(Subject.JOBS, Right.READ), fixed(Subject.JOBS, Right.WR
 EVENTS_RO, EVENTS_RW = fixed(Subject.EVENTS, Right.READ), fixed(Subject.EVENTS, Right.WRITE)
 SYSTEM_RO, SYSTEM_RW = fixed(Subject.SYSTEM, Right.READ), fixed(Subject.SYSTEM, Right.WRITE)
 PLUGIN_RO, PLUGIN_RW = fixed(Subject.PLUGIN, Right.READ), fixed(Subject.PLUGIN, Right.WRITE)
-DISCOVERY = Access(
-    shown="none while open, else plugin:ro",
-    need=lambda _snapshot, _path: (scope(Subject.PLUGIN, Right.READ),),
-    discovery=True,
-)
+DISCOVERY = Access(shown="none while open, else any token", need=lambda _snapshot, _path: (), discovery=True)
 ONE_PLUGIN = Access(
     shown="plugin:ro or {plugin}:ro",
     need=lambda snapshot, path: catalogue.needed_to_see(snapshot, path["plugin"]),

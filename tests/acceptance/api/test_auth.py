@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.http import EventReader, an_api, an_api_place, token_for
+from builders.http import SCOPES, EventReader, an_api, an_api_place, token_for
+from ductile.api.endpoints import ENDPOINTS
 
 
 def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
@@ -94,14 +95,18 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
 
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
-    """SPEC 8: open on loopback; elsewhere only with api.open_discovery, or a token."""
+    """SPEC 8: open on loopback; elsewhere only with api.open_discovery, or a token, whatever that may do."""
     place = an_api_place(tmp_path)
     place.config.write_text(place.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0"))
     with an_api(place) as api:
-        for path in ("/plugins", "/skills", "/openapi.json", "/plugin/echo/openapi.json"):
+        catalogue = [endpoint.path for endpoint in ENDPOINTS if endpoint.access.discovery]
+        assert len(catalogue) == 5
+        for path in (path.replace("{plugin}", "echo") for path in catalogue):
             assert api.ask("GET", path, token=None).status == 401
-            assert api.ask("GET", path, token=token_for("plugin:ro")).status == 200
-            assert api.ask("GET", path, token=token_for("jobs:ro")).status == 403
+            assert api.ask("GET", path, token="nobody's").status == 401
+            for scope in SCOPES:
+                assert api.ask("GET", path, token=token_for(scope)).status == 200
+        assert api.ask("GET", "/topology", token=token_for("jobs:ro")).status == 403
         assert api.ask("GET", "/healthz", token=None).status == 200
         text = place.config.read_text()
         place.config.write_text(text.replace("api:\n", "api:\n  open_discovery: true\n"))
