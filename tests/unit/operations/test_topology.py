@@ -1,0 +1,95 @@
+"""Who emits what and who listens, webhooks and hooks included, and nobody who cannot (SPEC 8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builders.snapshots import a_snapshot
+from ductile.operations.topology import topology_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = "  poll: {values: {emit: [{event: made.it}]}}\n  handle: {}\n"
+CONFIG = """\
+plugins:
+  maker: {notify_on_complete: true}
+  taker: {}
+  resting: {uses: maker, enabled: false, notify_on_complete: true}
+  ghost: {}
+routes:
+  - {from: maker, event_type: made.it, to: taker}
+  - {from: maker, event_type: made.it, to: resting.poll}
+pipelines:
+  - {name: onpush, on: gh.push, notify_on_complete: true, steps: [{uses: taker}, {uses: resting}]}
+  - {name: alarm, on-hook: job.failed, from_plugin: maker, steps: [{uses: taker}]}
+tokens: [{name: hook, key: a-shared-secret}]
+webhooks:
+  endpoints:
+    - {name: gh, path: /gh, event: gh.push, secret_ref: hook}
+    - {name: gp, path: /gp, plugin: taker, secret_ref: hook}
+    - {name: gr, path: /gr, plugin: resting, command: poll, secret_ref: hook}
+    - {name: gl, path: /gl, pipeline: onpush, secret_ref: hook}
+"""
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Any:
+    return topology_of(a_snapshot(tmp_path, CONFIG, maker=COMMANDS, taker=COMMANDS))
+
+
+def running(plugin: str, command: str, standing: str) -> dict[str, str]:
+    return {"plugin": plugin, "command": command, "standing": standing}
+
+
+def test_webhooks_are_sources(topology: Any) -> None:
+    """SPEC 8, 9.1: each with what it starts; one that publishes an event is among those who emit it."""
+    nothing = dict.fromkeys(("plugin", "command", "standing", "pipeline", "event"))
+    assert topology["webhooks"] == [
+        {**nothing, "name": "gh", "path": "/gh", "event": "gh.push"},
+        {**nothing, "name": "gp", "path": "/gp", **running("taker", "handle", "active")},
+        {**nothing, "name": "gr", "path": "/gr", **running("resting", "poll", "disabled")},
+        {**nothing, "name": "gl", "path": "/gl", "pipeline": "onpush"},
+    ]
+    pushed = next(event for event in topology["events"] if event["type"] == "gh.push")
+    assert pushed["emitted_by"] == ["webhook:gh"]
+    assert pushed["heard_by"] == [{"pipeline": "onpush", "from": None}]
+
+
+def test_hooks_name_who_tells_and_who_is_told(topology: Any) -> None:
+    """SPEC 7.6: plugins and pipelines that notify, and the pipelines that wait for it."""
+    hooks = {hook["hook"]: hook for hook in topology["hooks"]}
+    assert hooks["job.failed"] == {
+        "hook": "job.failed",
+        "emitted_by": ["maker", "pipeline:onpush"],
+        "heard_by": [{"pipeline": "alarm", "from": "maker"}],
+    }
+    assert hooks["job.completed"]["heard_by"] == []
+    assert "job.failed" not in {event["type"] for event in topology["events"]}
+
+
+def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: Any) -> None:
+    """SPEC 3.1: a disabled plugin is enforced at every door, and nobody should wait for it."""
+    made = next(event for event in topology["events"] if event["type"] == "made.it")
+    assert made["emitted_by"] == ["maker.poll", "taker.poll"]
+    assert made["heard_by"] == [
+        {"route": "taker.handle", "from": "maker", "standing": "active"},
+        {"route": "resting.poll", "from": "maker", "standing": "disabled"},
+    ]
+    uses = {pipeline["name"]: pipeline for pipeline in topology["pipelines"]}
+    assert uses["onpush"]["cannot_run"] == ["resting.handle"]
+    assert uses["alarm"]["cannot_run"] == []
+    standing = {plugin["name"]: plugin["standing"] for plugin in topology["plugins"]}
+    assert standing == {"maker": "active", "taker": "active", "resting": "disabled", "ghost": "refused"}
+
+
+def test_nothing_notifies_and_nobody_waits(tmp_path: Path) -> None:
+    """SPEC 7.6: then there are no hooks to tell of."""
+    assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS))["hooks"] == []
+
+
+def test_no_secret_is_shown(topology: Any) -> None:
+    """SPEC 2.1."""
+    assert "a-shared-secret" not in str(topology)
