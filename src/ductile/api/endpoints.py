@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ductile.api import files, handlers
+from ductile.api import files, handlers, skills
 from ductile.api.endpoint import OPEN, Endpoint, Handler, Kind, Parameter
 from ductile.api.handlers import by
 from ductile.api.vocabulary import (
@@ -123,6 +123,12 @@ def _jobs() -> Iterator[Endpoint]:
         "/job/{job_id}/tree", "A job and all it led to", by(jobs.job_tree), "The job and all it led to."
     )
     yield _job(
+        "/job/{job_id}/explain",
+        "Why a job failed or does not run, and what to do",
+        by(OPERATIONS["job.explain"]),
+        "Why it is as it is.",
+    )
+    yield _job(
         "/job/{job_id}/log", "What each execution of a job printed", by(jobs.job_logs), "Its executions."
     )
     yield Endpoint(
@@ -194,9 +200,24 @@ def _job(path: str, summary: str, handler: Handler, message: str) -> Endpoint:
 
 
 def _catalogue() -> Iterator[Endpoint]:
+    yield Endpoint(
+        method="GET",
+        path="/skills",
+        summary="What an agent can do here, and how to call it; as JSON or as a skill file",
+        access=DISCOVERY,
+        handler=skills.show_skills,
+        message="What an agent can do here, and how to call it.",
+        query=(
+            Parameter(
+                name="format",
+                about="`markdown` for a SKILL.md that an agent can be given.",
+                schema={"enum": [*skills.Format]},
+            ),
+        ),
+        tag="catalogue",
+    )
     for path, summary, handler in (
         ("/plugins", "Every plugin, and what may be done with it", by(catalogue.list_plugins)),
-        ("/skills", "What an agent can do here, and how to call it", by(catalogue.list_skills)),
         ("/openapi.json", "This API as an OpenAPI 3.1 document", handlers.openapi),
         ("/plugin/{plugin}/openapi.json", "The commands of one plugin as OpenAPI 3.1", handlers.openapi),
         ("/.well-known/ai-plugin.json", "Where tools for language models look first", handlers.ai_plugin),

@@ -19,7 +19,9 @@ from ductile.api.openapi_schemas import (
 )
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.operations.catalogue import commands_of, describe_pipeline, find_plugin, right_of
+from ductile.operations.catalogue import commands_of, find_plugin, right_of
+from ductile.operations.pipeline_input import input_schema_of
+from ductile.operations.skills import describe_pipeline
 from ductile.protocol.manifest import Command
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -191,6 +193,6 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
         own: JsonObject = {
             "operationId": pipeline_id(name),
             "summary": describe_pipeline(pipeline),
-            "requestBody": submission_body(None, f"{path}/input"),
+            "requestBody": submission_body(input_schema_of(snapshot, name), f"{path}/input"),
         }
         yield path, {"post": {**_operation(endpoint, names=()), **own}}

@@ -105,7 +105,7 @@ SUBMISSION_HEADERS: tuple[JsonObject, ...] = tuple(
         ("X-Ductile-Job", "The job inside which this call is made."),
     )
 )
-_FIELDS: Mapping[str, JsonObject] = {
+FIELDS: Mapping[str, JsonObject] = {
     "payload": {"type": ["object", "null"], "description": "What the plugin is given."},
     "dedupe_key": {
         "type": ["string", "null"],
@@ -129,14 +129,16 @@ def answer_schema(endpoint: Endpoint) -> JsonObject:
     if endpoint.path in _DOCUMENTS:
         media_type, schema = _DOCUMENTS[endpoint.path]
         return {media_type: {"schema": schema}}
-    return {"application/json": {"schema": {"$ref": f"{_PREFIX}{_ANSWERS.get(endpoint.path, 'Answer')}"}}}
+    named: JsonObject = {"$ref": f"{_PREFIX}{_ANSWERS.get(endpoint.path, 'Answer')}"}
+    more: JsonObject = {"text/markdown": {"schema": _TEXT}} if endpoint.path == "/skills" else {}
+    return {"application/json": {"schema": named}, **more}
 
 
 def request_body(names: tuple[str, ...], own: Mapping[str, JsonValue] | None = None) -> JsonObject:
     required: list[JsonValue] = [name for name in names if name in _REQUIRED]
     schema: JsonObject = {
         "type": "object",
-        "properties": {**{name: _FIELDS[name] for name in names}, **(own or {})},
+        "properties": {**{name: FIELDS[name] for name in names}, **(own or {})},
         "additionalProperties": False,
     }
     if required:

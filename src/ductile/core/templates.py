@@ -101,6 +101,23 @@ def references_in(text: str) -> Iterator[str]:
             yield token["path"]
 
 
+def paths_in(template: Template) -> Iterator[str]:
+    """The paths that a template refers to; one that leads nowhere makes filling it in fail."""
+    match template:
+        case Reference(path):
+            yield path
+        case Text(parts):
+            yield from (part.path for part in parts if isinstance(part, Reference))
+        case Items(items):
+            for item in items:
+                yield from paths_in(item)
+        case Entries(entries):
+            for _, inner in entries:
+                yield from paths_in(inner)
+        case Constant():
+            return
+
+
 def escape(text: str) -> str:
     """The template that gives this text, whatever is in it."""
     return text.replace("{", "{{").replace("}", "}}")

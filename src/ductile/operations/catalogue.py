@@ -1,4 +1,4 @@
-"""What can be called, for agents and for people: plugins, their commands, pipelines, and their schemas.
+"""What there is to call, for agents and for people: plugins, their commands, their schemas, and who may.
 
 Made from the configuration in force alone. What is shown here holds no setting and no secret: where the
 catalogue is open, anybody may read it.
@@ -6,10 +6,7 @@ catalogue is open, anybody may read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ductile.config.keypath import did_you_mean
-from ductile.config.pipeline_settings import PipelineSettings
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.scopes import Right, Subject, scope
@@ -18,9 +15,6 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.shown import milliseconds
 from ductile.protocol.manifest import Command, CommandType, Manifest
-
-#: Commands that the core runs by itself; an agent has no use for them.
-_OWN_COMMANDS = frozenset({"init", "health"})
 
 
 def right_of(command: Command) -> Right:
@@ -128,63 +122,3 @@ def _shown_command(plugin: PluginInstance, command: Command) -> JsonObject:
         "call": f"POST /plugin/{plugin.name}/{command.name}",
         "scope": scope(plugin.name, right_of(command)),
     }
-
-
-async def list_skills(desk: Desk, _given: JsonObject) -> JsonObject:
-    """What an agent can do here, each with the call that does it (SPEC 16)."""
-    snapshot = desk.snapshot()
-    return {
-        "skills": [*_command_skills(snapshot), *_pipeline_skills(snapshot)],
-        "how": {
-            "authorization": "Send `Authorization: Bearer TOKEN` with every call.",
-            "body": 'A JSON object: {"payload": {...}}; also dedupe_key, dedupe_ttl, state_webhook_url.',
-            "answer": "202 with a job_id. GET /job/{job_id} tells its status and, in the end, its result.",
-            "again": "Send the header Idempotency-Key with a call that may be repeated.",
-            "openapi": "/openapi.json",
-        },
-    }
-
-
-def _command_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
-    for plugin in snapshot.plugins.values():
-        if not plugin.runnable:
-            continue
-        for command in commands_of(plugin).values():
-            if command.name not in _OWN_COMMANDS:
-                yield _command_skill(plugin, command)
-
-
-def _command_skill(plugin: PluginInstance, command: Command) -> JsonObject:
-    manifest = plugin.installed.manifest if plugin.installed else None
-    return {
-        "name": f"{plugin.name}.{command.name}",
-        "kind": "command",
-        "description": command.description or (manifest.description if manifest else ""),
-        "read_only": command.type is CommandType.READ,
-        "call": {"method": "POST", "path": f"/plugin/{plugin.name}/{command.name}"},
-        "scope": scope(plugin.name, right_of(command)),
-        "input_schema": command.input_schema,
-        "output_schema": command.output_schema,
-    }
-
-
-def _pipeline_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
-    for name, pipeline in snapshot.pipelines.items():
-        yield {
-            "name": name,
-            "kind": "pipeline",
-            "description": describe_pipeline(pipeline),
-            "read_only": False,
-            "call": {"method": "POST", "path": f"/pipeline/{name}"},
-            "scope": scope(Subject.PLUGIN, Right.WRITE),
-            "execution_mode": pipeline.execution_mode,
-            "input_schema": None,
-            "output_schema": None,
-        }
-
-
-def describe_pipeline(pipeline: PipelineSettings) -> str:
-    """In words, from what it is made of: pipelines have no description of their own."""
-    trigger = pipeline.on or pipeline.on_hook
-    used = ", ".join(step.uses or step.call or step.id or "steps" for step in pipeline.steps)
-    return f"Runs {used}" + (f"; also started by {trigger}" if trigger else "") + "."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import answering
+from builders.daemons import BROKEN, answering
 from builders.http import SCOPES, Api, an_api, an_api_place, token_for
 from ductile.api.endpoints import ENDPOINTS
 
@@ -89,6 +89,13 @@ CASES = (
         path=f"/job/{MISSING}/tree",
         scopes=READS_JOBS,
         template="/job/{job_id}/tree",
+        status=404,
+    ),
+    Case(
+        method="GET",
+        path=f"/job/{MISSING}/explain",
+        scopes=READS_JOBS,
+        template="/job/{job_id}/explain",
         status=404,
     ),
     Case(
@@ -314,8 +321,12 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
 
 def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     """SPEC 8, 16: every runnable command and pipeline, with the call that starts it."""
-    skills = {skill["name"]: skill for skill in api.get("/skills")["skills"]}
+    listed = api.get("/skills")["skills"]
+    skills = {skill["name"]: skill for skill in listed if skill["kind"] != "operation"}
     assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain"}
+    fixed = {(each["call"]["method"], each["call"]["path"]) for each in listed if each["kind"] == "operation"}
+    assert fixed <= {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    assert len(listed) == len(skills) + len(fixed)
     assert skills["reader.look"]["call"] == {"method": "POST", "path": "/plugin/reader/look"}
     assert (skills["reader.look"]["scope"], skills["reader.look"]["read_only"]) == ("reader:ro", True)
     assert [plugin["name"] for plugin in api.get("/plugins")["plugins"]] == ["echo", "reader"]
@@ -327,6 +338,32 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
         "emitted_by": [],
         "heard_by": [{"pipeline": "chain", "from": None}],
     }
+
+
+def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
+    """SPEC 16: exported as Markdown, with the address that the caller has used."""
+    said = api.ask("GET", "/skills?format=markdown", token=None)
+    assert (said.status, said.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
+    text = said.content.decode()
+    assert text.startswith("---\nname: ductile\n")
+    assert f"http://127.0.0.1:{api.port}" in text
+    assert "`POST /plugin/reader/look` (scope: reader:ro)" in text
+    assert api.ask("GET", "/skills?format=json").content == api.ask("GET", "/skills").content
+    assert api.ask("GET", "/skills?format=pdf").code == "usage"
+
+
+def test_why_a_job_failed_is_told_over_http(tmp_path: Path) -> None:
+    """SPEC 16: who has no shell can ask for it too."""
+    place = an_api_place(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
+    place.plugin("broken", BROKEN)
+    with an_api(place) as api:
+        job_id = api.post("/plugin/broken/poll")["job_id"]
+        api.ended(job_id)
+        why = api.get(f"/job/{job_id}/explain", token=token_for("jobs:ro"))
+        assert why["verdict"] == (
+            "broken poll failed in its only attempt, the last time (plugin_error): it is broken."
+        )
+        assert why["advice"]
 
 
 def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:

@@ -1,0 +1,87 @@
+"""What a pipeline needs of whoever starts it: told before anything is run, and never too much (SPEC 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from builders.conditions import conditions, judged, scopes
+from builders.pipelines import graph_of, rules_of, split, uses
+from ductile.core.conditions import Condition
+from ductile.core.needs import first_use, needs_of
+from ductile.core.pipelines import Pipeline
+from ductile.core.references import MISSING, Scope, find
+
+PLAIN = graph_of(uses("only"))
+GREETING = {"message": "hello {payload.name}"}
+HAS_A = {"path": "payload.a", "op": "exists"}
+
+
+@given(condition=conditions, scope=scopes)
+def test_no_run_starts_without_what_is_required(condition: Condition, scope: Scope) -> None:
+    """SPEC 7.3: wherever a condition holds, everything that is said to be required is there."""
+    needs = needs_of(Pipeline(name="flow", graph=PLAIN, condition=condition))
+    assert needs.required <= needs.known
+    if judged(condition, scope).holds:
+        assert all(find(f"payload.{path}", scope) is not MISSING for path in needs.required)
+
+
+@pytest.mark.parametrize(
+    ("condition", "required"),
+    [
+        ({"path": "payload.a", "op": "eq", "value": 1}, {"a"}),
+        ({"path": "payload.a", "op": "eq", "value": None}, set()),
+        ({"path": "payload.a", "op": "neq", "value": 1}, set()),
+        ({"path": "payload.a.b", "op": "gt", "value": 1}, {"a.b"}),
+        ({"path": "context.a", "op": "exists"}, set()),
+        ({"all": [HAS_A, {"path": "payload.b", "op": "exists"}]}, {"a", "b"}),
+        ({"any": [HAS_A, {"path": "payload.b", "op": "exists"}]}, set()),
+        ({"any": [HAS_A, {"path": "payload.a", "op": "eq", "value": 1}]}, {"a"}),
+        ({"not": HAS_A}, set()),
+        ({"not": {"path": "payload.a", "op": "exists", "value": False}}, {"a"}),
+    ],
+)
+def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
+    """SPEC 7.3: what is missing is null for eq, neq and in, and false for the others."""
+    written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
+    assert needs_of(rules_of(written).pipelines.by_name["flow"]).required == required
+
+
+@pytest.mark.parametrize(
+    ("steps", "required", "known"),
+    [
+        ([uses(with_=GREETING)], {"name"}, {"name"}),
+        ([uses(with_={"a": ["{payload.x.y}", {"b": "{context.z}"}]})], {"x.y"}, {"x.y"}),
+        ([uses(baggage={"kept": "payload.id"})], {"id"}, {"id"}),
+        # What comes later is given what the first step has said.
+        ([uses(), uses(with_=GREETING)], set(), set()),
+        ([uses(if_=HAS_A, with_=GREETING)], set(), {"a", "name"}),
+        ([uses(if_=HAS_A, with_=GREETING), uses(with_=GREETING)], {"name"}, {"a", "name"}),
+        ([split("s", uses("l", with_=GREETING), uses("r", with_={"b": "{payload.b}"}))], {"b", "name"}, ...),
+        ([{"steps": [uses(with_=GREETING)]}], {"name"}, {"name"}),
+        ([uses(with_={"braces": "{{payload.name}}"})], set(), set()),
+    ],
+)
+def test_what_the_first_steps_ask_for(steps: Any, required: set[str], known: Any) -> None:
+    """SPEC 7.4, 7.5: a path that leads nowhere fails the step that has it."""
+    needs = needs_of(Pipeline(name="flow", graph=graph_of(*steps)))
+    assert needs.required == required
+    assert needs.known == (required if known is ... else known)
+
+
+@pytest.mark.parametrize(
+    ("steps", "plain"),
+    [
+        ([uses("one"), uses("two")], "one"),
+        ([{"id": "block", "steps": [uses("one")]}], "block/one"),
+        ([uses("one", with_=GREETING)], None),
+        ([uses("one", if_=HAS_A), uses("two")], None),
+        ([split("s", uses("l"), uses("r"))], None),
+    ],
+)
+def test_who_is_given_the_payload_as_it_is(steps: Any, plain: str | None) -> None:
+    """SPEC 7.2: then what that command takes is what the pipeline takes."""
+    found = first_use(graph_of(*steps))
+    assert (None if found is None else found.path) == plain

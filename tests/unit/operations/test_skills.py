@@ -1,0 +1,112 @@
+"""What an agent is told it can do: all that can run, with true words on how and on the answer (SPEC 16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import pytest
+
+from builders.snapshots import a_snapshot
+from ductile.api.skill_file import skill_file
+from ductile.api.skills import FIXED, all_skills
+from ductile.config.names import RESERVED
+from ductile.protocol.yaml12 import parse_yaml, to_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.config.snapshot import Snapshot
+
+COMMANDS = """\
+  look: {type: read, description: "Looks, and says\\n\\n# what it saw", input_schema: {where: string}}
+  handle: {}
+  health: {}
+"""
+CONFIG = """\
+service: {name: "Ada's: home"}
+api: {enabled: true, max_sync_timeout: 20s, auth: {tokens: [{name: a, token: canary-1, scopes: ["*"]}]}}
+plugins:
+  seer: {config: {api_key: canary-2}}
+  waiter: {}
+  resting: {uses: seer, enabled: false}
+pipelines:
+  - {name: later, on: it.came, steps: [{uses: seer.look}]}
+  - name: soon
+    execution_mode: synchronous
+    if: {path: payload.order.total, op: gt, value: 10}
+    steps: [{uses: seer, with: {text: "{payload.name}: {payload.items.0.sku}", key: canary-3}}]
+  - {name: strict, execution_mode: synchronous, timeout: 5s, on_timeout: cancel, steps: [{uses: seer}]}
+"""
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Snapshot:
+    waiting = "  greet: {}\nexecution_mode: synchronous\n"
+    return a_snapshot(tmp_path, CONFIG, seer=COMMANDS, waiter=waiting)
+
+
+@pytest.fixture
+def skills(snapshot: Snapshot) -> dict[str, Any]:
+    return {str(skill["name"]): skill for skill in all_skills(snapshot)}
+
+
+def test_what_can_run_and_what_is_always_there(skills: dict[str, Any]) -> None:
+    """SPEC 16: commands and pipelines, and finding, following, mending; nothing that would be refused."""
+    own = ["seer.look", "seer.handle", "waiter.greet", "later", "soon", "strict"]
+    assert [*skills] == [*own, *(fixed.name for fixed in FIXED)]
+    for wanted in ("inspect", "explain", "cancel", "retry"):
+        assert skills[f"jobs.{wanted}"]["kind"] == "operation"
+    assert skills["events.publish"]["body"].keys() == {"type", "payload", "dedupe_key"}
+    assert "job_id" in skills["events.follow"]["query"]
+    for fixed in FIXED:  # no plugin can have the same name
+        assert fixed.name.partition(".")[0] in RESERVED
+
+
+def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
+    """SPEC 7.7: one that is waited for is not answered with 202, unless it takes too long."""
+    assert skills["later"]["answer"].startswith("202 with `job_id`")
+    assert skills["later"]["timeout_ms"] is None
+    assert skills["soon"]["answer"].startswith("200 with `status`")
+    assert "after 20 s, 202" in skills["soon"]["answer"]
+    assert "goes on" in skills["soon"]["answer"]
+    assert skills["soon"]["timeout_ms"] == 20_000
+    assert "after 5 s, 202" in skills["strict"]["answer"]
+    assert "is cancelled" in skills["strict"]["answer"]
+    assert "POST /trigger/waiter/greet waits" in skills["waiter.greet"]["answer"]
+
+
+def test_what_a_pipeline_needs_is_told(skills: dict[str, Any]) -> None:
+    """SPEC 16: from its `if`, from what its first step refers to, or from what its first command takes."""
+    assert skills["later"]["input_schema"] == skills["seer.look"]["input_schema"]
+    assert skills["strict"]["input_schema"] is None
+    schema = skills["soon"]["input_schema"]
+    assert schema["required"] == ["items", "name", "order"]
+    assert schema["properties"]["order"]["required"] == ["total"]
+    assert schema["properties"]["items"] == {}
+    good = {"name": "Ada", "items": [{"sku": 1}], "order": {"total": 12}}
+    assert jsonschema_rs.is_valid(schema, good)
+    for name in good:
+        assert not jsonschema_rs.is_valid(schema, {key: good[key] for key in good if key != name})
+
+
+def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any]) -> None:
+    """SPEC 16: one catalogue; the front matter is YAML, whatever the service and its plugins are called."""
+    text = skill_file(snapshot.service.name, "http://localhost:8080", [*skills.values()])
+    start, front, body = text.split("---\n", 2)
+    assert start == ""
+    about: Any = to_plain(parse_yaml(front, file="SKILL.md"))
+    assert about["name"] == "ada-s-home"
+    assert "seer.look" in about["description"]
+    for skill in skills.values():
+        assert f"### {skill['name']}\n" in body
+        assert f"`{skill['call']['method']} {skill['call']['path']}`" in body
+        assert skill["answer"] in body
+    assert "\n# what it saw" not in body
+    assert body.count("```") % 2 == 0
+
+
+def test_nothing_secret_is_told(snapshot: Snapshot, skills: dict[str, Any]) -> None:
+    """SPEC 2.1: the catalogue may be open to all."""
+    text = skill_file(snapshot.service.name, "", [*skills.values()])
+    assert "canary" not in f"{skills}{text}"
