@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ductile.api.endpoints import ENDPOINTS
+from ductile.api.openapi_schemas import SCHEMAS
 from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
 from ductile.cli.help import option_line, usage_words
 from ductile.config.defaults import written_default
@@ -27,6 +28,8 @@ from ductile.store.invariants import INVARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from ductile.api.endpoint import Endpoint
 
 DOCS = Path(__file__).parent
 
@@ -129,12 +132,78 @@ def _options(options: tuple[Option, ...]) -> str:
 
 
 def endpoints() -> str:
-    """Every endpoint with its scope and what it is for, from the table that routes requests."""
+    """Every endpoint with its scope, its answer and what it is for, from the table that routes requests."""
     rows = [
-        f"| `{each.method} {each.path}` | {each.access.shown.replace('|', ' or ')} | {each.summary} |"
+        f"| `{each.method} {each.path}` | {each.access.shown.replace('|', ' or ')} | {each.summary} "
+        f"| {_answers(each)} |"
         for each in ENDPOINTS
     ]
-    return "\n".join(["| endpoint | scope | |", "|---|---|---|", *rows])
+    return "\n".join(["| endpoint | scope | | answer |", "|---|---|---|---|", *rows])
+
+
+def _answers(endpoint: Endpoint) -> str:
+    match endpoint.answer:
+        case None:
+            told = []
+        case str(name):
+            told = [f"[{name}](#{name.lower()})"]
+        case by_status:
+            told = [f"{status}: [{name}](#{name.lower()})" for status, name in by_status.items()]
+    return ", ".join([*told, *(f"`{media_type}`" for media_type in endpoint.documents)])
+
+
+def shapes() -> str:
+    """Every shape of an answer, in the words of `json.md`, from what the OpenAPI document is made of."""
+    parts = []
+    for name, shape in SCHEMAS.items():
+        about = f"{shape['description']}\n\n" if "description" in shape else ""
+        parts.append(f"### {name}\n\n{about}```text\n{_told(shape)}\n```")
+    return "\n\n".join(parts)
+
+
+#: More words than this are told elsewhere.
+_MOST_WORDS = 6
+
+
+def _told(shape: Any, indent: str = "") -> str:
+    """A JSON Schema of ours in a line, or an object in several."""
+    kinds = shape.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if "$ref" in shape:
+        return str(shape["$ref"].rpartition("/")[2])
+    if "anyOf" in shape:
+        return " or ".join(_told(each, indent) for each in shape["anyOf"])
+    if "enum" in shape:
+        words = [word for word in shape["enum"] if word is not None]
+        told = " | ".join(words) if len(words) <= _MOST_WORDS else "text"
+        return f"{told} or null" if None in shape["enum"] else told
+    return " or ".join(_kind(kind, shape, indent) for kind in kinds) or "any JSON"
+
+
+def _kind(kind: str, shape: Any, indent: str) -> str:
+    match kind:
+        case "string":
+            return {"uuid": "id", "date-time": "instant"}.get(shape.get("format", ""), "text")
+        case "array":
+            return f"[{_told(shape['items'], indent)}]"
+        case "object" if "properties" in shape:
+            required, deeper = shape.get("required", ()), f"{indent}  "
+            lines = [
+                f"{deeper}{name}{'' if name in required else '?'}: {_told(each, deeper)}"
+                for name, each in shape["properties"].items()
+            ]
+            more = [f"{deeper}…"] if shape.get("additionalProperties") else []
+            return "\n".join(["{", *lines, *more, f"{indent}}}"])
+        case "object" if isinstance(shape.get("additionalProperties"), dict):
+            return f"{{name: {_told(shape['additionalProperties'], indent)}}}"
+        case "object":
+            return "any JSON object"
+        case "boolean":
+            return "true or false"
+        case "null":
+            return "null"
+        case _:
+            return "number"
 
 
 def words_explained(title: str, words: Mapping[Any, str]) -> Callable[[], str]:
@@ -146,7 +215,7 @@ def words_explained(title: str, words: Mapping[Any, str]) -> Callable[[], str]:
 #: Page -> its generated parts by name.
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/cli.md": {"commands": commands},
-    "reference/http.md": {"endpoints": endpoints},
+    "reference/http.md": {"endpoints": endpoints, "shapes": shapes},
     "reference/configuration.md": {"configuration keys": configuration_keys},
     "reference/diagnosis.md": {
         "checks": words_explained("check", CHECKS),

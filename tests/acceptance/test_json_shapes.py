@@ -18,11 +18,14 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Place, a_daemon, a_place
+from builders.described import assert_holds
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
 from builders.shapes import Shape, Teller, learn
+from ductile.api.openapi_schemas import SCHEMAS
 from ductile.cli.commands import NOUNS
 from ductile.cli.main import run
+from ductile.operations.shapes import named
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
@@ -58,6 +61,25 @@ NAMED = {
 }
 #: They answer with what the operator wrote, or with a JSON Schema.
 OPEN_ANSWERS = {"config show": "value", "config schema": "value"}
+#: Commands whose answer is also given over HTTP, and what it is called there.
+SAME = {
+    "job list": "Jobs",
+    "job show": "Job",
+    "job tree": "JobTree",
+    "job logs": "JobLog",
+    "job explain": "Explanation",
+    "job cancel": "Cancelled",
+    "job retry": "Retried",
+    "event send": "Published",
+    "schedule list": "Schedules",
+    "schedule pause": "ScheduleSwitched",
+    "schedule resume": "ScheduleSwitched",
+    "schedule run": "ScheduleRun",
+    "system doctor": "Doctor",
+    "system selfcheck": "SelfCheck",
+    "system reload": "Reloaded",
+    "system reset": "BreakerReset",
+}
 #: Options that make another answer of it.
 FORMS = ("--dry-run", "--no-wait", "--verify", "--from-step")
 #: Null or empty in all that is done here, and what else it may be.
@@ -134,6 +156,7 @@ class Asker:
 
     directory: Path
     shapes: dict[str, Shape] = field(default_factory=lambda: defaultdict(Shape))
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def __call__(self, words: str, *more: str, status: int = 0, tried: bool = False) -> dict[str, Any]:
         """The answer to `words`, a noun and an action. With `tried` it is asked as a dry run first."""
@@ -143,7 +166,9 @@ class Asker:
         assert ended == status, (words, more, answer)
         assert words.endswith("check") or "error" not in answer or "status" in answer, answer
         form = next((option for option in FORMS if option in more), None)
-        self.shapes[f"{words} {form}" if form else words].add(answer, OPEN_ANSWERS.get(words, ""))
+        told = f"{words} {form}" if form else words
+        self.shapes[told].add(answer, OPEN_ANSWERS.get(words, ""))
+        self.answers[told].append(answer)
         return answer
 
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -345,6 +370,14 @@ def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(written)
     assert written == PAGE.read_text(), "if it is meant so, write the page anew with UPDATE_GOLDEN=1"
+
+
+@pytest.mark.parametrize(("words", "shape"), SAME.items())
+def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -> None:
+    """SPEC 8, 11: one operation behind both, and one description of what it answers."""
+    assert asked.answers[words]
+    for answer in asked.answers[words]:
+        assert_holds({"schemas": dict(SCHEMAS)}, named(shape), {**answer, "message": "for people"})
 
 
 def test_every_command_was_asked(asked: Asker) -> None:

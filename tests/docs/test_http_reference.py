@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 
+from builders.described import assert_holds
 from ductile.api.asking import SUBMISSION_HEADERS
 from ductile.api.endpoints import ENDPOINTS
+from ductile.api.openapi_schemas import SCHEMAS
 from ductile.api.vocabulary import SUBMISSION
 from ductile.core.scopes import Right, Subject, scope
+from ductile.operations.shapes import named
 from ductile.telemetry.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,6 +50,22 @@ def test_every_parameter_field_header_and_scope_is_named() -> None:
     for subject in Subject:
         for right in Right:
             assert f"`{scope(subject, right)}`" in HTTP
+
+
+def test_the_examples_of_answers_are_such_answers() -> None:
+    """SPEC 7.7: what the page shows is what the OpenAPI document says, field by field."""
+    examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
+    assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
+    for shape, example in examples:
+        assert_holds({"schemas": dict(SCHEMAS)}, named(shape), json.loads(example))
+
+
+def test_the_fields_of_both_answers_are_explained() -> None:
+    """SPEC 7.7: in words, where the examples are."""
+    part = HTTP.partition("## Waiting for a run")[2].partition("## Jobs")[0]
+    for shape in ("Finished", "StillRunning"):
+        for field in SCHEMAS[shape]["properties"]:  # type: ignore[union-attr]  # a record has them
+            assert f"`{field}`" in part or f'"{field}"' in part, field
 
 
 def test_every_metric_reads_as_in_the_code() -> None:

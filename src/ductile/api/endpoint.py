@@ -108,6 +108,10 @@ class Endpoint(Value):
     handler: Handler
     #: What an answer says of itself where its body has no message.
     message: str
+    #: The name of what it answers, or one for each good status; None where it is no object of ours.
+    answer: str | Mapping[int, str] | None = None
+    #: What it answers in another format, by media type.
+    documents: Mapping[str, JsonObject] = field(default_factory=dict)
     query: tuple[Parameter, ...] = ()
     #: Names a body may have; None where none is read.
     body: tuple[str, ...] | None = None

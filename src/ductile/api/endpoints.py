@@ -28,8 +28,11 @@ from ductile.api.vocabulary import (
 from ductile.core.ledger import LedgerKind
 from ductile.operations import analytics, catalogue, jobs, log, schedules, system, topology, view
 from ductile.operations.registry import OPERATIONS
+from ductile.operations.shapes import TEXT, named
 
 _WAITING = (200, 202, 404, 409, 422, 503)
+#: The two answers of those who wait (SPEC 7.7).
+_DONE_OR_NOT = {200: "Finished", 202: "Unfinished"}
 
 
 def _open_endpoints() -> Iterator[Endpoint]:
@@ -40,6 +43,7 @@ def _open_endpoints() -> Iterator[Endpoint]:
         access=OPEN,
         handler=handlers.discover,
         message="Ductile, an automation runtime.",
+        answer="About",
     )
     for path, summary, handler in (
         ("/healthz", "Whether the daemon and its store are well", handlers.show_health),
@@ -52,6 +56,7 @@ def _open_endpoints() -> Iterator[Endpoint]:
             access=OPEN,
             handler=handler,
             message="All is well.",
+            answer="Health",
             probe=True,
             statuses=(200, 503),
         )
@@ -65,6 +70,7 @@ def _submissions() -> Iterator[Endpoint]:
         access=COMMAND,
         handler=handlers.submit,
         message="The job is on the queue.",
+        answer="Submitted",
         body=SUBMISSION,
         intake=True,
         statuses=(202, 404, 422, 503),
@@ -77,6 +83,7 @@ def _submissions() -> Iterator[Endpoint]:
         access=PLUGIN_RW,
         handler=handlers.start_pipeline,
         message="The run is on the queue.",
+        answer=_DONE_OR_NOT,
         query=(
             Parameter(
                 name="async", kind=Kind.FLAG, about="Answer at once, even if the pipeline is synchronous."
@@ -95,6 +102,7 @@ def _submissions() -> Iterator[Endpoint]:
         access=TRIGGER,
         handler=handlers.trigger,
         message="The job is on the queue.",
+        answer=_DONE_OR_NOT,
         query=(Parameter(name="async", kind=Kind.FLAG, about="Answer at once in any case."),),
         body=SUBMISSION,
         waits=True,
@@ -109,6 +117,7 @@ def _submissions() -> Iterator[Endpoint]:
         access=EVENTS_RW,
         handler=handlers.publish_event,
         message="The event was published.",
+        answer="Published",
         body=("type", "payload", "dedupe_key"),
         intake=True,
         statuses=(202, 422, 503),
@@ -118,18 +127,29 @@ def _submissions() -> Iterator[Endpoint]:
 
 def _jobs() -> Iterator[Endpoint]:
     for path in ("/job/{job_id}", "/jobs/{job_id}"):
-        yield _job(path, "A job: its fields, payload, result and history", handlers.show_job, "The job.")
+        yield _job(
+            path, "A job: its fields, payload, result and history", handlers.show_job, "The job.", "Job"
+        )
     yield _job(
-        "/job/{job_id}/tree", "A job and all it led to", by(jobs.job_tree), "The job and all it led to."
+        "/job/{job_id}/tree",
+        "A job and all it led to",
+        by(jobs.job_tree),
+        "The job and all it led to.",
+        "JobTree",
     )
     yield _job(
         "/job/{job_id}/explain",
         "Why a job failed or does not run, and what to do",
         by(OPERATIONS["job.explain"]),
         "Why it is as it is.",
+        "Explanation",
     )
     yield _job(
-        "/job/{job_id}/log", "What each execution of a job printed", by(jobs.job_logs), "Its executions."
+        "/job/{job_id}/log",
+        "What each execution of a job printed",
+        by(jobs.job_logs),
+        "Its executions.",
+        "JobLog",
     )
     yield Endpoint(
         method="GET",
@@ -138,8 +158,9 @@ def _jobs() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=files.artifact,
         message="",
+        documents={"*/*": {}},
         streams=True,
-        statuses=(200, 404),
+        statuses=(200, 404, 409),
         tag="jobs",
     )
     for action, summary, operation in (
@@ -153,6 +174,7 @@ def _jobs() -> Iterator[Endpoint]:
             access=JOBS_RW,
             handler=by(operation),
             message="The job was cancelled." if action == "cancel" else "The job is on the queue again.",
+            answer="Cancelled" if action == "cancel" else "Retried",
             statuses=(200, 404, 409, 410),
             tag="jobs",
         )
@@ -166,6 +188,7 @@ def _lists() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(jobs.list_jobs),
         message="Jobs, newest first.",
+        answer="Jobs",
         query=(
             *FILTERS,
             JOB_STATUS,
@@ -181,12 +204,13 @@ def _lists() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(log.list_log),
         message="Executions, newest first.",
+        answer="Executions",
         query=(*FILTERS, LOG_STATUS),
         tag="jobs",
     )
 
 
-def _job(path: str, summary: str, handler: Handler, message: str) -> Endpoint:
+def _job(path: str, summary: str, handler: Handler, message: str, answer: str) -> Endpoint:
     return Endpoint(
         method="GET",
         path=path,
@@ -194,6 +218,7 @@ def _job(path: str, summary: str, handler: Handler, message: str) -> Endpoint:
         access=JOBS_RO,
         handler=handler,
         message=message,
+        answer=answer,
         statuses=(200, 404, 409),
         tag="jobs",
     )
@@ -207,6 +232,8 @@ def _catalogue() -> Iterator[Endpoint]:
         access=DISCOVERY,
         handler=skills.show_skills,
         message="What an agent can do here, and how to call it.",
+        answer="Skills",
+        documents={"text/markdown": TEXT},
         query=(
             Parameter(
                 name="format",
@@ -216,8 +243,17 @@ def _catalogue() -> Iterator[Endpoint]:
         ),
         tag="catalogue",
     )
+    yield Endpoint(
+        method="GET",
+        path="/plugins",
+        summary="Every plugin, and what may be done with it",
+        access=DISCOVERY,
+        handler=by(catalogue.list_plugins),
+        message="Every plugin, and what may be done with it.",
+        answer="Plugins",
+        tag="catalogue",
+    )
     for path, summary, handler in (
-        ("/plugins", "Every plugin, and what may be done with it", by(catalogue.list_plugins)),
         ("/openapi.json", "This API as an OpenAPI 3.1 document", handlers.openapi),
         ("/plugin/{plugin}/openapi.json", "The commands of one plugin as OpenAPI 3.1", handlers.openapi),
         ("/.well-known/ai-plugin.json", "Where tools for language models look first", handlers.ai_plugin),
@@ -228,7 +264,8 @@ def _catalogue() -> Iterator[Endpoint]:
             summary=summary,
             access=DISCOVERY,
             handler=handler,
-            message=f"{summary}.",
+            message="",
+            documents={"application/json": {"type": "object"}},
             statuses=(200, 404) if "{" in path else (200,),
             tag="catalogue",
         )
@@ -239,6 +276,7 @@ def _catalogue() -> Iterator[Endpoint]:
         access=ONE_PLUGIN,
         handler=by(catalogue.show_plugin),
         message="The plugin.",
+        answer="Plugin",
         statuses=(200, 404),
         tag="catalogue",
     )
@@ -249,6 +287,7 @@ def _catalogue() -> Iterator[Endpoint]:
         access=PLUGIN_RO,
         handler=by(topology.show_topology),
         message="Who emits which events, and who listens.",
+        answer="Topology",
         tag="catalogue",
     )
 
@@ -261,6 +300,7 @@ def _events() -> Iterator[Endpoint]:
         access=EVENTS_RO,
         handler=handlers.events,
         message="",
+        documents={"text/event-stream": {**TEXT, "x-ductile-data-schema": named("Event")}},
         query=(
             Parameter(name="after", about="As Last-Event-ID, for callers who cannot set a header."),
             Parameter(
@@ -283,6 +323,7 @@ def _schedules() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(schedules.list_schedules),
         message="Where every schedule stands.",
+        answer="Schedules",
         query=(Parameter(name="plugin", about="Of this plugin."),),
         tag="schedules",
     )
@@ -298,6 +339,7 @@ def _schedules() -> Iterator[Endpoint]:
             access=JOBS_RW,
             handler=handler,
             message="Done.",
+            answer="ScheduleRun" if action == "run" else "ScheduleSwitched",
             intake=action == "run",
             statuses=(202 if action == "run" else 200, 404, 409),
             tag="schedules",
@@ -312,6 +354,7 @@ def _figures() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(analytics.queue_analytics),
         message="The queue, plugin by plugin.",
+        answer="QueueFigures",
         tag="figures",
     )
     yield Endpoint(
@@ -321,6 +364,7 @@ def _figures() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=by(analytics.summary),
         message="How executions ended, plugin by plugin.",
+        answer="RunFigures",
         query=(Parameter(name="span", about="How far to look back, such as `24h`."),),
         tag="figures",
     )
@@ -331,6 +375,7 @@ def _figures() -> Iterator[Endpoint]:
         access=JOBS_RO,
         handler=handlers.show_metrics,
         message="",
+        documents={"text/plain": TEXT},
         probe=True,
         tag="figures",
     )
@@ -344,20 +389,21 @@ def _system() -> Iterator[Endpoint]:
         access=SYSTEM_RO,
         handler=by(view.view_configuration),
         message="The configuration in force.",
+        answer="ConfigView",
     )
-    for name, summary in (
-        ("doctor", "What is doubtful about this installation"),
-        ("selfcheck", "Whether the store keeps its own rules"),
+    for name, summary, answer in (
+        ("doctor", "What is doubtful about this installation", "Doctor"),
+        ("selfcheck", "Whether the store keeps its own rules", "SelfCheck"),
     ):
-        if (operation := OPERATIONS.get(f"system.{name}")) is not None:
-            yield Endpoint(
-                method="GET",
-                path=f"/system/{name}",
-                summary=summary,
-                access=SYSTEM_RO,
-                handler=by(operation),
-                message=f"{summary}.",
-            )
+        yield Endpoint(
+            method="GET",
+            path=f"/system/{name}",
+            summary=summary,
+            access=SYSTEM_RO,
+            handler=by(OPERATIONS[f"system.{name}"]),
+            message=f"{summary}.",
+            answer=answer,
+        )
     yield Endpoint(
         method="POST",
         path="/system/reload",
@@ -365,6 +411,7 @@ def _system() -> Iterator[Endpoint]:
         access=SYSTEM_RW,
         handler=by(system.reload),
         message="The new configuration is in force.",
+        answer="Reloaded",
         statuses=(200, 409, 422),
     )
     yield Endpoint(
@@ -374,6 +421,7 @@ def _system() -> Iterator[Endpoint]:
         access=SYSTEM_RW,
         handler=by(system.reset_breaker),
         message="Its circuit breakers are closed.",
+        answer="BreakerReset",
         body=("command",),
         statuses=(200, 404),
     )

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from http import HTTPStatus
 
 from ductile import __version__
 from ductile.api.endpoint import Endpoint, Parameter
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi_schemas import (
-    ERROR,
-    SCHEMAS,
-    SUBMISSION_HEADERS,
-    answer_schema,
-    request_body,
-    submission_body,
-)
+from ductile.api.openapi_responses import components, responses
+from ductile.api.openapi_schemas import SUBMISSION_HEADERS, request_body, submission_body
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.operations.catalogue import commands_of, find_plugin, right_of
 from ductile.operations.pipeline_input import input_schema_of
 from ductile.operations.skills import describe_pipeline
-from ductile.protocol.manifest import Command
+from ductile.protocol.manifest import Command, ExecutionMode
+from ductile.value import replace
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
-#: What every call that needs a token may be answered with; what every call may be.
-_REFUSALS = (400, 401, 403, 429)
-_ALWAYS = (400, 503)
-_ERROR = 400
+_DONE = 200
 
 
 def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
@@ -70,7 +61,7 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
         "paths": paths,
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": dict(SCHEMAS),
+            **components(paths),
         },
     }
 
@@ -88,7 +79,7 @@ def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> J
             *(_query_parameter(parameter) for parameter in endpoint.query),
             *(SUBMISSION_HEADERS if endpoint.intake and endpoint.body else ()),
         ],
-        "responses": _responses(endpoint),
+        "responses": responses(endpoint),
     }
     if endpoint.access.need is None or endpoint.access.discovery:
         described["security"] = [{}] if endpoint.access.need is None else [{}, {"bearer": []}]
@@ -130,42 +121,6 @@ def _query_parameter(parameter: Parameter) -> JsonObject:
     }
 
 
-def _responses(endpoint: Endpoint) -> JsonObject:
-    needs_token = endpoint.access.need is not None
-    errors = {
-        *(_REFUSALS if needs_token else ()),
-        *_ALWAYS,
-        *(status for status in endpoint.statuses if status >= _ERROR),
-    }
-    if endpoint.body is not None:
-        errors |= {408, 413, 422}
-    if endpoint.path.count("{"):
-        errors.add(404)
-    if endpoint.query:
-        errors |= {404, 422}  # a plugin that nobody knows, a cursor that is not ours
-    good = [status for status in endpoint.statuses if status < _ERROR]
-    return {
-        **{str(status): _good(endpoint, status) for status in good},
-        **{str(status): _refusal(status) for status in sorted(errors)},
-    }
-
-
-def _good(endpoint: Endpoint, status: int) -> JsonObject:
-    return {"description": HTTPStatus(status).phrase, "content": answer_schema(endpoint)}
-
-
-def _refusal(status: int) -> JsonObject:
-    refused: JsonObject = {
-        "description": HTTPStatus(status).phrase,
-        "content": {"application/json": {"schema": {"$ref": ERROR}}},
-    }
-    if status in (429, 503):
-        refused["headers"] = {
-            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
-        }
-    return refused
-
-
 def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
     endpoint = next(each for each in ENDPOINTS if each.path == "/plugin/{plugin}/{command}")
     for command in commands_of(plugin).values():
@@ -188,11 +143,18 @@ def _of_command(plugin: PluginInstance, command: Command, path: str) -> JsonObje
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
     endpoint = next(each for each in ENDPOINTS if each.path == "/pipeline/{pipeline}")
+    at_once = replace(
+        endpoint,
+        statuses=tuple(status for status in endpoint.statuses if status != _DONE),
+        answer="Submitted",
+        query=(),
+    )
     for name, pipeline in snapshot.pipelines.items():
+        waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
         path = f"/pipeline/{name}"
         own: JsonObject = {
             "operationId": pipeline_id(name),
             "summary": describe_pipeline(pipeline),
             "requestBody": submission_body(input_schema_of(snapshot, name), f"{path}/input"),
         }
-        yield path, {"post": {**_operation(endpoint, names=()), **own}}
+        yield path, {"post": {**_operation(endpoint if waits else at_once, names=()), **own}}

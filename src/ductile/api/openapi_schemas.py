@@ -5,100 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ductile.api.endpoint import Endpoint
-from ductile.core.jobs import JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
+from ductile.operations.job_shapes import JOB_SHAPES
+from ductile.operations.run_shapes import RUN_SHAPES
+from ductile.operations.shapes import OBJECT, TEXT, answer, by_name, maybe, named, record, told
+from ductile.operations.system_shapes import SYSTEM_SHAPES
 from ductile.protocol.payload_schema import JsonSchema
 
-_PREFIX = "#/components/schemas/"
-ERROR = f"{_PREFIX}Error"
-OBJECT = f"{_PREFIX}Answer"
-_TEXT: JsonObject = {"type": "string"}
-_MAYBE_TEXT: JsonObject = {"type": ["string", "null"]}
-_INSTANT: JsonObject = {"type": ["string", "null"], "format": "date-time"}
-
-_JOB: Mapping[str, JsonValue] = {
-    "job_id": _TEXT,
-    "plugin": _TEXT,
-    "command": _TEXT,
-    "status": {"enum": [str(status) for status in JobStatus]},
-    "reason": {"enum": [str(reason) for reason in Reason]},
-    "attempt": {"type": "integer"},
-    "max_attempts": {"type": "integer"},
-    "submitted_by": {"enum": [str(door) for door in SubmittedBy]},
-    "submitted_detail": _MAYBE_TEXT,
-    "dedupe_key": _MAYBE_TEXT,
-    "created_at": _INSTANT,
-    "started_at": _INSTANT,
-    "completed_at": _INSTANT,
-    "next_retry_at": _INSTANT,
-    "last_error": _MAYBE_TEXT,
-    "parent_job_id": _MAYBE_TEXT,
-    "artifacts": {"type": "array"},
-}
-
-SCHEMAS: Mapping[str, JsonValue] = {
-    "Error": {
-        "type": "object",
-        "required": ["error", "message"],
-        "properties": {
-            "message": _TEXT,
-            "error": {
-                "type": "object",
-                "required": ["code", "message", "hint", "details"],
-                "properties": {
-                    "code": _TEXT,
-                    "message": _TEXT,
-                    "hint": _MAYBE_TEXT,
-                    "details": {"type": "object"},
-                },
-            },
-        },
-    },
-    "Answer": {"type": "object", "required": ["message"], "properties": {"message": _TEXT}},
-    "Submitted": {
-        "type": "object",
-        "required": ["job_id", "status", "message"],
-        "properties": {
-            "job_id": _TEXT,
-            "status": {"enum": [*(str(status) for status in JobStatus), "partial_success"]},
-            "execution_mode": {"enum": ["async", "synchronous"]},
-            "deduplicated": {"type": "boolean"},
-            "message": _TEXT,
-        },
-    },
-    "Job": {"type": "object", "required": [*_JOB, "message"], "properties": {**_JOB, "message": _TEXT}},
-    "ListedJob": {"type": "object", "required": [*_JOB], "properties": dict(_JOB)},
-    "Jobs": {
-        "type": "object",
-        "required": ["jobs", "next_cursor", "message"],
-        "properties": {
-            "jobs": {"type": "array", "items": {"$ref": f"{_PREFIX}ListedJob"}},
-            "next_cursor": _MAYBE_TEXT,
-            "message": _TEXT,
-        },
-    },
-}
-
-_ANSWERS = {
-    "/plugin/{plugin}/{command}": "Submitted",
-    "/pipeline/{pipeline}": "Submitted",
-    "/trigger/{plugin}/{command}": "Submitted",
-    "/job/{job_id}": "Job",
-    "/jobs/{job_id}": "Job",
-    "/jobs": "Jobs",
-}
-#: Answers whose form is not ours.
-_DOCUMENTS: Mapping[str, tuple[str, JsonObject]] = {
-    "/openapi.json": ("application/json", {"type": "object"}),
-    "/plugin/{plugin}/openapi.json": ("application/json", {"type": "object"}),
-    "/.well-known/ai-plugin.json": ("application/json", {"type": "object"}),
-    "/metrics": ("text/plain", _TEXT),
-    "/events": ("text/event-stream", _TEXT),
-    "/job/{job_id}/artifact/{name}": ("*/*", {}),
+_ERROR = record(
+    {
+        "error": record(
+            {
+                "code": told(TEXT, "Does not change; see the table of codes."),
+                "message": TEXT,
+                "hint": told(maybe(TEXT), "What to do about it."),
+                "details": OBJECT,
+            }
+        ),
+        "message": TEXT,
+    }
+)
+#: Everything that is answered as an object of ours, by its name.
+SCHEMAS: Mapping[str, JsonObject] = {
+    "Error": _ERROR,
+    "About": answer({"name": TEXT, "version": TEXT, "links": by_name(TEXT)}),
+    **JOB_SHAPES,
+    **RUN_SHAPES,
+    **CATALOGUE_SHAPES,
+    **SYSTEM_SHAPES,
 }
 
 SUBMISSION_HEADERS: tuple[JsonObject, ...] = tuple(
-    {"name": name, "in": "header", "required": False, "description": about, "schema": _TEXT}
+    {"name": name, "in": "header", "required": False, "description": about, "schema": TEXT}
     for name, about in (
         ("Idempotency-Key", "Sent again with the same body, it starts nothing new."),
         ("traceparent", "W3C Trace Context; its trace id goes with the job."),
@@ -125,17 +64,21 @@ FIELDS: Mapping[str, JsonObject] = {
 _REQUIRED = ("type",)
 
 
-def answer_schema(endpoint: Endpoint) -> JsonObject:
-    if endpoint.path in _DOCUMENTS:
-        media_type, schema = _DOCUMENTS[endpoint.path]
-        return {media_type: {"schema": schema}}
-    named: JsonObject = {"$ref": f"{_PREFIX}{_ANSWERS.get(endpoint.path, 'Answer')}"}
-    more: JsonObject = {"text/markdown": {"schema": _TEXT}} if endpoint.path == "/skills" else {}
-    return {"application/json": {"schema": named}, **more}
+def content_of(endpoint: Endpoint, status: int) -> JsonObject:
+    """What a good answer holds. Where another format decides what it looks like, only its type is told."""
+    content: JsonObject = {
+        media_type: {"schema": schema} for media_type, schema in endpoint.documents.items()
+    }
+    shape = endpoint.answer if isinstance(endpoint.answer, str | None) else endpoint.answer[status]
+    return content if shape is None else {"application/json": {"schema": named(shape)}, **content}
 
 
 def request_body(names: tuple[str, ...], own: Mapping[str, JsonValue] | None = None) -> JsonObject:
-    required: list[JsonValue] = [name for name in names if name in _REQUIRED]
+    asks_for = own.get("payload") if own else None
+    needs_payload = isinstance(asks_for, dict) and bool(asks_for.get("required"))
+    required: list[JsonValue] = [
+        name for name in names if name in _REQUIRED or (needs_payload and name == "payload")
+    ]
     schema: JsonObject = {
         "type": "object",
         "properties": {**{name: FIELDS[name] for name in names}, **(own or {})},

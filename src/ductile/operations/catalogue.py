@@ -57,7 +57,13 @@ async def list_plugins(desk: Desk, _given: JsonObject) -> JsonObject:
     snapshot = desk.snapshot()
     named: list[JsonValue] = [_brief(plugin) for plugin in snapshot.plugins.values()]
     available: list[JsonValue] = [
-        {"name": found.name, "standing": "available", **_of_manifest(found.manifest)}
+        {
+            "name": found.name,
+            "uses": found.name,
+            "standing": "available",
+            "refused": None,
+            **_of_manifest(found.manifest),
+        }
         for found in snapshot.available.values()
     ]
     return {"plugins": [*named, *available]}
@@ -70,16 +76,23 @@ def standing_of(plugin: PluginInstance) -> str:
 
 
 def _brief(plugin: PluginInstance) -> JsonObject:
-    manifest = plugin.installed.manifest if plugin.installed else None
-    about: JsonObject = {"name": plugin.name, "uses": plugin.uses, "standing": standing_of(plugin)}
-    return about if manifest is None else {**about, **_of_manifest(manifest)}
-
-
-def _of_manifest(manifest: Manifest) -> JsonObject:
     return {
-        "version": manifest.version,
-        "description": manifest.description,
-        "commands": {name: str(command.type) for name, command in manifest.commands.items()},
+        "name": plugin.name,
+        "uses": plugin.uses,
+        "standing": standing_of(plugin),
+        "refused": None if plugin.refused is None else plugin.refused.reason,
+        **_of_manifest(plugin.installed.manifest if plugin.installed else None),
+    }
+
+
+def _of_manifest(manifest: Manifest | None) -> JsonObject:
+    """Of a plugin that was not found good there is none."""
+    return {
+        "version": None if manifest is None else manifest.version,
+        "description": None if manifest is None else manifest.description,
+        "commands": {}
+        if manifest is None
+        else {name: str(command.type) for name, command in manifest.commands.items()},
     }
 
 
@@ -89,7 +102,6 @@ async def show_plugin(desk: Desk, given: JsonObject) -> JsonObject:
     manifest = plugin.installed.manifest if plugin.installed else None
     return {
         **_brief(plugin),
-        "refused": None if plugin.refused is None else plugin.refused.reason,
         "parallelism": plugin.parallelism,
         "validate_input": plugin.validate_input,
         "schedules": [schedule.id for schedule in plugin.schedules],

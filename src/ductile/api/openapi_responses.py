@@ -1,0 +1,93 @@
+"""What each operation of the OpenAPI document may be answered with, and the components that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+
+from ductile.api.endpoint import Endpoint
+from ductile.api.openapi_schemas import SCHEMAS, content_of
+from ductile.core.json_values import JsonObject, JsonValue
+from ductile.operations.shapes import PLACE, TEXT, named, told
+
+_PLACE = "#/components/responses/"
+_ERROR = 400
+#: What every call that needs a token may be answered with; what every call may be.
+_WITH_TOKEN = (401, 403, 429)
+_ALWAYS = (400, 405, 431, 503)
+_WITH_BODY = (408, 413, 422)
+_ABOUT = {
+    403: "The token lacks the scope; `details.needed` names those of which one is enough",
+    405: "Another method at this path",
+    503: "No slot, too many connections, the store is down, or the daemon stops",
+}
+_WAIT: JsonObject = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_HEADERS: Mapping[int, JsonObject] = {
+    401: {"WWW-Authenticate": {"schema": told(TEXT, "How to say who you are.")}},
+    405: {"Allow": {"schema": told(TEXT, "The methods that this path takes.")}},
+    429: _WAIT,
+    503: _WAIT,
+}
+
+
+def responses(endpoint: Endpoint) -> JsonObject:
+    errors = {*_ALWAYS, *(status for status in endpoint.statuses if status >= _ERROR)}
+    if endpoint.access.need is not None:
+        errors |= {*_WITH_TOKEN}
+    if endpoint.body is not None:
+        errors |= {*_WITH_BODY}
+    if "{" in endpoint.path:
+        errors.add(404)
+    if endpoint.query:
+        errors |= {404, 422}  # a plugin that nobody knows, a cursor that is not ours
+    return {
+        **{str(status): _good(endpoint, status) for status in endpoint.statuses if status < _ERROR},
+        **{str(status): {"$ref": f"{_PLACE}{_name(status)}"} for status in sorted(errors)},
+    }
+
+
+def _good(endpoint: Endpoint, status: int) -> JsonObject:
+    return {"description": HTTPStatus(status).phrase, "content": content_of(endpoint, status)}
+
+
+def _name(status: int) -> str:
+    return HTTPStatus(status).phrase.replace(" ", "").replace("-", "")
+
+
+def _refusal(status: HTTPStatus) -> JsonObject:
+    return {
+        "description": _ABOUT.get(status, status.phrase),
+        "content": {"application/json": {"schema": named("Error")}},
+        **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+    }
+
+
+def components(paths: JsonObject) -> JsonObject:
+    """Those that are referred to, and no others: an agent has to read all there is."""
+    meant = {*_references(paths)}
+    refusals: JsonObject = {
+        _name(status): _refusal(status) for status in HTTPStatus if f"{_PLACE}{_name(status)}" in meant
+    }
+    schemas: JsonObject = {}
+    wanted = {*meant, *_references(refusals)}
+    while wanted:
+        found = {
+            name: SCHEMAS[name] for name in SCHEMAS if f"{PLACE}{name}" in wanted and name not in schemas
+        }
+        schemas |= found
+        wanted = {*_references({**found})}
+    return {"responses": refusals, "schemas": {name: schemas[name] for name in SCHEMAS if name in schemas}}
+
+
+def _references(value: JsonValue) -> Iterator[str]:
+    match value:
+        case dict():
+            if isinstance(place := value.get("$ref"), str):
+                yield place
+            for inner in value.values():
+                yield from _references(inner)
+        case list():
+            for inner in value:
+                yield from _references(inner)
+        case _:
+            return

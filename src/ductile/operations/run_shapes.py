@@ -1,0 +1,120 @@
+"""What is answered to whoever starts something: at once, when it is done, or when time is up (SPEC 7.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ductile.core.jobs import JobStatus
+from ductile.core.json_values import JsonObject
+from ductile.operations.job_shapes import ARTIFACTS, RESPONSE, STATUS
+from ductile.operations.shapes import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    ID,
+    NUMBER,
+    TEXT,
+    answer,
+    either,
+    listed,
+    maybe,
+    named,
+    record,
+    told,
+    words,
+)
+from ductile.protocol.manifest import ExecutionMode
+
+_MODE = words(ExecutionMode)
+_STEP: Mapping[str, JsonObject] = {
+    "job_id": ID,
+    "plugin": TEXT,
+    "command": TEXT,
+    "step_id": maybe(TEXT),
+    "status": STATUS,
+    "error": maybe(TEXT),
+    "exit_code": maybe(COUNT),
+    "duration_ms": maybe(NUMBER),
+    "result": maybe(RESPONSE),
+    "output_files": ARTIFACTS,
+}
+_STEPS: Mapping[str, JsonObject] = {
+    "children": told(listed(named("RunStep")), "The steps that ran, each below the one that led to it."),
+    "tree": told(
+        listed(record({**_STEP, "parent_job_id": maybe(ID)})),
+        "The same steps in a row, as they were created.",
+    ),
+}
+_OUTPUT: JsonObject = {
+    **RESPONSE,
+    "description": "The last step's answer as the plugin gave it; beside it, what a shell would show of it.",
+    "required": ["stdout", "stderr", "exit_code", "output_files"],
+    "properties": {
+        "result": told(ANYTHING, "What the plugin calls its result."),
+        "events": told(ANYTHING, "What it emitted."),
+        "stdout": told(TEXT, "The result as text."),
+        "stderr": TEXT,
+        "exit_code": maybe(COUNT),
+        "output_files": ARTIFACTS,
+    },
+}
+_STARTED = listed(record({"job_id": ID, "target": TEXT}))
+
+RUN_SHAPES: Mapping[str, JsonObject] = {
+    "Submitted": answer(
+        {
+            "job_id": ID,
+            "status": told(STATUS, "`queued`; of a duplicate, that of the job which is there."),
+            "execution_mode": words((ExecutionMode.ASYNC,)),
+            "plugin": TEXT,
+            "command": TEXT,
+            "pipeline?": told(TEXT, "The pipeline that answers."),
+            "deduplicated": told(FLAG, "Whether the job was there already, and nothing was started."),
+        },
+        "The job is on disk. GET /job/{job_id} tells what becomes of it.",
+    ),
+    "RunStep": record({**_STEP, "children": listed(named("RunStep"))}),
+    "Finished": answer(
+        {
+            "job_id": ID,
+            "status": told(
+                words(("succeeded", "failed", "partial_success")),
+                "`partial_success`: some branches of a split failed, others succeeded.",
+            ),
+            "execution_mode": words((ExecutionMode.SYNCHRONOUS,)),
+            "duration_ms": maybe(NUMBER),
+            "result": told(maybe(_OUTPUT), "Null if nothing ran."),
+            **_STEPS,
+            "error?": TEXT,
+        },
+        "The run has ended.",
+    ),
+    "StillRunning": answer(
+        {
+            "job_id": ID,
+            "status": words((JobStatus.RUNNING,)),
+            "execution_mode": words((ExecutionMode.SYNCHRONOUS,)),
+            "timeout_exceeded": told(FLAG, "False only if the daemon stopped before the time was up."),
+            "timeout_ms": COUNT,
+            "elapsed_ms": COUNT,
+            **{f"{name}?": shape for name, shape in _STEPS.items()},
+        },
+        "The run goes on; GET /job/{job_id} tells what becomes of it. With `return_on_timeout: partial` the "
+        "steps that are done come with it.",
+    ),
+    "Unfinished": either(named("Submitted"), named("StillRunning")),
+    "Published": answer(
+        {
+            "event_id": ID,
+            "type": TEXT,
+            "started": told(_STARTED, "What it started: `PLUGIN.COMMAND` or `pipeline:NAME`."),
+            "deduplicated": told(
+                _STARTED, "What would have been a duplicate; the job is the one that is there."
+            ),
+            "dropped": told(
+                listed(record({"target": either(maybe(TEXT), listed(TEXT)), "reason": maybe(TEXT)})),
+                "What a condition, or too many hops, kept it from.",
+            ),
+        }
+    ),
+}

@@ -1,0 +1,127 @@
+"""What is answered about the daemon: its health, schedules, figures, configuration, and what is doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ductile.core.json_values import JsonObject
+from ductile.core.settlement import LogStatus
+from ductile.operations.findings import Check, Level
+from ductile.operations.shapes import (
+    COUNT,
+    FLAG,
+    ID,
+    INSTANT,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    answer,
+    listed,
+    maybe,
+    record,
+    told,
+    words,
+)
+from ductile.store.invariants import Invariant
+
+_DEPTHS: Mapping[str, JsonObject] = {"ready": COUNT, "waiting": COUNT, "running": COUNT}
+_SCHEDULE = record(
+    {
+        "plugin": TEXT,
+        "id": TEXT,
+        "next_at": maybe(INSTANT),
+        "nominal_at": maybe(INSTANT),
+        "last_fired_at": maybe(INSTANT),
+        "last_job_id": maybe(ID),
+        "paused_at": maybe(INSTANT),
+    }
+)
+_FINDING = record(
+    {
+        "check": words(Check),
+        "level": words(Level),
+        "message": TEXT,
+        "where": maybe(TEXT),
+        "fix": told(maybe(TEXT), "A command to run, or a key to set."),
+    }
+)
+_RULE = record(
+    {"name": words(Invariant), "rule": TEXT, "holds": FLAG, "offenders": listed(TEXT), "more": FLAG}
+)
+
+SYSTEM_SHAPES: Mapping[str, JsonObject] = {
+    "Health": answer(
+        {
+            "status": words(("ok",)),
+            "uptime_seconds?": maybe(NUMBER),
+            "queue_depth?": told(COUNT, "Queued and running."),
+            "plugins_loaded?": COUNT,
+            "plugins_circuit_open?": COUNT,
+            "version?": TEXT,
+        },
+        "Callers that are not on this machine learn `status` only.",
+    ),
+    "Schedules": answer({"schedules": listed(_SCHEDULE)}),
+    "ScheduleSwitched": answer({"plugin": TEXT, "id": TEXT, "paused": FLAG}),
+    "ScheduleRun": answer({"plugin": TEXT, "id": TEXT, "job_id": ID}),
+    "QueueFigures": answer(
+        {
+            "depth": COUNT,
+            **_DEPTHS,
+            "workers": COUNT,
+            "plugins": listed(
+                record(
+                    {
+                        "plugin": TEXT,
+                        **_DEPTHS,
+                        "oldest_ready_at": maybe(INSTANT),
+                        "oldest_wait_ms": maybe(NUMBER),
+                    }
+                )
+            ),
+        }
+    ),
+    "RunFigures": answer(
+        {
+            "since": INSTANT,
+            "executions": COUNT,
+            "plugins": listed(
+                record(
+                    {
+                        "plugin": TEXT,
+                        "executions": COUNT,
+                        "by_status": record({f"{status}?": COUNT for status in LogStatus}),
+                        "success_ratio": NUMBER,
+                        "mean_ms": NUMBER,
+                        "longest_ms": NUMBER,
+                    }
+                )
+            ),
+        }
+    ),
+    "ConfigView": answer(
+        {
+            "config": told(OBJECT, "As it is written, with defaults; secrets masked."),
+            "fingerprint": TEXT,
+            "warnings": listed(TEXT),
+        }
+    ),
+    "Doctor": answer(
+        {
+            "verdict": told(words(Level), "The gravest of the findings."),
+            "counts": record({str(level): COUNT for level in Level}),
+            "findings": listed(_FINDING),
+        }
+    ),
+    "SelfCheck": answer({"sound": FLAG, "checks": listed(_RULE), "damage": listed(TEXT)}),
+    "Reloaded": answer(
+        {
+            "config": told(TEXT, "The fingerprint of the configuration that is in force now."),
+            "added": told(listed(TEXT), "Plugins."),
+            "changed": listed(TEXT),
+            "removed": listed(TEXT),
+            "warnings": listed(TEXT),
+        }
+    ),
+    "BreakerReset": answer({"plugin": TEXT, "reset": told(COUNT, "How many were not closed.")}),
+}

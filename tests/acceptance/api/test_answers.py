@@ -1,0 +1,284 @@
+"""Every endpoint has its real answers held against the OpenAPI document, strictly (SPEC 7.7, 8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import BROKEN, answering
+from builders.described import Description, assert_holds, holds
+from builders.http import Api, EventReader, Said, an_api, an_api_place
+from ductile.api.endpoints import ENDPOINTS
+
+#: Waits until a file `go` lies beside it: what is running is known to be so.
+GATED = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'until [ -e "$(dirname "$0")/go" ]; do sleep 0.05; done\n'
+    'echo \'{"status": "ok", "result": "went"}\'\n'
+)
+MAKER = """\
+manifest_spec: ductile.plugin
+manifest_version: 1
+name: maker
+version: 1.0.0
+protocol: 2
+entrypoint: run.sh
+description: Makes things.
+execution_mode: synchronous
+commands:
+  poll: {type: read}
+  handle:
+    description: Makes one.
+    input_schema: {name: string}
+    output_schema: {type: string}
+    idempotent: true
+    values: {consume: [name], emit: [{event: thing.made, values: [name]}]}
+  health: {}
+"""
+PLUGINS = """\
+  maker: {notify_on_complete: true}
+  broken: {retry: {max_attempts: 1}, circuit_breaker: {threshold: 1}, schedules: [{id: hourly, every: 1h}]}
+  patient: {uses: broken, retry: {backoff_base: 1h}}
+  gated: {}
+  resting: {uses: echo, enabled: false}
+  ghost: {}
+"""
+MORE = """\
+routes: [{from: maker, event_type: thing.made, to: echo}]
+tokens: [{name: hook, key: a-shared-secret}]
+webhooks:
+  listen: 127.0.0.1:0
+  endpoints:
+    - {name: pushed, path: /pushed, event: go.now, secret_ref: hook}
+    - {name: echoed, path: /echoed, plugin: echo, secret_ref: hook}
+pipelines:
+  - {name: later, on: go.now, steps: [{uses: maker}, {uses: echo}]}
+  - {name: never, on: go.now, if: {path: payload.go, op: exists}, steps: [{uses: echo}]}
+  - name: soon
+    execution_mode: synchronous
+    steps: [{uses: maker}, {uses: echo, if: {path: payload.no, op: exists}}, {uses: echo}]
+  - name: both
+    execution_mode: synchronous
+    steps: [{split: [{id: good, uses: echo}, {id: bad, uses: broken}]}]
+  - {name: bad, execution_mode: synchronous, steps: [{uses: broken}]}
+  - {name: wanting, execution_mode: synchronous, steps: [{uses: echo, with: {text: "{payload.name}"}}]}
+  - name: slow
+    execution_mode: synchronous
+    timeout: 2s
+    return_on_timeout: partial
+    steps: [{uses: echo}, {uses: gated}]
+  - {name: told, on-hook: job.failed, steps: [{uses: echo}]}
+"""
+
+
+class Asker:
+    """Asks, and holds each answer against the document."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.description = Description(api.get("/openapi.json"))
+        self.answered: dict[tuple[str, str], set[int]] = {}
+        #: Schemas, each with an answer that it describes, as JSON.
+        self.held: list[tuple[Any, str]] = []
+
+    def __call__(self, status: int, method: str, path: str, body: object = None, **more: Any) -> Any:
+        said = self.api.ask(method, path, body, **more)
+        assert said.status == status, (method, path, said)
+        self._hold(method, path, said)
+        return said.body if "json" in said.headers["content-type"] else said.content
+
+    def _hold(self, method: str, path: str, said: Said) -> None:
+        media_type = said.headers["content-type"].partition(";")[0]
+        schema = self.description.schema_of(method, path, said.status, media_type)
+        if media_type == "application/json":
+            assert_holds(self.description.document["components"], schema, said.body)
+            self.held.append((schema, said.content.decode()))
+        template = next(
+            endpoint.path
+            for endpoint in sorted(ENDPOINTS, key=lambda each: each.path.count("{"))
+            if endpoint.method == method and _fits(endpoint.path, path.partition("?")[0])
+        )
+        self.answered.setdefault((method, template), set()).add(said.status)
+
+
+def _fits(template: str, path: str) -> bool:
+    wanted, given = template.split("/"), path.split("/")
+    return len(wanted) == len(given) and all(
+        each.startswith("{") or each == part for each, part in zip(wanted, given, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    directory = tmp_path_factory.mktemp("api")
+    (directory / "thing.txt").write_text("a thing")
+    more = f"{MORE}artifacts: {{roots: [{json.dumps(str(directory))}]}}\n"
+    place = an_api_place(directory, PLUGINS, more=more)
+    made = {
+        "status": "ok",
+        "result": {"n": 2**60},
+        "events": [{"type": "thing.made", "payload": {"name": "x"}}],
+        "state_updates": {"seen": 1},
+        "logs": [{"level": "info", "message": "made"}],
+        "artifacts": [{"name": "thing", "path": str(directory / "thing.txt"), "size": 7}],
+        "something": "else",
+    }
+    (place.plugin("maker", answering(made)) / "manifest.yaml").write_text(MAKER)
+    place.plugin("broken", BROKEN)
+    place.plugin("gated", GATED)
+    place.plugin("unused", BROKEN)
+    with an_api(place) as api:
+        asker = Asker(api)
+        ask_for_runs(asker)
+        ask_about_jobs(asker)
+        ask_about_the_rest(asker, place.directory)
+        yield asker
+
+
+def ask_for_runs(ask: Asker) -> None:
+    """Good ones, bad ones, half good ones, and those that take too long."""
+    key = {"Idempotency-Key": "once"}
+    assert (
+        ask(202, "POST", "/plugin/maker/handle", {"payload": {"name": "a"}}, headers=key)["status"]
+        == "queued"
+    )
+    again = ask(202, "POST", "/plugin/maker/handle", {"payload": {"name": "a"}}, headers=key)
+    assert again["deduplicated"] is True
+    done = ask(200, "POST", "/pipeline/soon")
+    assert [step["step_id"] for step in done["tree"]] == ["1", "3"]
+    assert done["result"]["result"] == "done"
+    assert done["children"][0]["output_files"][0]["name"] == "thing"
+    assert ask(200, "POST", "/pipeline/both")["status"] == "partial_success"
+    assert ask(200, "POST", "/pipeline/bad")["error"] == "1: it is broken"
+    assert ask(200, "POST", "/pipeline/wanting", {"payload": {}})["result"] is None
+    assert ask(200, "POST", "/trigger/maker/handle")["result"]["something"] == "else"
+    slow = ask(202, "POST", "/pipeline/slow")
+    assert (slow["timeout_exceeded"], slow["timeout_ms"], slow["status"]) == (True, 2000, "running")
+    assert [step["command"] for step in slow["tree"]] == ["handle"]
+    for path in ("/pipeline/later", "/pipeline/soon?async=true", "/trigger/maker/poll?async=true"):
+        ask(202, "POST", path)
+    published = ask(202, "POST", "/event", {"type": "go.now", "payload": {}})
+    assert [each["target"] for each in published["started"]] == ["pipeline:later"]
+    assert [each["target"] for each in published["dropped"]] == ["never"]
+    for _ in range(2):
+        published = ask(
+            202, "POST", "/event", {"type": "go.now", "payload": {}}, headers={"Idempotency-Key": "e"}
+        )
+    assert published["deduplicated"]
+    ask(404, "POST", "/pipeline/nobody")
+    ask(422, "POST", "/plugin/resting/poll")
+    said = ask.api.ask("DELETE", "/pipeline/soon")  # described with the methods that the path has
+    ask.description.schema_of("POST", "/pipeline/soon", said.status, "application/json")
+    assert (said.status, said.headers["allow"]) == (405, "POST")
+    ask(400, "POST", "/event", b"{")
+
+
+def ask_about_jobs(ask: Asker) -> None:
+    """Queued, running, waiting, failed, dead; runs and their steps."""
+    api = ask.api
+    good = api.post("/plugin/maker/handle", {"payload": {"name": "b"}})["job_id"]
+    bad = api.post("/plugin/broken/poll")["job_id"]
+    waiting = api.post("/plugin/patient/poll")["job_id"]
+    running = api.post("/plugin/gated/poll")["job_id"]
+    run = api.post("/pipeline/both", status=200)["job_id"]
+    bypassed = api.post("/pipeline/soon", status=200)["job_id"]
+    for ended in (good, bad):
+        api.ended(ended)
+    api.daemon.wait_until_started(running)
+    api.daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
+    for job_id in (good, bad, waiting, running, run, bypassed):
+        ask(200, "GET", f"/job/{job_id}")
+        ask(200, "GET", f"/jobs/{job_id}")
+        for part in ("tree", "log", "explain"):
+            ask(200, "GET", f"/job/{job_id}/{part}")
+    assert ask(200, "GET", f"/job/{good}/artifact/thing") == b"a thing"
+    ask(404, "GET", f"/job/{good}/artifact/nothing")
+    ask(409, "GET", f"/job/{good[:6]}/artifact/thing")
+    ask(409, "GET", f"/job/{good[:6]}/tree")
+    assert ask(200, "GET", "/jobs?limit=1")["next_cursor"] is not None
+    ask(200, "GET", "/jobs")
+    ask(200, "GET", "/job-logs")
+    assert ask(200, "GET", "/jobs?query=paper")["jobs"]
+    with EventReader(api, last_id=0) as reader:
+        events = reader.wait_until(lambda events: len(events) > 20)
+    for event in events:
+        ask.description.assert_shape("Event", event["data"])
+    ask.answered[("GET", "/events")] = {200}
+    assert ask(200, "POST", f"/job/{waiting}/cancel")["cancel"] == "cancelled"
+    assert ask(200, "POST", f"/job/{running}/cancel")["cancel"] == "requested"
+    ask(409, "POST", f"/job/{good}/cancel")
+    ask(200, "POST", f"/job/{run}/retry")
+    ask(409, "POST", f"/job/{good}/retry")
+
+
+def ask_about_the_rest(ask: Asker, directory: Path) -> None:
+    for path in ("/", "/healthz", "/readyz", "/plugins", "/skills", "/topology", "/openapi.json"):
+        ask(200, "GET", path)
+    for path in ("/.well-known/ai-plugin.json", "/plugin/maker/openapi.json", "/metrics"):
+        ask(200, "GET", path)
+    assert ask(200, "GET", "/skills?format=markdown").startswith(b"---\n")
+    for plugin in ("maker", "broken", "resting", "ghost"):
+        ask(200, "GET", f"/plugin/{plugin}")
+    ask(404, "GET", "/plugin/nobody")
+    for path in ("/analytics/queue", "/analytics/summary?span=1h", "/config/view", "/system/doctor"):
+        ask(200, "GET", path)
+    ask(200, "GET", "/system/selfcheck")
+    ask.api.daemon.wait_for("breaker.changed")  # by the first run of the schedule, which fails
+    assert ask(200, "POST", "/system/breaker/broken/reset")["reset"] == 1
+    ask(202, "POST", "/schedule/broken/hourly/run")
+    for action in ("pause", "resume"):
+        ask(200, "POST", f"/schedule/broken/hourly/{action}")
+        ask(200, "GET", "/schedules")
+    ask(404, "POST", "/schedule/broken/nothing/run")
+    ask(200, "POST", "/system/reload")
+    (directory / "demo" / "config.yaml").write_text("nonsense: 1\n")
+    ask(422, "POST", "/system/reload")
+    ask(401, "GET", "/jobs", token=None)
+    ask(403, "GET", "/config/view", token="canary-5d1f-jobs:ro")
+
+
+def test_every_endpoint_has_answered_in_every_good_way(ask: Asker) -> None:
+    """SPEC 8: what is not asked here is not held against its description."""
+    wanted = {
+        (endpoint.method, endpoint.path): {status for status in endpoint.statuses if status < 400}
+        for endpoint in ENDPOINTS
+    }
+    missing = {call: wanted[call] - ask.answered.get(call, set()) for call in wanted}
+    assert {call: statuses for call, statuses in missing.items() if statuses} == {}
+
+
+def test_what_is_described_has_been_seen(ask: Asker) -> None:
+    """SPEC 8: a field that may be missing is not invented: without it, some answer would not be described."""
+    shapes = ask.description.document["components"]["schemas"]
+    optional = [
+        (name, key)
+        for name, shape in shapes.items()
+        for key in shape.get("properties", {})
+        if key not in shape["required"]
+    ]
+    assert ("Finished", "error") in optional
+    invented = []
+    for name, key in optional:
+        fewer = {each: about for each, about in shapes[name]["properties"].items() if each != key}
+        poorer = {**shapes, name: {**shapes[name], "properties": fewer}}
+        if all(holds({"schemas": poorer}, schema, body) for schema, body in ask.held if f'"{key}"' in body):
+            invented.append((name, key))
+    assert invented == []
+
+
+def test_a_field_that_is_not_described_is_noticed(ask: Asker) -> None:
+    """That the checks above can fail: one field more, or one less, at any depth."""
+    job = ask.api.get(f"/job/{ask.api.get('/jobs?plugin=maker')['jobs'][0]['job_id']}")
+    ask.description.assert_shape("Job", job)
+    for broken in (
+        {**job, "surprise": 1},
+        {key: value for key, value in job.items() if key != "hops"},
+        {**job, "transitions": [{**job["transitions"][0], "surprise": 1}]},
+        {**job, "created_at": "yesterday"},
+    ):
+        with pytest.raises(ValueError, match=r"surprise|hops|yesterday"):
+            ask.description.assert_shape("Job", broken)
