@@ -11,6 +11,7 @@ import msgspec
 from ductile import __version__
 from ductile.api.endpoint import Asked, Document, Handler, Reply, Stream
 from ductile.api.events import Wanted, read_last_id
+from ductile.api.skills import address_of
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.operations import health, jobs, schedules
@@ -20,8 +21,6 @@ from ductile.operations.intake import Door
 from ductile.telemetry.metrics import CONTENT_TYPE, Reading
 
 Operation: TypeAlias = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
-
-_HOST = re.compile(rb"[A-Za-z0-9.\-\[\]:]{1,255}")
 
 
 def by(operation: Operation) -> Handler:
@@ -136,8 +135,6 @@ async def openapi(asked: Asked) -> Document:
 
 async def ai_plugin(asked: Asked) -> Document:
     """How tools for language models find an API: the older convention, which several still read."""
-    host = asked.headers.get(b"host", b"localhost")
-    base = f"http://{host.decode()}" if _HOST.fullmatch(host) else ""
     name = asked.desk.snapshot().service.name
     document: JsonObject = {
         "schema_version": "v1",
@@ -146,7 +143,7 @@ async def ai_plugin(asked: Asked) -> Document:
         "description_for_human": "Automations of this machine.",
         "description_for_model": "Runs plugins and pipelines as jobs; /skills tells how to call them.",
         "auth": {"type": "user_http", "authorization_type": "bearer"},
-        "api": {"type": "openapi", "url": f"{base}/openapi.json"},
+        "api": {"type": "openapi", "url": f"{address_of(asked)}/openapi.json"},
         "logo_url": "",
         "contact_email": "",
         "legal_info_url": "",

@@ -51,7 +51,7 @@ def _good(endpoint: Endpoint, status: int) -> JsonObject:
 
 
 def _name(status: int) -> str:
-    return HTTPStatus(status).phrase.replace(" ", "").replace("-", "")
+    return f"Error{int(status)}"  # the words for a status differ from one version of Python to another
 
 
 def _refusal(status: HTTPStatus) -> JsonObject:

@@ -39,7 +39,7 @@ SCHEMAS: Mapping[str, JsonObject] = {
 SUBMISSION_HEADERS: tuple[JsonObject, ...] = tuple(
     {"name": name, "in": "header", "required": False, "description": about, "schema": TEXT}
     for name, about in (
-        ("Idempotency-Key", "Sent again with the same body, it starts nothing new."),
+        ("Idempotency-Key", "Sent again while its job waits, runs or has succeeded, it starts nothing new."),
         ("traceparent", "W3C Trace Context; its trace id goes with the job."),
         ("X-Ductile-Job", "The job inside which this call is made."),
     )

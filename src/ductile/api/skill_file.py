@@ -65,7 +65,7 @@ def _own(skill: JsonObject) -> Iterator[str]:
     yield from (f"### {skill['name']}", "", f"{_called(skill)}: {_line(skill['description'])}", "")
     yield from (f"Answer: {skill['answer']}", "")
     for title, key in (("Payload", "input_schema"), ("Result", "output_schema")):
-        if skill[key] is not None:
+        if skill[key]:  # an empty one says nothing
             yield from (f"{title}, as JSON Schema:", "", "```json", _pretty(skill[key]), "```", "")
 
 

@@ -35,8 +35,8 @@ HOW: JsonObject = {
     "partial_success: some branches failed.",
     "errors": '{"error": {"code", "message", "hint", "details"}, "message"}; the hint says what to do. 429 '
     "and 503 may be repeated after the seconds in Retry-After, other errors not as they are.",
-    "again": "Send the header Idempotency-Key with a call that may have to be repeated: the same key starts "
-    "nothing twice.",
+    "again": "Send the header Idempotency-Key with a call that may have to be repeated: while the job of "
+    "that key waits, runs or has succeeded, the same call starts nothing, and names that job.",
     "openapi": "/openapi.json",
     "skill_file": "/skills?format=markdown",
 }
