@@ -13,11 +13,12 @@ from random import Random
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.addresses import fault_in_url
 from ductile.core.dedupe import KeyDoor, namespaced_key, normalise_key
+from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.equality import same
 from ductile.core.ids import make_trace_id
 from ductile.core.jobs import Callback, Job, SubmittedBy
 from ductile.core.json_values import JsonObject, nests_too_deep
-from ductile.errors import RefusedError, UsageError
+from ductile.errors import RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.protocol.payload_check import UnusableSchemaError, faults_in
@@ -129,7 +130,7 @@ def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonOb
 def _payload(given: JsonObject) -> JsonObject | None:
     payload = read.optional_object(given, "payload")
     if payload is not None and nests_too_deep(payload):
-        raise RefusedError("payload nests too deep")
+        raise read.refused("payload", "payload nests too deep")
     return payload
 
 
@@ -154,9 +155,10 @@ def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
     """A window that outlasts the jobs it compares with would promise what nobody can keep."""
     ttl = _optional_span(given, "dedupe_ttl")
     if ttl is not None and ttl > snapshot.service.job_queue_retention:
-        raise RefusedError(
+        raise read.refused(
+            "dedupe_ttl",
             "dedupe_ttl is longer than jobs are remembered",
-            hint="Use a shorter one, or raise service.job_queue_retention.",
+            "Use a shorter one, or raise service.job_queue_retention.",
         )
     return ttl
 
@@ -164,15 +166,24 @@ def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
 def _optional_span(given: JsonObject, name: str) -> timedelta | None:
     """A duration as in the configuration, or a number of seconds."""
     value = given.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return read.optional_duration(given, name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise read.refused(name, f"{name} has to be a duration, or a number of seconds")
     try:
-        span = timedelta(seconds=value)
-    except (OverflowError, ValueError):
-        span = timedelta.max
+        span = parse_duration(value) if isinstance(value, str) else _seconds(value)
+    except QuantityError as error:
+        raise read.refused(name, f"{name}: {error}", f"expected {error.expected}") from None
     if span < timedelta():
-        raise UsageError(f"{name} cannot be negative")
+        raise read.refused(name, f"{name} cannot be negative")
     return span
+
+
+def _seconds(count: float) -> timedelta:
+    try:
+        return timedelta(seconds=count)
+    except OverflowError:
+        return timedelta.max if count > 0 else timedelta.min
 
 
 def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
@@ -181,9 +192,7 @@ def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
         return None
     # The URL may hold a secret of its receiver, so it is not repeated in the error.
     if (fault := fault_in_url(url, snapshot.state_webhooks.allow)) is not None:
-        raise RefusedError(
-            f"state_webhook_url cannot be used: {fault}", details={"field": "state_webhook_url"}
-        )
+        raise read.refused("state_webhook_url", f"state_webhook_url cannot be used: {fault}")
     return Callback(url=url)
 
 

@@ -1,4 +1,8 @@
-"""Reading what a caller sent: each value by its name, with an error that names it."""
+"""Reading what a caller sent: each value by its name, with an error that names it.
+
+A value of the wrong type was read and is refused: only a body can hold one, for a query and a command line
+are text. A text that cannot be understood makes no sense (SPEC 8: 422 and 400).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ from typing import TypeVar
 
 from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.json_values import JsonObject
-from ductile.errors import UsageError
+from ductile.errors import RefusedError, UsageError
 
 Word = TypeVar("Word", bound=StrEnum)
+
+
+def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
+    return RefusedError(message, hint=hint, details={"field": name})
 
 
 def text(given: JsonObject, name: str) -> str:
     value = optional_text(given, name)
     if value is None:
-        raise UsageError(f"{name} is missing")
+        raise refused(name, f"{name} is missing")
     return value
 
 
@@ -24,7 +32,7 @@ def optional_text(given: JsonObject, name: str) -> str | None:
     value = given.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise UsageError(f"{name} has to be text")
+    raise refused(name, f"{name} has to be text")
 
 
 def number(given: JsonObject, name: str, default: int, *, least: int = 1, most: int) -> int:
@@ -39,7 +47,7 @@ def number(given: JsonObject, name: str, default: int, *, least: int = 1, most: 
 def flag(given: JsonObject, name: str) -> bool:
     value = given.get(name, False)
     if not isinstance(value, bool):
-        raise UsageError(f"{name} has to be true or false")
+        raise refused(name, f"{name} has to be true or false")
     return value
 
 
@@ -47,7 +55,7 @@ def optional_object(given: JsonObject, name: str) -> JsonObject | None:
     value = given.get(name)
     if value is None or isinstance(value, dict):
         return value
-    raise UsageError(f"{name} has to be a JSON object")
+    raise refused(name, f"{name} has to be a JSON object")
 
 
 def optional_duration(given: JsonObject, name: str) -> timedelta | None:

@@ -61,30 +61,50 @@ def test_a_body_that_is_no_json_object(api: Api, body: bytes, complaint: str) ->
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "complaint"),
+    ("body", "complaint"),
     [
-        ({"payload": [1]}, 400, "payload has to be a JSON object"),
-        ({"payload": "text"}, 400, "payload has to be a JSON object"),
-        ({"dedupe_key": 7}, 400, "dedupe_key has to be text"),
-        ({"dedupe_ttl": "soon"}, 400, "dedupe_ttl"),
-        ({"dedupe_ttl": -1}, 400, "dedupe_ttl cannot be negative"),
-        ({"dedupe_ttl": "30d"}, 422, "longer than jobs are remembered"),
-        ({"dedupe_ttl": 1e300}, 422, "longer than jobs are remembered"),
-        ({"paylod": {}}, 422, "there is no field paylod"),
-        ({"text": "hello"}, 422, "there is no field text"),
-        ({"state_webhook_url": "ftp://example.org/"}, 422, "state_webhook_url"),
-        ({"state_webhook_url": "http://127.0.0.1:1/"}, 422, "state_webhook_url"),
-        ({"state_webhook_url": "http://[::ffff:10.0.0.1]/"}, 422, "state_webhook_url"),
+        ({"payload": [1]}, "payload has to be a JSON object"),
+        ({"payload": "text"}, "payload has to be a JSON object"),
+        ({"dedupe_key": 7}, "dedupe_key has to be text"),
+        ({"dedupe_ttl": "soon"}, "dedupe_ttl"),
+        ({"dedupe_ttl": True}, "dedupe_ttl has to be a duration, or a number of seconds"),
+        ({"dedupe_ttl": []}, "dedupe_ttl has to be a duration, or a number of seconds"),
+        ({"dedupe_ttl": -1}, "dedupe_ttl cannot be negative"),
+        ({"dedupe_ttl": -1e300}, "dedupe_ttl cannot be negative"),
+        ({"dedupe_ttl": "30d"}, "longer than jobs are remembered"),
+        ({"dedupe_ttl": 1e300}, "longer than jobs are remembered"),
+        ({"paylod": {}}, "there is no field paylod"),
+        ({"text": "hello"}, "there is no field text"),
+        ({"state_webhook_url": 7}, "state_webhook_url has to be text"),
+        ({"state_webhook_url": "ftp://example.org/"}, "state_webhook_url"),
+        ({"state_webhook_url": "http://127.0.0.1:1/"}, "state_webhook_url"),
+        ({"state_webhook_url": "http://[::ffff:10.0.0.1]/"}, "state_webhook_url"),
     ],
 )
-def test_a_body_that_says_something_else(api: Api, body: object, status: int, complaint: str) -> None:
-    """SPEC 8: 400 for what cannot be read, 422 for what is read and refused; a job is not made of either."""
+def test_a_body_that_says_something_else(api: Api, body: dict[str, object], complaint: str) -> None:
+    """SPEC 8: what is read and refused is 422 and names the field; no job is made of it."""
     before = len(api.get("/jobs")["jobs"])
     said = api.ask("POST", "/plugin/echo/poll", body)
-    assert said.status == status, said
-    assert said.code in ("usage", "refused")
+    assert (said.status, said.code) == (422, "refused"), said
     assert complaint in said.body["message"]
+    assert [said.body["error"]["details"]["field"]] == list(body)
     assert len(api.get("/jobs")["jobs"]) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({}, "type is missing"),
+        ({"type": 5}, "type has to be text"),
+        ({"type": "a.b", "payload": "text"}, "payload has to be a JSON object"),
+    ],
+)
+def test_an_event_that_is_none(api: Api, body: object, complaint: str) -> None:
+    """SPEC 8: as for a job, 422 that names the field."""
+    said = api.ask("POST", "/event", body)
+    assert (said.status, said.code) == (422, "refused"), said
+    assert complaint in said.body["message"]
+    assert said.body["error"]["details"]["field"] in ("type", "payload")
 
 
 def test_a_hint_at_what_was_meant(api: Api) -> None:
