@@ -76,16 +76,25 @@ class Gatekeeper:
         self._guesses = Guesses(clock)
         self._failed = failed
 
-    def admit(
-        self, access: Access, path: Mapping[str, str], authorization: bytes | None, peer: str | None
-    ) -> str | None:
-        """The name of the caller's token, None where none is needed; raises what they are refused with."""
+    def identify(self, access: Access, authorization: bytes | None, peer: str | None) -> AccessToken | None:
+        """The caller's token, None where none is needed; raises what strangers are refused with."""
         snapshot = self._snapshot()
         if access.need is None or (access.discovery and is_open(snapshot)):
             return None
         token = self._find(snapshot, authorization)
         if token is None:
             raise self._refusal(authorization, peer or "")
+        return token
+
+    def allow(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
+        """Raises `DeniedError` if one who was identified may not do this.
+
+        Asked right after identifying, and not one step with it: whoever is refused here has a name, and
+        the log is to tell it.
+        """
+        if token is None or access.need is None:
+            return
+        snapshot = self._snapshot()
         wish = (token.scopes, access, *path.items())
         if wish not in self._granted:
             needed = access.need(snapshot, path)
@@ -96,7 +105,6 @@ class Gatekeeper:
                     details={"needed": list(needed)},
                 )
             self._remember(wish)
-        return token.name
 
     def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
         """Whether one who was admitted would be so now; a long answer outlives a reload."""

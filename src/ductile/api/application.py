@@ -42,6 +42,7 @@ _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
 _SMALL_BODY = 64 * 1024
 _LONGEST_PATH = 300
+_DRY = "This was a dry run: nothing was changed."
 
 
 class _Exchange(msgspec.Struct):
@@ -123,7 +124,7 @@ class Application:
         headers = dict(scope["headers"])
         began_with = self._desk.snapshot()
         authorization = headers.get(b"authorization")
-        exchange.token = self._gatekeeper.admit(endpoint.access, path, authorization, exchange.peer)
+        self._admit(exchange, endpoint, path, authorization)
         if endpoint.streams and scope["method"] == "HEAD":
             raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
@@ -148,6 +149,13 @@ class Application:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
 
+    def _admit(
+        self, exchange: _Exchange, endpoint: Endpoint, path: Mapping[str, str], authorization: bytes | None
+    ) -> None:
+        token = self._gatekeeper.identify(endpoint.access, authorization, exchange.peer)
+        exchange.token = None if token is None else token.name
+        self._gatekeeper.allow(token, endpoint.access, path)
+
     def _admit_again(
         self,
         exchange: _Exchange,
@@ -160,7 +168,7 @@ class Application:
         if endpoint.intake:
             _refuse_when_stopping(self._desk)
         if self._desk.snapshot() is not began_with:
-            exchange.token = self._gatekeeper.admit(endpoint.access, path, authorization, exchange.peer)
+            self._admit(exchange, endpoint, path, authorization)
 
     async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
         exchange.status, exchange.answered = error.http_status, True
@@ -228,7 +236,7 @@ async def _send_answer(exchange: _Exchange, answer: Answer) -> None:
             exchange.status = status
             endpoint = exchange.endpoint
             if "message" not in body and endpoint is not None:
-                body = {**body, "message": endpoint.message}
+                body = {**body, "message": _DRY if "dry_run" in body else endpoint.message}
             await send_json(exchange.send, status, body)
         case Document(content=content, media_type=media_type):
             headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 from urllib.parse import parse_qsl
 
-from ductile.api.endpoint import Endpoint, Kind, Parameter
+from ductile.api.endpoint import OPEN, Endpoint, Kind, Parameter
 from ductile.config.keypath import did_you_mean
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
@@ -31,7 +31,7 @@ def gather(
 ) -> JsonObject:
     """All that was asked. The path counts before the body, the body before the query."""
     given: JsonObject = {}
-    if endpoint.query and query:
+    if query and not _is_health(endpoint):
         given.update(_query(endpoint, query))
     if endpoint.intake:
         for header, name in SUBMISSION_HEADERS:
@@ -43,16 +43,21 @@ def gather(
     return given
 
 
+def _is_health(endpoint: Endpoint) -> bool:
+    """Monitors add parameters of their own; refused for one, they would take us for ill."""
+    return endpoint.probe and endpoint.access is OPEN
+
+
 def _body(endpoint: Endpoint, body: bytes) -> JsonObject:
     said = cast("JsonObject", decode_object(body))
     known = endpoint.body or ()
     for name in said:
         if name not in known:
+            meant = "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
             raise RefusedError(
                 f"there is no field {name[:100]} in this body",
-                hint=did_you_mean(name, known)
-                or f"What is meant for the plugin goes into payload; known: {', '.join(known)}.",
-                details={"known": list(known)},
+                hint=did_you_mean(name, known) or f"{meant}: {', '.join(known)}.",
+                details={"field": name[:100], "known": list(known)},
             )
     return said
 
@@ -65,7 +70,8 @@ def _query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
         raise UsageError("the query cannot be read") from None
     for name, value in pairs:
         if name not in known:
-            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+            all_known = f"Known: {', '.join(known)}." if known else "This call has none."
+            hint = did_you_mean(name, known) or all_known
             raise UsageError(f"there is no parameter {name[:100]}", hint=hint)
         yield name, _value(known[name], value)
 

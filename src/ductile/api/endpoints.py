@@ -8,6 +8,7 @@ from ductile.api import files, handlers, skills
 from ductile.api.endpoint import OPEN, Endpoint, Handler, Kind, Parameter
 from ductile.api.handlers import by
 from ductile.api.vocabulary import (
+    CHANGE,
     COMMAND,
     DISCOVERY,
     EVENTS_RO,
@@ -175,6 +176,7 @@ def _jobs() -> Iterator[Endpoint]:
             handler=by(operation),
             message="The job was cancelled." if action == "cancel" else "The job is on the queue again.",
             answer="Cancelled" if action == "cancel" else "Retried",
+            body=CHANGE,
             statuses=(200, 404, 409, 410),
             tag="jobs",
         )
@@ -340,8 +342,9 @@ def _schedules() -> Iterator[Endpoint]:
             handler=handler,
             message="Done.",
             answer="ScheduleRun" if action == "run" else "ScheduleSwitched",
+            body=CHANGE,
             intake=action == "run",
-            statuses=(202 if action == "run" else 200, 404, 409),
+            statuses=(202, 200, 404, 409) if action == "run" else (200, 404, 409),
             tag="schedules",
         )
 
@@ -412,6 +415,7 @@ def _system() -> Iterator[Endpoint]:
         handler=by(system.reload),
         message="The new configuration is in force.",
         answer="Reloaded",
+        body=CHANGE,
         statuses=(200, 409, 422),
     )
     yield Endpoint(
@@ -422,7 +426,7 @@ def _system() -> Iterator[Endpoint]:
         handler=by(system.reset_breaker),
         message="Its circuit breakers are closed.",
         answer="BreakerReset",
-        body=("command",),
+        body=("command", *CHANGE),
         statuses=(200, 404),
     )
 

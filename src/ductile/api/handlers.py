@@ -74,7 +74,8 @@ async def show_job(asked: Asked) -> Reply:
 
 
 async def run_schedule(asked: Asked) -> Reply:
-    return Reply(body=await schedules.run_schedule(asked.desk, asked.given), status=202)
+    body = await schedules.run_schedule(asked.desk, asked.given)
+    return Reply(body=body, status=200 if "dry_run" in body else 202)
 
 
 async def show_health(asked: Asked) -> Reply:

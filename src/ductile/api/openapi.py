@@ -77,7 +77,7 @@ def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> J
         "parameters": [
             *(_path_parameter(name) for name in in_path),
             *(_query_parameter(parameter) for parameter in endpoint.query),
-            *(SUBMISSION_HEADERS if endpoint.intake and endpoint.body else ()),
+            *(SUBMISSION_HEADERS if "payload" in (endpoint.body or ()) else ()),
         ],
         "responses": responses(endpoint),
     }

@@ -60,6 +60,7 @@ FIELDS: Mapping[str, JsonObject] = {
     },
     "type": {"type": "string", "description": "The event's type.", "minLength": 1},
     "command": {"type": ["string", "null"], "description": "Only of this command."},
+    "dry_run": {"type": "boolean", "description": "Only tell what would be done."},
 }
 _REQUIRED = ("type",)
 

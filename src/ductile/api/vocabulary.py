@@ -30,6 +30,8 @@ TRIGGER = Access(
 )
 
 SUBMISSION = ("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url")
+#: Of a call whose path says all there is to do.
+CHANGE = ("dry_run",)
 LIMIT = Parameter(
     name="limit",
     kind=Kind.NUMBER,

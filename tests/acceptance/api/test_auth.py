@@ -134,3 +134,11 @@ def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
 
     with a_daemon(a_place(tmp_path)) as daemon:
         assert not [line for line in daemon.whole_log() if line["component"] == "api"]
+
+
+def test_who_may_not_do_this_is_named_in_the_log(tmp_path: Path) -> None:
+    """SPEC 8.1: every request is logged with the token's name, above all the one that was refused."""
+    with an_api(an_api_place(tmp_path)) as api:
+        assert api.ask("POST", "/plugin/echo/poll", token=token_for("jobs:ro")).code == "denied"
+        line = api.daemon.wait_for("api.request", lambda line: line["path"] == "/plugin/echo/poll")
+        assert (line["status"], line["token"]) == (403, "jobs:ro")

@@ -1,0 +1,113 @@
+"""Calls that change something and need no body: what is sent along is read all the same (SPEC 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from builders.http import Api, an_api, an_api_place
+
+#: Every call of the kind, on a job that the test knows.
+CHANGES = (
+    "/job/{job}/cancel",
+    "/job/{job}/retry",
+    "/schedule/echo/hourly/pause",
+    "/schedule/echo/hourly/resume",
+    "/schedule/echo/hourly/run",
+    "/system/reload",
+    "/system/breaker/echo/reset",
+)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    place = an_api_place(
+        tmp_path_factory.mktemp("api"), "  slow: {}\n  broken: {}\n", api="  max_body_size: 64KB\n"
+    )
+    text = place.config.read_text()
+    schedules = "  echo: {schedules: [{id: hourly, every: 1h}]}\n"
+    place.config.write_text(text.replace("  echo: {}\n", schedules))
+    place.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
+    place.plugin(
+        "broken", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "error", "error": "no", "retry": false}\'\n'
+    )
+    with an_api(place) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(api: Api) -> str:
+    """A job that runs until it is killed."""
+    job_id: str = api.post("/plugin/slow/poll")["job_id"]
+    api.daemon.wait_until_started(job_id)
+    return job_id
+
+
+@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize(
+    ("body", "status", "complaint"),
+    [
+        (b"this is not json", 400, "not JSON"),
+        (b"[]", 400, "has to be a JSON object"),
+        ({"dryrun": True}, 422, "there is no field dryrun"),
+        ({"dry_run": "yes"}, 422, "dry_run has to be true or false"),
+        (b" " * 64_001, 413, "larger than 64KB"),
+    ],
+    ids=["no json", "no object", "unknown field", "wrong type", "too large"],
+)
+def test_a_body_is_read_before_anything_is_done(
+    api: Api, running: str, path: str, body: object, status: int, complaint: str
+) -> None:
+    """SPEC 8: 400, 413 and 422 as for every other call, and nothing is changed."""
+    said = api.ask("POST", path.format(job=running), body)
+    assert said.status == status, said
+    assert complaint in said.body["message"]
+    assert api.get(f"/job/{running}")["status"] == "running"
+    assert api.get(f"/job/{running}")["cancel_requested_at"] is None
+    (schedule,) = api.get("/schedules")["schedules"]
+    assert schedule["paused_at"] is None
+
+
+def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
+    """SPEC 11: what `--dry-run` is on the command line, `dry_run` is here; and the answer says so."""
+    failed = api.post("/plugin/broken/poll")["job_id"]
+    assert api.ended(failed)["status"] == "failed"
+    for path in CHANGES:
+        job = failed if path.endswith("/retry") else running
+        said = api.ask("POST", path.format(job=job), {"dry_run": True})
+        assert (said.status, said.body["dry_run"]) == (200, True), said
+        assert said.body["message"] == "This was a dry run: nothing was changed."
+    assert api.get(f"/job/{running}")["cancel_requested_at"] is None
+    assert api.get(f"/job/{failed}")["status"] == "failed"
+    (schedule,) = api.get("/schedules")["schedules"]
+    assert schedule["paused_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("GET", "/topology"),
+        ("GET", "/plugins"),
+        ("GET", "/metrics"),
+        ("GET", "/jobs"),
+        ("POST", "/plugin/echo/poll"),
+        ("POST", "/event"),
+        *(("POST", path) for path in CHANGES),
+    ],
+)
+def test_a_parameter_that_nobody_reads_is_refused(api: Api, running: str, method: str, path: str) -> None:
+    """SPEC 8: whoever writes `?async=true` or `?dry_run=true` where it means nothing is told so."""
+    body = {"type": "a.b"} if path == "/event" else None
+    said = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)
+    assert (said.status, said.code) == (400, "usage"), said
+    assert said.body["message"] == "there is no parameter asnyc"
+    assert said.body["error"]["hint"]
+    assert api.get(f"/job/{running}")["cancel_requested_at"] is None
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_health_probe_may_carry_anything(api: Api, path: str) -> None:
+    """SPEC 8: monitors add parameters of their own, and must not take that for illness."""
+    assert api.ask("GET", f"{path}?nonce=17", token=None).status == 200
