@@ -38,7 +38,7 @@ def gather(
             if header in headers:
                 given[name] = headers[header].decode("latin-1")
     if body:
-        given.update(_body(endpoint, body))
+        given.update(_body(endpoint, body, headers.get(b"content-encoding")))
     given.update(path)
     return given
 
@@ -48,8 +48,8 @@ def _is_health(endpoint: Endpoint) -> bool:
     return endpoint.probe and endpoint.access is OPEN
 
 
-def _body(endpoint: Endpoint, body: bytes) -> JsonObject:
-    said = cast("JsonObject", decode_object(body))
+def _body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonObject:
+    said = cast("JsonObject", decode_object(body, encoding))
     known = endpoint.body or ()
     for name in said:
         if name not in known:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import TypeVar
 
 from ductile.config.interpolate import without_defaults
@@ -16,6 +16,7 @@ from ductile.config.kinds import Kind, Weekday
 from ductile.config.secrets import Secret
 from ductile.core.durations import (
     DURATION_EXPECTED,
+    LONGEST_DURATION,
     SIZE_EXPECTED,
     QuantityError,
     parse_duration,
@@ -161,9 +162,13 @@ def _read_instant(node: Node, at_least: int | None) -> datetime:
     if not _INSTANT.fullmatch(text):
         raise UnreadableError(expected)
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        instant = datetime.fromisoformat(text)
+        # At the edge of the calendar there is no room for jitter, nor for another zone's offset.
+        for room in (LONGEST_DURATION, -LONGEST_DURATION):
+            instant.astimezone(UTC) + room
+    except (ValueError, OverflowError):
         raise UnreadableError(expected) from None
+    return instant
 
 
 def _read_clock(node: Node, at_least: int | None) -> time:

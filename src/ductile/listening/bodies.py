@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,6 +24,17 @@ BODY_SECONDS = 30.0
 #: sends is reset, and the answer lost with it.
 SWALLOWED_SECONDS = 2.0
 SWALLOWED_BYTES = 16 * 1024 * 1024
+
+_GZIP = b"\x1f\x8b"
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+#: Of a whole number that is read.
+_MOST_DIGITS = 4300
+#: An escape in a text: a pair that makes one character, half of one, or any other.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(?P<half>u[dD][89a-fA-F][\da-fA-F]{2})|.)",
+    re.DOTALL,
+)
 
 
 class HungUpError(Exception):
@@ -132,16 +145,17 @@ async def _swallow(receive: ASGIReceiveCallable) -> None:
         size += len(message.get("body", b""))
 
 
-def decode_object(body: bytes) -> dict[str, object]:
-    """The body as a JSON object; nothing at all is an empty one."""
+def decode_object(body: bytes, encoding: bytes | None = None) -> dict[str, object]:
+    """The body as a JSON object; nothing at all is an empty one. `encoding` is how it says it was packed."""
     if not body or body.isspace():
         return {}
     try:
         value = msgspec.json.decode(body)
     except UnicodeDecodeError:
-        raise UsageError("the body is not UTF-8 text") from None
+        raise UsageError("the body is not UTF-8 text", hint=_packed(body, encoding)) from None
     except msgspec.DecodeError as error:
-        raise UsageError(f"the body is not JSON: {_where(str(error), body)}") from None
+        where = _where(str(error), body)
+        raise UsageError(f"the body is not JSON: {where}", hint=_packed(body, encoding)) from None
     except RecursionError:
         raise UsageError("the body nests too deep") from None
     if not isinstance(value, dict):
@@ -149,17 +163,39 @@ def decode_object(body: bytes) -> dict[str, object]:
     return value
 
 
+def _packed(body: bytes, encoding: bytes | None) -> str | None:
+    if body.startswith(_GZIP) or encoding not in (None, b"identity"):
+        return "It is compressed: send it as it is, without Content-Encoding."
+    return None
+
+
 def _where(complaint: str, body: bytes) -> str:
-    """The decoder's words, with its byte offset as line and column."""
-    words, found, offset = complaint.partition(" (byte ")
-    if not found:
-        at = len(body) if "truncated" in words else None
-        words = "it ends too early" if at is not None else words.removesuffix(" - at `$[...]`")
-    else:
-        words = words.removeprefix("JSON is malformed: ")
-        at = int(offset.rstrip(")")) if offset.rstrip(")").isdigit() else None
+    """The decoder's words, or better ones, with the place as line and column."""
+    words, _, offset = complaint.partition(" (byte ")
+    words, offset = words.removeprefix("JSON is malformed: "), offset.rstrip(")")
+    at = int(offset) if offset.isdigit() else None
+    # Of these the decoder gives no place, or takes them for the end of the body.
+    if "out of range" in words:
+        words, at = "a number out of range", _number_out_of_range(body)
+    elif "surrogate" in words or ("truncated" in words and _half_pair(body) is not None):
+        words, at = "half a surrogate pair", _half_pair(body)
+    elif "truncated" in words:
+        words, at = "it ends too early", len(body)
     if at is None:
         return words
     before = body[:at]
     line, column = before.count(b"\n") + 1, at - (before.rfind(b"\n") + 1) + 1
     return f"{words} at line {line}, column {column}"
+
+
+def _number_out_of_range(body: bytes) -> int | None:
+    outside = _TEXT.sub(lambda text: b" " * len(text[0]), body)  # digits in texts are no numbers
+    for number in _NUMBER.finditer(outside):
+        digits = number[0].removeprefix(b"-")
+        if len(digits) > _MOST_DIGITS if digits.isdigit() else math.isinf(float(digits)):
+            return number.start()
+    return None
+
+
+def _half_pair(body: bytes) -> int | None:
+    return next((escape.start() for escape in _ESCAPE.finditer(body) if escape["half"]), None)

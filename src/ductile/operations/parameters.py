@@ -6,7 +6,8 @@ are text. A text that cannot be understood makes no sense (SPEC 8: 422 and 400).
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
@@ -15,6 +16,11 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import RefusedError, UsageError
 
 Word = TypeVar("Word", bound=StrEnum)
+
+#: A day, which begins at midnight UTC as all instants here are in UTC.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+#: The blank before an offset whose + was taken for one, as it is in addresses.
+_LOST_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
 
 
 def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
@@ -73,12 +79,15 @@ def optional_instant(given: JsonObject, name: str) -> datetime | None:
     if value is None:
         return None
     try:
-        instant = datetime.fromisoformat(value)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise UsageError(f"{name} is not an instant", hint="write it as 2026-02-08T10:00:00Z")
-    return instant
+        instant = datetime.fromisoformat(f"{value}T00:00Z" if _DATE.fullmatch(value) else value)
+        if instant.tzinfo is not None:
+            return instant.astimezone(UTC)  # which the first and the last day of the calendar may not have
+    except (ValueError, OverflowError):
+        pass
+    hint = "write it as 2026-02-08T10:00:00Z, or as a date"
+    if _LOST_PLUS.search(value):
+        hint = f"in an address a + is written %2B: {_LOST_PLUS.sub('%2B', value)}"
+    raise UsageError(f"{name} is not an instant", hint=hint)
 
 
 def optional_word(

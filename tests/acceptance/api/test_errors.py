@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -44,7 +46,13 @@ def test_head_is_get_without_its_body(api: Api) -> None:
         (b'{"payload":\n {"a": tru}}', "line 2, column 1"),
         (b'{"payload": {"a": 1}', "it ends too early"),
         (b'{"payload": {"a": NaN}}', "column 19"),
-        (b'{"payload": {"a": 1e400}}', "Number out of range"),
+        (b'{"payload":\n {"a": 1e400}}', "a number out of range at line 2, column 8"),
+        (b'{"payload": {"1e999": "-1e999", "b": -1e999}}', "a number out of range at line 1, column 38"),
+        (b'{"payload": {"a": ' + b"9" * 5000 + b"}}", "a number out of range at line 1, column 19"),
+        (b'{"payload": {"a": "\\ud800"}}', "half a surrogate pair at line 1, column 20"),
+        (b'{"payload": {"a": "\\ud83d\\ude00\\\\ud800\\ud800 x"}}', "column 39"),
+        (b'{"payload": {"a": "\\udc00"}}', "half a surrogate pair at line 1, column 20"),
+        (b'{"payload": {"a": "\\ud8', "it ends too early"),
         (b'{"payload": {"a": "\xff"}}', "not UTF-8"),
         (b'"text"', "has to be a JSON object"),
         (b"[1, 2]", "has to be a JSON object"),
@@ -58,6 +66,57 @@ def test_a_body_that_is_no_json_object(api: Api, body: bytes, complaint: str) ->
     said = api.ask("POST", "/plugin/echo/poll", body)
     assert (said.status, said.code) == (400, "usage")
     assert complaint in said.body["message"]
+
+
+def test_a_body_that_is_compressed(api: Api) -> None:
+    """SPEC 8: it is not taken for bad JSON without a word: bodies are sent as they are."""
+    packed = gzip.compress(b'{"payload": {}}')
+    for headers in ({"Content-Encoding": "gzip"}, {}):
+        said = api.ask("POST", "/plugin/echo/poll", packed, headers=headers)
+        assert (said.status, said.code) == (400, "usage")
+        assert "compressed" in said.body["error"]["hint"]
+    packed = zlib.compress(b'{"payload": {}}')
+    said = api.ask("POST", "/plugin/echo/poll", packed, headers={"Content-Encoding": "deflate"})
+    assert "compressed" in said.body["error"]["hint"]
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/job-logs"])
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "0001-01-01T00:00:00%2B23:00",
+        "9999-12-31T23:59:59-23:00",
+        "2026-11-17T00:00:00",
+        "2026-11-31",
+        "20261117",
+        "2026-W47-2",
+        "soon",
+        "",
+    ],
+)
+def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
+    """SPEC 8: 400 that names the parameter, also at the edge of the calendar."""
+    for name in ("from", "to"):
+        said = api.ask("GET", f"{path}?{name}={instant}")
+        assert (said.status, said.code) == (400, "usage"), said
+        assert said.body["message"] == f"{name} is not an instant"
+
+
+def test_a_plus_that_became_a_blank(api: Api) -> None:
+    """SPEC 8: in an address a + is a blank; the hint says how it is written."""
+    said = api.ask("GET", "/jobs?from=2026-11-17T00:00:00+02:00")
+    assert (said.status, said.code) == (400, "usage")
+    assert "2026-11-17T00:00:00%2B02:00" in said.body["error"]["hint"]
+
+
+def test_a_date_alone_is_its_beginning(api: Api) -> None:
+    """SPEC 8: in UTC, as all instants here are."""
+    job_id = api.post("/plugin/echo/poll")["job_id"]
+    day = api.get(f"/job/{job_id}")["created_at"][:10]
+    listed = api.get(f"/jobs?from={day}&limit=200")["jobs"]
+    assert job_id in {job["job_id"] for job in listed}
+    assert all(job["created_at"] >= f"{day}T00:00:00" for job in listed)
+    assert api.get(f"/jobs?to={day}&from={day}")["jobs"] == []
 
 
 @pytest.mark.parametrize(
