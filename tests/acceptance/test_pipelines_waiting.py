@@ -44,7 +44,17 @@ pipelines:
   - {name: one-of-two, on: twin.start, steps: [{uses: plain}]}
   - {name: two-of-two, on: twin.start, steps: [{uses: plain}]}
 """
-ANSWER = {"job_id", "status", "execution_mode", "duration_ms", "result", "children", "tree", "message"}
+ANSWER = {
+    "job_id",
+    "status",
+    "execution_mode",
+    "duration_ms",
+    "result",
+    "children",
+    "tree",
+    "deduplicated",
+    "message",
+}
 NODE = {
     "job_id",
     "plugin",
@@ -64,6 +74,7 @@ LATE = {
     "timeout_exceeded",
     "timeout_ms",
     "elapsed_ms",
+    "deduplicated",
     "message",
 }
 
@@ -199,8 +210,42 @@ def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> N
     open_gate(api.place)
     assert (first.result.status, second.result.status) == (200, 200)
     assert first.result.body["job_id"] == second.result.body["job_id"] == run_id
+    assert (first.result.body["deduplicated"], second.result.body["deduplicated"]) == (False, True)
     again = api.ask("POST", "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
     assert (again.status, again.body["job_id"]) == (200, run_id)
+    assert again.body["deduplicated"] is True
+    assert again.body["message"] == "This is a duplicate. pipeline waiting: succeeded"
+
+
+def test_a_duplicate_of_a_synchronous_trigger_is_told_to_be_one(api: Api) -> None:
+    """SPEC 4.5, 7.7: as a duplicate of a pipeline is."""
+    sent = {"Idempotency-Key": "prompt-once"}
+    first = api.ask("POST", "/trigger/prompt/handle", headers=sent)
+    again = api.ask("POST", "/trigger/prompt/handle", headers=sent)
+    assert (first.status, again.status) == (200, 200)
+    assert first.body["job_id"] == again.body["job_id"]
+    assert (first.body["deduplicated"], again.body["deduplicated"]) == (False, True)
+
+
+def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
+    """SPEC 4.5, 7.7: what the first caller started without a deadline goes on, and the second is told so."""
+    sent = {"Idempotency-Key": "unhurried"}
+    run_id = api.post("/pipeline/killed?async=true", headers=sent)["job_id"]
+    said = api.ask("POST", "/pipeline/killed", headers=sent)
+    assert (said.status, said.body["job_id"], said.body["deduplicated"]) == (202, run_id, True)
+    assert said.body["message"].startswith("This is a duplicate. The run goes on")
+    open_gate(api.place)
+    assert api.ended(run_id)["status"] == "succeeded"
+
+
+def test_a_call_from_inside_a_job_that_nobody_knows_waits(api: Api) -> None:
+    """ENGINE 10: only a job that is there can wait for itself; both doors look for it."""
+    outside = {"X-Ductile-Job": "nobody"}
+    assert api.ask("POST", "/pipeline/quick", headers=outside).status == 200
+    assert api.ask("POST", "/trigger/prompt/handle", headers=outside).status == 200
+    inside = {"X-Ductile-Job": api.post("/plugin/plain/handle")["job_id"]}
+    assert api.ask("POST", "/pipeline/quick", headers=inside).status == 202
+    assert api.ask("POST", "/trigger/prompt/handle", headers=inside).status == 202
 
 
 def _is_run(api: Api, line: dict[str, Any]) -> bool:

@@ -38,26 +38,28 @@ def door_of(asked: Asked) -> Door:
 
 async def submit(asked: Asked) -> Reply:
     body = await jobs.submit(asked.desk, door_of(asked), asked.given)
-    told = (
-        "This is a duplicate: the job is there already."
-        if body["deduplicated"]
-        else "The job is on the queue."
-    )
-    return Reply(body={**body, "execution_mode": "async", "message": told}, status=202)
+    return Reply(body=_accepted({**body, "execution_mode": "async"}), status=202)
+
+
+def _accepted(body: JsonObject) -> JsonObject:
+    """With a message of its own where nothing was put on the queue."""
+    if body["deduplicated"] and "message" not in body:
+        return {**body, "message": "This is a duplicate: the job is there already."}
+    return body
 
 
 async def start_pipeline(asked: Asked) -> Reply:
     from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
 
     answer = await runs.start_pipeline(asked.desk, door_of(asked), asked.given)
-    return Reply(body=answer.body, status=200 if answer.done else 202)
+    return Reply(body=_accepted(answer.body), status=200 if answer.done else 202)
 
 
 async def trigger(asked: Asked) -> Reply:
     from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
 
     answer = await runs.trigger(asked.desk, door_of(asked), asked.given)
-    return Reply(body=answer.body, status=200 if answer.done else 202)
+    return Reply(body=_accepted(answer.body), status=200 if answer.done else 202)
 
 
 async def publish_event(asked: Asked) -> Reply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ductile.api.endpoint import Endpoint
+from ductile.core.dedupe import LONGEST_KEY
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
 from ductile.operations.job_shapes import JOB_SHAPES
@@ -48,6 +49,7 @@ FIELDS: Mapping[str, JsonObject] = {
     "payload": {"type": ["object", "null"], "description": "What the plugin is given."},
     "dedupe_key": {
         "type": ["string", "null"],
+        "maxLength": LONGEST_KEY,
         "description": "A succeeded job with this key makes it a duplicate.",
     },
     "dedupe_ttl": {

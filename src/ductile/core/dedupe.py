@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from ductile.value import Value
 
+#: Characters of a key. It names something, and comes back with every job that is listed.
+LONGEST_KEY = 1024
+
 
 class KeyDoor(StrEnum):
     """Where a key came from. Keys of different doors never meet, whatever their text (ENGINE 7)."""
@@ -53,6 +56,11 @@ def find_duplicate(
         if match.succeeded_at is None:
             if override:
                 return match
-        elif now - match.succeeded_at <= window:
+        elif is_within(match.succeeded_at, window=window, now=now):
             return match
     return None
+
+
+def is_within(ended_at: datetime | None, *, window: timedelta, now: datetime) -> bool:
+    """Whether a job that ended then still has its key; one that has not ended has."""
+    return ended_at is None or now - ended_at <= window

@@ -44,8 +44,8 @@ async def queue_analytics(desk: Desk, _given: JsonObject) -> JsonObject:
 
 async def summary(desk: Desk, given: JsonObject) -> JsonObject:
     """How executions ended within a span of time, plugin by plugin."""
-    span = read.optional_duration(given, "span") or _DEFAULT_SPAN
-    since = desk.now() - span
+    asked = read.optional_duration(given, "span")
+    since = desk.now() - (_DEFAULT_SPAN if asked is None else asked)
     tallies = await desk.store.tallies(since=since, latest=_LATEST)
     plugins = dict.fromkeys(tally.plugin for tally in tallies)
     return {

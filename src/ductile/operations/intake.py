@@ -7,16 +7,17 @@ Owns the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhoo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from random import Random
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.addresses import fault_in_url
-from ductile.core.dedupe import KeyDoor, namespaced_key, normalise_key
+from ductile.core.dedupe import LONGEST_KEY, KeyDoor, is_within, namespaced_key, normalise_key
 from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.equality import same
 from ductile.core.ids import make_trace_id
-from ductile.core.jobs import Callback, Job, SubmittedBy
+from ductile.core.jobs import Callback, Job, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, nests_too_deep
 from ductile.errors import RefusedError
 from ductile.operations import parameters as read
@@ -71,7 +72,7 @@ async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
         return Intake(payload=_payload(given), trace_id=make_trace_id(desk.dice))
     snapshot = desk.snapshot()
     key, ttl = _key(snapshot, door, given)
-    caller = await _caller(desk, given)
+    caller = await caller_of(desk, given)
     return Intake(
         payload=_payload(given),
         dedupe_key=key,
@@ -95,6 +96,20 @@ def refuse_other_body(intake: Intake, existing: Job | None) -> None:
             hint="Use a new key for a new request.",
             details={"job_id": existing.id},
         )
+
+
+async def refuse_key_of_another(desk: Desk, intake: Intake, jobs: Iterable[NewJob]) -> None:
+    """As `refuse_other_body`, before anything is enqueued and whatever became of the job with the key.
+
+    A failed one is no duplicate, and the same call runs again; it says all the same what the key was for.
+    """
+    if not intake.idempotent or intake.dedupe_key is None or intake.dedupe_ttl is None:
+        return
+    window = timedelta(seconds=intake.dedupe_ttl)
+    for job in jobs:
+        latest = await desk.store.latest_with_key(job.plugin, job.command, intake.dedupe_key)
+        if latest is not None and is_within(latest.completed_at, window=window, now=desk.now()):
+            refuse_other_body(intake, latest)
 
 
 def callback_of(intake: Intake, plugin: PluginInstance | None = None) -> Callback | None:
@@ -140,15 +155,22 @@ def _key(snapshot: Snapshot, door: Door, given: JsonObject) -> tuple[str | None,
     if (delivery := normalise_key(read.optional_text(given, "delivery_id"))) is not None:
         return namespaced_key(KeyDoor.DELIVERY, delivery, owner=owner), snapshot.service.dedupe_ttl
     ttl = _window(snapshot, given)
-    own = normalise_key(read.optional_text(given, "dedupe_key"))
-    idempotency = normalise_key(read.optional_text(given, "idempotency_key"))
+    own = _bounded(normalise_key(read.optional_text(given, "dedupe_key")), "dedupe_key")
+    idempotency = _bounded(normalise_key(read.optional_text(given, "idempotency_key")), "Idempotency-Key")
     if idempotency is None:
         return namespaced_key(KeyDoor.CALLER, own), ttl
     if own is not None:
         raise RefusedError(
             "there are both an Idempotency-Key and a dedupe_key", hint="Send the one that is meant."
         )
-    return namespaced_key(KeyDoor.IDEMPOTENCY, idempotency, owner=owner), ttl or snapshot.service.dedupe_ttl
+    usual = snapshot.service.dedupe_ttl
+    return namespaced_key(KeyDoor.IDEMPOTENCY, idempotency, owner=owner), usual if ttl is None else ttl
+
+
+def _bounded(key: str | None, name: str) -> str | None:
+    if key is not None and len(key) > LONGEST_KEY:
+        raise read.refused(name, f"{name} is longer than {LONGEST_KEY} characters")
+    return key
 
 
 def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
@@ -196,7 +218,8 @@ def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
     return Callback(url=url)
 
 
-async def _caller(desk: Desk, given: JsonObject) -> Job | None:
+async def caller_of(desk: Desk, given: JsonObject) -> Job | None:
+    """The job inside which the call is made, if it says so and there is one."""
     inside = normalise_key(read.optional_text(given, "inside_job"))
     return None if inside is None else await desk.store.job(inside)
 

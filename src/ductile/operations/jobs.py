@@ -21,6 +21,7 @@ from ductile.operations.intake import (
     callback_of,
     read_intake,
     refuse_invalid_payload,
+    refuse_key_of_another,
     refuse_other_body,
 )
 from ductile.operations.job_ids import find_job, named_job
@@ -77,6 +78,7 @@ async def submit(desk: Desk, door: Door, given: JsonObject, event: NewEvent | No
     )
     if read.flag(given, "dry_run"):
         return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
+    await refuse_key_of_another(desk, intake, (job,))
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
     (answer,) = await desk.enqueue(submission)
     if isinstance(answer, Deduplicated):

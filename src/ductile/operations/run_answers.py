@@ -79,6 +79,12 @@ def outcome_of(job: Job) -> str:
     return "partial_success" if job.reason is Reason.PARTIAL_SUCCESS else "failed"
 
 
+def as_duplicate(answer: JsonObject, *, duplicate: bool) -> JsonObject:
+    """Whether the caller was given a job that was there already (SPEC 4.5), said in any answer."""
+    said = f"This is a duplicate. {answer['message']}" if duplicate else answer["message"]
+    return {**answer, "deduplicated": duplicate, "message": said}
+
+
 def with_output(row: LogRow) -> JsonValue:
     """The answer as the plugin gave it and, beside it, what a shell would show of it."""
     envelope = result_of(row)

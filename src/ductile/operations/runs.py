@@ -26,9 +26,17 @@ from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import jobs
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
-from ductile.operations.intake import Door, Intake, callback_of, read_intake, refuse_other_body
+from ductile.operations.intake import (
+    Door,
+    Intake,
+    callback_of,
+    caller_of,
+    read_intake,
+    refuse_key_of_another,
+    refuse_other_body,
+)
 from ductile.operations.job_ids import find_job
-from ductile.operations.run_answers import finished, still_running
+from ductile.operations.run_answers import as_duplicate, finished, still_running
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued, Submission
 from ductile.value import Value, replace
@@ -106,6 +114,7 @@ async def _start(desk: Desk, door: Door, pipeline: Pipeline, given: JsonObject, 
     shown = {**shown, "pipeline": pipeline.name}
     if read.flag(given, "dry_run"):
         return Answer(done=False, body={"job_id": None, **shown, "dry_run": True})
+    await refuse_key_of_another(desk, intake, (run.job,))
     submission = Submission(
         runs=(run,), event=event, rules=snapshot.rules, dedupe_window=snapshot.service.dedupe_ttl
     )
@@ -174,9 +183,9 @@ async def _run_plugin(
     """A plugin without a pipeline: the manifest says whether its caller waits."""
     manifest = plugin.installed.manifest if plugin.installed else None
     waits = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
-    asked = read.flag(given, "async") or read.optional_text(given, "inside_job") is not None
     engine = desk.engine
-    if not waits or asked or engine is None or manifest is None:
+    at_once = not waits or read.flag(given, "async") or await caller_of(desk, given) is not None
+    if at_once or engine is None or manifest is None:
         body = await jobs.submit(desk, door, given | {"command": command})
         return Answer(done=False, body={**body, "execution_mode": ExecutionMode.ASYNC})
     timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, desk.snapshot().api.max_sync_timeout)
@@ -185,7 +194,8 @@ async def _run_plugin(
         body = await jobs.submit(desk, door, given | {"command": command})
         job_id = str(body["job_id"])
         await _wait(desk, engine, job_id, timeout)
-        return await _told(desk, job_id, Waiting(timeout=timeout, until=began + timeout), began)
+        waiting = Waiting(timeout=timeout, until=began + timeout)
+        return await _told(desk, job_id, waiting, began, duplicate=body["deduplicated"] is True)
 
 
 # --------------------------------------------------------------------------------------------- waiting
@@ -212,7 +222,7 @@ async def _submit(
             await asyncio.wait({ended}, timeout=waiting.timeout.total_seconds())
         else:
             await _wait(desk, engine, answer.job_id, waiting.timeout)
-        return await _told(desk, answer.job_id, waiting, began)
+        return await _told(desk, answer.job_id, waiting, began, duplicate=isinstance(answer, Deduplicated))
 
 
 @contextmanager
@@ -245,13 +255,15 @@ async def _accepted(desk: Desk, answer: Enqueued, shown: JsonObject) -> Answer:
     return Answer(done=False, body=body)
 
 
-async def _told(desk: Desk, job_id: str, waiting: Waiting, began: datetime) -> Answer:
+async def _told(desk: Desk, job_id: str, waiting: Waiting, began: datetime, *, duplicate: bool) -> Answer:
+    if duplicate:  # its deadline is that of the call that started it, if that had one
+        waiting = replace(waiting, cancels=False)
     elapsed = desk.now() - began
     account = await desk.store.account(job_id)
     if account is None:
         raise NotFoundError(f"there is no job {job_id} any more")
     if account.job.status in TERMINAL and not _ran_out_of_time(account.job, waiting):
-        return Answer(done=True, body=finished(account))
+        return Answer(done=True, body=as_duplicate(finished(account), duplicate=duplicate))
     body = still_running(
         account,
         allowed=waiting.timeout,
@@ -260,7 +272,7 @@ async def _told(desk: Desk, job_id: str, waiting: Waiting, began: datetime) -> A
         partial=waiting.partial,
         cancels=waiting.cancels,
     )
-    return Answer(done=False, body=body)
+    return Answer(done=False, body=as_duplicate(body, duplicate=duplicate))
 
 
 def _ran_out_of_time(job: Job, waiting: Waiting) -> bool:
@@ -311,6 +323,7 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     if read.flag(given, "dry_run"):
         targets: list[JsonValue] = [_target(job) for job in _jobs_of(submission)]
         return {**shown, "would_start": targets, "dry_run": True}
+    await refuse_key_of_another(desk, intake, _jobs_of(submission))
     answers = await desk.enqueue(submission)
     if intake.idempotent and answers and all(isinstance(answer, Deduplicated) for answer in answers):
         # Not where something was started: whoever is refused must be able to rely on that nothing was.

@@ -172,6 +172,10 @@ class Store(Protocol):
         """The job, with its payload; from the log when retention has taken its row."""
         ...
 
+    async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
+        """The newest job in the queue with this key, whatever became of it; with its payload."""
+        ...
+
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
         """Newest first, without payloads."""
         ...

@@ -382,6 +382,7 @@ def test_figures(api: Api) -> None:
     echo = next(row for row in api.get("/analytics/summary")["plugins"] if row["plugin"] == "echo")
     assert echo["executions"] >= 1
     assert echo["success_ratio"] == 1.0
+    assert api.get("/analytics/summary?span=0s")["executions"] == 0
     text = api.ask("GET", "/metrics").content.decode()
     assert 'ductile_job_outcomes_total{outcome="succeeded",plugin="echo"}' in text
     assert 'ductile_job_wait_seconds_count{plugin="echo"}' in text

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.daemons import answering
+from builders.http import Api, Said, an_api, an_api_place, token_for
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 STRICT = """\
@@ -29,15 +30,21 @@ commands:
         tags: {type: array, items: {type: string}}
   handle: {}
 """
-PIPELINES = "pipelines: [{name: told, on: order.paid, steps: [{uses: echo}]}]\n"
+PIPELINES = """\
+pipelines:
+  - {name: told, on: order.paid, steps: [{uses: echo}]}
+  - {name: handled, on: echo.handle, steps: [{uses: echo}]}
+  - {name: doomed, on: will.fail, steps: [{uses: broken}]}
+"""
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n"
+    plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n  broken: {}\n"
     place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
     plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
     (plugin / "manifest.yaml").write_text(STRICT)
+    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
     with an_api(place) as running:
         yield running
 
@@ -63,6 +70,75 @@ def test_an_idempotency_key_means_one_body(api: Api) -> None:
     assert said.body["error"]["details"]["job_id"] == first["job_id"]
     both = api.ask("POST", "/plugin/echo/poll", {"dedupe_key": "x"}, headers=sent)
     assert both.status == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/plugin/broken/poll", "/trigger/broken/poll", "/pipeline/doomed", "/event"]
+)
+def test_an_idempotency_key_after_a_failure(api: Api, path: str) -> None:
+    """SPEC 4.5, ENGINE 7: a failed job is no duplicate, so the call runs again; another body stays 422."""
+    sent = {"Idempotency-Key": f"failing {path}"}
+    more = {"type": "will.fail"} if path == "/event" else {}
+
+    def ask(payload: dict[str, object]) -> Said:
+        return api.ask("POST", path, {**more, "payload": payload}, headers=sent)
+
+    first = _started(ask({"n": 1}))
+    assert api.ended(first)["status"] == "failed"
+    said = ask({"n": 2})
+    assert (said.status, said.code) == (422, "refused"), said
+    assert said.body["error"]["details"]["job_id"] == first
+    again = _started(ask({"n": 1}))
+    assert again != first
+    assert api.ended(again)["status"] == "failed"
+    assert ask({"n": True}).status == 422
+    assert ask({}).body["error"]["details"]["job_id"] == again
+
+
+def _started(said: Said) -> str:
+    assert said.status == 202, said
+    job_id: str = said.body["started"][0]["job_id"] if "started" in said.body else said.body["job_id"]
+    return job_id
+
+
+def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
+    """SPEC 4.5: after it, the key is free; a window of nothing is one, and not the usual one."""
+    sent = {"Idempotency-Key": "short"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)["job_id"]
+    api.ended(first)
+    again = api.post("/plugin/echo/poll", {"payload": {"n": 2}, "dedupe_ttl": 0}, headers=sent)
+    assert (again["deduplicated"], again["job_id"] == first) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "path", ["/plugin/echo/poll", "/trigger/echo/poll", "/pipeline/told", "/trigger/echo/handle"]
+)
+def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
+    """SPEC 4.5, 8: with the id of the job that is there, at every door, and no word of a queue."""
+    sent = {"Idempotency-Key": f"told-once {path}"}
+    first = api.post(path, headers=sent)
+    assert (first["deduplicated"], first["message"].endswith("on the queue.")) == (False, True)
+    api.ended(first["job_id"])
+    again = api.post(path, headers=sent)
+    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    assert again["message"] == "This is a duplicate: the job is there already."
+
+
+def test_keys_are_bounded(api: Api) -> None:
+    """SPEC 4.5: a key comes back with every job that is listed, so it is a name and no document."""
+    longest = "k" * 1024
+    assert api.post("/plugin/echo/poll", {"dedupe_key": f" {longest} "})["deduplicated"] is False
+    assert api.post("/plugin/echo/poll", headers={"Idempotency-Key": longest})["deduplicated"] is False
+    for path, body, headers, field in (
+        ("/plugin/echo/poll", {"dedupe_key": f"{longest}k"}, {}, "dedupe_key"),
+        ("/pipeline/told", {"dedupe_key": f"{longest}k"}, {}, "dedupe_key"),
+        ("/event", {"type": "order.paid", "dedupe_key": f"{longest}k"}, {}, "dedupe_key"),
+        ("/plugin/echo/poll", {}, {"Idempotency-Key": f"{longest}k"}, "Idempotency-Key"),
+    ):
+        said = api.ask("POST", path, body, headers=headers)
+        assert (said.status, said.code) == (422, "refused"), said
+        assert said.body["message"] == f"{field} is longer than 1024 characters"
+        assert said.body["error"]["details"]["field"] == field
 
 
 def test_idempotency_keys_of_two_callers_never_meet(api: Api) -> None:

@@ -187,6 +187,22 @@ async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
     assert len(await claim_all(store)) == len(jobs)
 
 
+async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: Store) -> None:
+    """ENGINE 7: also a failed one, with what it was given; of its own plugin and command only."""
+    assert await store.latest_with_key("echo", "handle", "key:a") is None
+    first = await accept(store, a_new_job(dedupe_key="key:a", max_attempts=1, payload={"n": 1}))
+    await run_next(store, failed(permanent=True))
+    await accept(store, a_new_job("echo", "poll", dedupe_key="key:a"))
+    await accept(store, a_new_job(dedupe_key="key:b"))
+    found = await store.latest_with_key("echo", "handle", "key:a")
+    assert found is not None
+    assert (found.id, found.status, found.payload) == (first, JobStatus.FAILED, {"n": 1})
+    newer = await accept(store, a_new_job(dedupe_key="key:a"))
+    latest = await store.latest_with_key("echo", "handle", "key:a")
+    assert latest is not None
+    assert latest.id == newer
+
+
 async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
     """ENGINE 2: a duplicate start of a run is found out before any context row is written."""
     await accept(store, a_new_job(dedupe_key="key:a"))

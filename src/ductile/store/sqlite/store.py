@@ -191,6 +191,9 @@ class SqliteStore:
     async def job(self, job_id: str) -> Job | None:
         return await self._read(lambda session: reading.job(session, job_id))
 
+    async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
+        return await self._read(lambda session: reading.latest_with_key(session, plugin, command, dedupe_key))
+
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
         return await self._read(lambda session: reading.jobs(session, where, limit=limit, cursor=cursor))
 

@@ -67,6 +67,11 @@ def job(session: Session, job_id: str) -> Job | None:
     return job_from_log(last, payload)
 
 
+def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
+    row = session.one("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
+    return None if row is None else job(session, row[0])
+
+
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
     """A job's own payload, else that of the event that started it."""
     if own is not None or event_id is None:

@@ -66,6 +66,12 @@ SELECT id, completed_at FROM job_queue
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status = 'succeeded'
 ORDER BY completed_at DESC LIMIT 1
 
+-- name: latest_with_key
+-- The newest with this key, whatever became of it.
+SELECT id FROM job_queue INDEXED BY job_queue_dedupe
+WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
+ORDER BY seq DESC LIMIT 1
+
 -- name: key_holder
 SELECT seq FROM job_queue INDEXED BY job_queue_key_holder
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
