@@ -312,7 +312,7 @@ def _events() -> Iterator[Endpoint]:
             Parameter(name="job_id", about="Only what concerns this job, or this run and its steps."),
         ),
         streams=True,
-        statuses=(200, 503),
+        statuses=(200, 404, 409, 503),
         tag="events",
     )
 

@@ -109,21 +109,34 @@ class EventStreams:
             return
         lowest, _ = await self._store.ledger_range()
         after = wanted.after
-        if after + 1 < lowest or after > follower.joined_at:
-            await out.write(_gap(lowest))
+        if after > follower.joined_at:
+            # An id of another store, or of a time before a backup: nothing tells what its reader has seen.
+            await out.write(
+                _gap(lowest, follower.joined_at, f"there is no event {after}; this goes on from now")
+            )
+            return
+        if after + 1 < lowest:
             after = lowest - 1
+            await out.write(_gap(lowest, after, f"events before {lowest} are no longer held"))
         async for rows in self._feed.replay(after, follower.joined_at):
             await out.rows(rows, wanted)
 
     async def _follow(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
+        """What comes, and a sign of life whenever nothing of it was for this reader for a while."""
+        clock = asyncio.get_running_loop().time
+        place, due = follower.joined_at, clock() + self._keep_alive
         while True:
-            try:
-                async with asyncio.timeout(self._keep_alive):
+            rows: tuple[LedgerRow, ...] = ()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     rows = await follower.next()
-            except TimeoutError:
-                await out.write(": keep-alive\n\n")
-            else:
-                await out.rows(rows, wanted)
+            place = rows[-1].seq if rows else place
+            if await out.rows(rows, wanted):
+                due = clock() + self._keep_alive
+            elif clock() >= due:
+                # With the place: one who waits for something rare need not resume where it last came.
+                await out.write(f": keep-alive\nid: {place}\n\n")
+                due = clock() + self._keep_alive
 
 
 class _Out:
@@ -136,10 +149,12 @@ class _Out:
     async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
-    async def rows(self, rows: Iterable[LedgerRow], wanted: Wanted) -> None:
+    async def rows(self, rows: Iterable[LedgerRow], wanted: Wanted) -> bool:
+        """Send those that are wanted; whether there were any."""
         text = "".join(_event(row) for row in rows if wanted.holds(row))
         if text:
             await self.write(text)
+        return bool(text)
 
     async def write(self, text: str) -> None:
         if not self._admitted():
@@ -160,10 +175,10 @@ def _beginning(follower: Follower, wanted: Wanted) -> str:
     return f"retry: 2000\n{place}\n"
 
 
-def _gap(lowest: int) -> str:
-    """What lies before `oldest` is no longer held: whoever keeps a copy has to look at the jobs again."""
-    told: JsonObject = {"oldest": lowest, "message": f"events before {lowest} are no longer held"}
-    return f"event: gap\ndata: {_json(told)}\n\n"
+def _gap(lowest: int, place: int, message: str) -> str:
+    """Something is missing before `place`: whoever keeps a copy has to look at the jobs again."""
+    told: JsonObject = {"oldest": lowest, "message": message}
+    return f"id: {place}\nevent: gap\ndata: {_json(told)}\n\n"
 
 
 def _json(value: JsonObject) -> str:

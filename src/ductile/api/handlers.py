@@ -14,10 +14,12 @@ from ductile.api.events import Wanted, read_last_id
 from ductile.api.skills import address_of
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.ledger import LedgerKind
 from ductile.operations import health, jobs, schedules
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
+from ductile.operations.job_ids import named_job
 from ductile.telemetry.metrics import CONTENT_TYPE, Reading
 
 Operation: TypeAlias = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
@@ -93,11 +95,11 @@ async def events(asked: Asked) -> Stream:
     after = read_last_id(
         header.decode("latin-1") if header is not None else read.optional_text(asked.given, "after")
     )
-    kinds = read.optional_text(asked.given, "kind")
+    job = await named_job(asked.desk, asked.given) if "job_id" in asked.given else None
     wanted = Wanted(
         after=after,
-        kinds=frozenset(kind.strip() for kind in kinds.split(",")) if kinds else frozenset(),
-        job_id=read.optional_text(asked.given, "job_id"),
+        kinds=read.words(asked.given, "kind", LedgerKind),
+        job_id=None if job is None else job.id,
     )
     return Stream(run=asked.services.streams.opened(wanted, asked.admitted))
 

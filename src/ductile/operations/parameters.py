@@ -98,8 +98,18 @@ def optional_word(
         return None
     if aliases and value in aliases:
         return aliases[value]
+    return _word(value, name, words, aliases)
+
+
+def words(given: JsonObject, name: str, known: type[Word]) -> frozenset[Word]:
+    """Several, with commas in between."""
+    listed = (each.strip() for each in (optional_text(given, name) or "").split(","))
+    return frozenset(_word(each, name, known) for each in listed if each)
+
+
+def _word(value: str, name: str, words: type[Word], aliases: dict[str, Word] | None = None) -> Word:
     try:
         return words(value)
     except ValueError:
         known = ", ".join([*words, *(aliases or {})])
-        raise UsageError(f"{name}: there is no {value}", hint=f"one of {known}") from None
+        raise UsageError(f"{name}: there is no {value[:100]}", hint=f"one of {known}") from None

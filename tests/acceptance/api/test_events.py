@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.http import EventReader, an_api, an_api_place, token_for
+from ductile.core.ledger import LedgerKind
 
 
 def succeeded(events: list[dict[str, Any]]) -> set[str]:
@@ -62,15 +63,33 @@ def test_filters(tmp_path: Path) -> None:
         assert events[0]["event"] == "config.loaded"
 
 
-def test_an_id_that_is_not_held_is_a_gap(tmp_path: Path) -> None:
-    """ENGINE 6: the reader is told where the ledger begins, and gets all of it."""
+def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
+    """SPEC 8: a stream that could only be silent says so before it begins."""
+    with an_api(an_api_place(tmp_path)) as api:
+        said = api.ask("GET", "/events?kind=config.loaded,job.transitions")
+        assert (said.status, said.code) == (400, "usage")
+        assert said.body["message"] == "kind: there is no job.transitions"
+        assert said.body["error"]["hint"] == f"one of {', '.join(LedgerKind)}"
+        said = api.ask("GET", "/events?job_id=01a1e212-0000-7000-8000-000000000000")
+        assert (said.status, said.code) == (404, "not_found")
+        job_id = api.post("/plugin/echo/poll")["job_id"]
+        api.ended(job_id)
+        with EventReader(api, query=f"?after=0&kind=&job_id={job_id.upper()}") as reader:
+            events = reader.wait_until(lambda seen: len(seen) == 3)
+        assert {event["data"]["job_id"] for event in events} == {job_id}
+
+
+def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
+    """ENGINE 6: of another store, or made up. The reader is told so, and goes on from now."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with EventReader(api, last_id=10**9) as reader:
-            events = reader.wait_until(lambda seen: len(seen) >= 5)
-        assert events[0]["event"] == "gap"
-        assert events[0]["data"]["oldest"] == 1
-        assert [int(event["id"]) for event in events[1:5]] == [1, 2, 3, 4]
+            (gap,) = reader.wait_until(lambda seen: len(seen) == 1)
+            assert (gap["event"], gap["data"]["oldest"]) == ("gap", 1)
+            job_id = api.post("/plugin/echo/poll")["job_id"]
+            events = reader.wait_until(lambda seen: job_id in succeeded(seen))
+        assert {event["data"]["job_id"] for event in events[1:]} == {job_id}
+        assert int(events[1]["id"]) == int(gap["id"]) + 1
 
 
 def test_streams_end_with_the_daemon(tmp_path: Path) -> None:

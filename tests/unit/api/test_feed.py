@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
 from ductile.api.events import EventStreams, Wanted
+from ductile.core.ledger import LedgerKind
 from ductile.operations import feed as feed_module
 from ductile.operations.feed import LedgerFeed, TooFarBehindError
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.values.submitting import Submission
+from ductile.store.values.upkeep import Retention
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Happening, Level, Signal
 
@@ -78,7 +81,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
 
     async def send(message: Any) -> None:
         sent.append(message)
-        if [each.get("body") for each in sent].count(b": keep-alive\n\n") == 2:
+        if [each.get("body") for each in sent].count(b": keep-alive\nid: 0\n\n") == 2:
             twice.set()
 
     stream = streams.opened(Wanted())(send)
@@ -88,20 +91,64 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def test_an_id_before_the_oldest_is_a_gap(store: Store) -> None:
+async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store) -> None:
+    """ENGINE 6: what is not for the reader moves its place; else it would resume where nothing is held."""
+    news = News()
+    streams = EventStreams(store, LedgerFeed(store, news), keep_alive=0.01)
+    text = b""
+    moved = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        text += message.get("body", b"")
+        if b": keep-alive\nid: 3\n\n" in text:
+            moved.set()
+
+    stream = streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED})))(send)
+    await enqueue(store, 3)
+    news(SOMETHING)
+    await moved.wait()
+    streams.close()
+    await stream
+    assert b"event:" not in text
+
+
+async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) -> None:
+    """SPEC 8: the silence that counts is the reader's, not the ledger's."""
+    news = News()
+    streams = EventStreams(store, LedgerFeed(store, news), keep_alive=0.05)
+    kept = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message.get("body", b"").startswith(b": keep-alive"):
+            kept.set()
+
+    stream = streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED})))(send)
+    async with asyncio.timeout(PATIENCE):
+        while not kept.is_set():
+            await enqueue(store, 1)
+            news(SOMETHING)
+    streams.close()
+    await stream
+
+
+async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
     """ENGINE 6: `event: gap` with the oldest number, then all that is held."""
-    await enqueue(store, 2)
+    await enqueue(store, 5)
+    await store.prune(Retention(ledger_rows=2))
     streams = EventStreams(store, LedgerFeed(store, News()))
-    text: list[bytes] = []
+    text = b""
     complete = asyncio.Event()
 
     async def send(message: Any) -> None:
-        text.append(message.get("body", b""))
-        if b"id: 2" in b"".join(text):
+        nonlocal text
+        text += message.get("body", b"")
+        if b"id: 5" in text:
             complete.set()
 
-    stream = streams.opened(Wanted(after=99))(send)
+    stream = streams.opened(Wanted(after=1))(send)
     await complete.wait()
     streams.close()
     await stream
-    assert b'event: gap\ndata: {"oldest":1' in b"".join(text)
+    assert b'id: 3\nevent: gap\ndata: {"oldest":4' in text
+    assert text.count(b"event: job.transition") == 2
