@@ -123,6 +123,7 @@ def test_health_is_answered_here_too(hooked: Hooked) -> None:
     with a_daemon(hooked.place):
         status, said = hooked.ask("GET", "/healthz")
     assert (status, said["status"], said["plugins_loaded"]) == (200, "ok", 2)
+    assert said["message"] == "All is well."
 
 
 def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:

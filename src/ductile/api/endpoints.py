@@ -164,16 +164,16 @@ def _jobs() -> Iterator[Endpoint]:
         statuses=(200, 404, 409),
         tag="jobs",
     )
-    for action, summary, operation in (
-        ("cancel", "End a job: a running one is killed", jobs.cancel_job),
-        ("retry", "Queue a failed or dead job again, with fresh attempts", jobs.retry_job),
+    for action, summary, handler in (
+        ("cancel", "End a job: a running one is killed", handlers.cancel_job),
+        ("retry", "Queue a failed or dead job again, with fresh attempts", by(jobs.retry_job)),
     ):
         yield Endpoint(
             method="POST",
             path=f"/job/{{job_id}}/{action}",
             summary=summary,
             access=JOBS_RW,
-            handler=by(operation),
+            handler=handler,
             message="The job was cancelled." if action == "cancel" else "The job is on the queue again.",
             answer="Cancelled" if action == "cancel" else "Retried",
             body=CHANGE,

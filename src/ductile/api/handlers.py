@@ -20,6 +20,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
 from ductile.operations.job_ids import named_job
+from ductile.store.values.settling import CancelAnswer
 from ductile.telemetry.metrics import CONTENT_TYPE, Reading
 
 Operation: TypeAlias = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
@@ -67,7 +68,10 @@ async def trigger(asked: Asked) -> Reply:
 async def publish_event(asked: Asked) -> Reply:
     from ductile.operations import runs  # noqa: PLC0415 - loaded with the first event
 
-    return Reply(body=await runs.publish_event(asked.desk, door_of(asked), asked.given), status=202)
+    door = door_of(asked)
+    body = await runs.publish_event(asked.desk, door, asked.given)
+    told = runs.why_nothing_started(asked.desk.snapshot(), door, body)
+    return Reply(body=body if told is None else {**body, "message": told}, status=202)
 
 
 async def show_job(asked: Asked) -> Reply:
@@ -75,6 +79,13 @@ async def show_job(asked: Asked) -> Reply:
     told = f"{body['plugin']} {body['command']}: {body['status']} ({body['reason']})"
     error = body["last_error"]
     return Reply(body={**body, "message": f"{told}: {error}" if error else told})
+
+
+async def cancel_job(asked: Asked) -> Reply:
+    body = await jobs.cancel_job(asked.desk, asked.given)
+    if body["cancel"] == CancelAnswer.REQUESTED:
+        return Reply(body={**body, "message": "The job is being ended: it was running."})
+    return Reply(body=body)
 
 
 async def run_schedule(asked: Asked) -> Reply:
@@ -118,7 +129,7 @@ async def show_metrics(asked: Asked) -> Document:
     return Document(content=asked.services.metrics.render(reading), media_type=CONTENT_TYPE)
 
 
-async def discover(_asked: Asked) -> Reply:
+async def discover(asked: Asked) -> Reply:
     links: dict[str, JsonValue] = {
         "health": "/healthz",
         "skills": "/skills",
@@ -127,7 +138,9 @@ async def discover(_asked: Asked) -> Reply:
         "jobs": "/jobs",
         "events": "/events",
     }
-    return Reply(body={"name": "ductile", "version": __version__, "links": links})
+    # Strangers learn as little here as from /healthz.
+    version = __version__ if health.is_loopback(asked.peer) else None
+    return Reply(body={"name": "ductile", "version": version, "links": links})
 
 
 async def openapi(asked: Asked) -> Document:

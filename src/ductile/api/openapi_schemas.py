@@ -60,7 +60,7 @@ FIELDS: Mapping[str, JsonObject] = {
         "type": ["string", "null"],
         "description": "Called whenever the job's state changes.",
     },
-    "type": {"type": "string", "description": "The event's type.", "minLength": 1},
+    "type": {"type": "string", "description": "The event's type.", "minLength": 1, "maxLength": 255},
     "command": {"type": ["string", "null"], "description": "Only of this command."},
     "dry_run": {"type": "boolean", "description": "Only tell what would be done."},
 }

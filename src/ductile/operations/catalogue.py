@@ -53,6 +53,14 @@ def commands_of(plugin: PluginInstance) -> dict[str, Command]:
     return dict(plugin.installed.manifest.commands) if plugin.installed else {}
 
 
+def known_command(plugin: PluginInstance, command: str) -> str:
+    commands = commands_of(plugin)
+    if command not in commands:
+        hint = f"It has {', '.join(commands)}." if commands else None
+        raise NotFoundError(f"{plugin.name} has no command {command}", hint=hint)
+    return command
+
+
 async def list_plugins(desk: Desk, _given: JsonObject) -> JsonObject:
     snapshot = desk.snapshot()
     named: list[JsonValue] = [_brief(plugin) for plugin in snapshot.plugins.values()]

@@ -10,6 +10,8 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import StoreError, TooBusyError
 from ductile.operations.desk import Desk
 
+_WELL = "All is well."
+
 
 async def health(desk: Desk, peer: str | None) -> JsonObject:
     """What a probe is told; raises if the store is down. Strangers learn that we live, and no more."""
@@ -21,7 +23,7 @@ async def health(desk: Desk, peer: str | None) -> JsonObject:
             raise
         raise StoreError("the store is down") from error
     if not is_loopback(peer):
-        return {"status": "ok"}
+        return {"status": "ok", "message": _WELL}
     status = {} if desk.engine is None else desk.engine.status()
     return {
         "status": "ok",
@@ -32,6 +34,7 @@ async def health(desk: Desk, peer: str | None) -> JsonObject:
             {row.plugin for row in breakers if row.breaker.state is BreakerState.OPEN}
         ),
         "version": __version__,
+        "message": _WELL,
     }
 
 

@@ -14,6 +14,7 @@ from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
+from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk
 from ductile.operations.intake import (
     Door,
@@ -123,13 +124,6 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
     if plugin.refused is not None:
         raise RefusedError(f"the plugin {name} cannot run: {plugin.refused.reason}", hint=plugin.refused.hint)
     return plugin
-
-
-def known_command(plugin: PluginInstance, command: str) -> str:
-    commands = plugin.installed.manifest.commands if plugin.installed else {}
-    if command not in commands:
-        raise NotFoundError(f"{plugin.name} has no command {command}", hint=f"It has {', '.join(commands)}.")
-    return command
 
 
 def default_command(plugin: PluginInstance) -> str:

@@ -25,6 +25,7 @@ from ductile.core.run_values import NewRun
 from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import jobs
 from ductile.operations import parameters as read
+from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.intake import (
     Door,
@@ -43,6 +44,8 @@ from ductile.value import Value, replace
 
 #: Events of ours: nobody else may publish one.
 RESERVED_TYPES = "ductile."
+LONGEST_TYPE = 255
+_SHOWN_TYPE = 100
 _DEFAULT_TIMEOUT = timedelta(seconds=30)
 
 
@@ -79,7 +82,7 @@ async def trigger(desk: Desk, door: Door, given: JsonObject) -> Answer:
     if found is not None:
         return await _start(desk, door, found, given, {"plugin": name, "command": command})
     plugin = jobs.runnable_plugin(snapshot, name)
-    jobs.known_command(plugin, command)
+    known_command(plugin, command)
     return await _run_plugin(desk, door, plugin, command, given)
 
 
@@ -291,11 +294,7 @@ def _ran_out_of_time(job: Job, waiting: Waiting) -> bool:
 async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
     """Publish an event into routing: everything that it starts, in one transaction (ENGINE 10)."""
     snapshot = desk.snapshot()
-    kind = read.text(given, "type")
-    if kind.startswith(RESERVED_TYPES) or not kind.strip():
-        raise RefusedError(
-            f"an event cannot be of type {kind!r}", hint=f"Types that begin with {RESERVED_TYPES} are ours."
-        )
+    kind = _event_type(given)
     intake = await read_intake(desk, door, given)
     headers = read.optional_object(given, "headers")
     event = NewEvent(
@@ -329,6 +328,36 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
         # Not where something was started: whoever is refused must be able to rely on that nothing was.
         refuse_other_body(intake, await desk.store.job(answers[0].job_id))
     return {**shown, **_listed(submission, answers)}
+
+
+def _event_type(given: JsonObject) -> str:
+    kind = read.text(given, "type").strip()
+    if len(kind) > LONGEST_TYPE:
+        raise read.refused("type", f"an event type has at most {LONGEST_TYPE} characters")
+    if not kind or kind.startswith(RESERVED_TYPES):
+        hint = f"Types that begin with {RESERVED_TYPES} are ours."
+        raise read.refused("type", f"an event cannot be of type {kind[:_SHOWN_TYPE]!r}", hint)
+    return kind
+
+
+def why_nothing_started(snapshot: Snapshot, door: Door, published: JsonObject) -> str | None:
+    """In words, of an event that was published; None if it started something."""
+    if published["started"]:
+        return None
+    if published["deduplicated"]:
+        return "This is a duplicate: what it starts is there already."
+    if published["dropped"]:
+        return "Nothing was started: `dropped` has the reasons."
+    kind = str(published["type"])
+    told = f"Nobody listens to {kind} from `{door.submitted_by}`, so nothing was started"
+    near = did_you_mean(kind, _heard_from(snapshot, door.submitted_by))
+    return f"{told}." if near is None else f"{told}: {near}"
+
+
+def _heard_from(snapshot: Snapshot, source: str) -> set[str]:
+    routed = {route.event_type for route in snapshot.routes if route.source == source}
+    started = {one.on for one in snapshot.pipelines.values() if one.on and one.from_plugin in (None, source)}
+    return routed | started
 
 
 def _keyed(intake: Intake) -> Callable[[NewJob], NewJob]:

@@ -13,6 +13,7 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.engine.reloading import plan_reload
 from ductile.errors import DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
+from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.store.values.reading import BreakerRow, LogFilter
@@ -168,8 +169,10 @@ async def show_breaker(desk: Desk, given: JsonObject) -> JsonObject:
 async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
     plugin = _configured(desk, read.text(given, "plugin"))
     command = read.optional_text(given, "command")
+    rows = [row for row in await desk.store.breakers() if row.plugin == plugin]
+    if command is not None and command not in {row.command for row in rows}:
+        known_command(desk.snapshot().plugins[plugin], command)
     if read.flag(given, "dry_run"):
-        rows = [row for row in await desk.store.breakers() if row.plugin == plugin]
         open_ones: list[JsonValue] = [
             row.command for row in rows if row.breaker.state != "closed" and command in (None, row.command)
         ]

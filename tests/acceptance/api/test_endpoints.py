@@ -13,7 +13,11 @@ from builders.http import SCOPES, Api, an_api, an_api_place, token_for
 from ductile.api.endpoints import ENDPOINTS
 
 READER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "read"}\'\n'
-PIPELINES = "pipelines:\n  - {name: chain, on: echo.handle, steps: [{uses: echo}]}\n"
+PIPELINES = """\
+pipelines:
+  - {name: chain, on: echo.handle, steps: [{uses: echo}]}
+  - {name: choosy, on: only.some, if: {path: payload.ok, op: exists}, steps: [{uses: echo}]}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,18 +316,59 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
         job_id = api.post("/plugin/slow/poll")["job_id"]
         api.daemon.wait_until_started(job_id)
         assert api.ask("POST", f"/job/{job_id}/retry").code == "conflict"
-        assert api.post(f"/job/{job_id}/cancel", status=200)["cancel"] == "requested"
+        requested = api.post(f"/job/{job_id}/cancel", status=200)
+        assert requested["cancel"] == "requested"
+        assert requested["message"] == "The job is being ended: it was running."
         ended = api.ended(job_id)
         assert (ended["status"], ended["reason"]) == ("dead", "cancelled")
         assert api.ask("POST", f"/job/{job_id}/cancel").status == 409
         assert api.post(f"/job/{job_id}/retry", status=200)["status"] == "queued"
 
 
+def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
+    """SPEC 8: 404 with those that are, and not a success for nothing."""
+    for body in ({"command": "pull"}, {"command": "pull", "dry_run": True}):
+        said = api.ask("POST", "/system/breaker/echo/reset", body)
+        assert (said.status, said.code) == (404, "not_found")
+        assert said.body["error"]["hint"] == "It has poll, handle, health."
+    assert api.post("/system/breaker/echo/reset", {"command": "poll"}, status=200)["reset"] == 0
+
+
+def test_an_event_that_nobody_hears(api: Api) -> None:
+    """SPEC 8: accepted, and said: a slip of the keyboard does not look like a success."""
+    heard = api.post("/event", {"type": " echo.handle "})
+    assert (heard["type"], len(heard["started"]), heard["message"]) == (
+        "echo.handle",
+        1,
+        "The event was published.",
+    )
+    lost = api.post("/event", {"type": "echo.handel"})
+    assert lost["started"] == []
+    nobody = "Nobody listens to {} from `api`, so nothing was started"
+    assert lost["message"] == f"{nobody.format('echo.handel')}: did you mean echo.handle?"
+    assert api.post("/event", {"type": "x"})["message"] == f"{nobody.format('x')}."
+    sent = {"type": "echo.handle", "dedupe_key": "heard-once"}
+    api.ended(api.post("/event", sent)["started"][0]["job_id"])
+    assert api.post("/event", sent)["message"] == "This is a duplicate: what it starts is there already."
+    dropped = api.post("/event", {"type": "only.some"})
+    assert dropped["dropped"][0]["target"] == "choosy"
+    assert dropped["message"] == "Nothing was started: `dropped` has the reasons."
+
+
+@pytest.mark.parametrize("kind", ["", "  ", "ductile.step.succeeded", " ductile.x", "a" * 256])
+def test_an_event_type_that_cannot_be(api: Api, kind: str) -> None:
+    """ENGINE 10: our own are refused; and a type is a name, of 255 characters at most."""
+    said = api.ask("POST", "/event", {"type": kind})
+    assert (said.status, said.code) == (422, "refused")
+    assert said.body["error"]["details"]["field"] == "type"
+    assert len(said.body["message"]) < 200
+
+
 def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     """SPEC 8, 16: every runnable command and pipeline, with the call that starts it."""
     listed = api.get("/skills")["skills"]
     skills = {skill["name"]: skill for skill in listed if skill["kind"] != "operation"}
-    assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain"}
+    assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain", "choosy"}
     fixed = {(each["call"]["method"], each["call"]["path"]) for each in listed if each["kind"] == "operation"}
     assert fixed <= {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
     assert len(listed) == len(skills) + len(fixed)
@@ -332,7 +377,7 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     assert [plugin["name"] for plugin in api.get("/plugins")["plugins"]] == ["echo", "reader"]
     assert api.get("/plugin/reader")["commands"]["look"]["call"] == "POST /plugin/reader/look"
     assert api.get("/.well-known/ai-plugin.json")["api"]["url"].endswith("/openapi.json")
-    (event,) = api.get("/topology")["events"]
+    event, _ = api.get("/topology")["events"]
     assert event == {
         "type": "echo.handle",
         "emitted_by": [],
