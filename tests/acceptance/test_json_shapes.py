@@ -208,7 +208,7 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("token create", "hook", tried=True)
     place.append(HOOK)
     ask("config lock")
-    ask("token create", "agent", "--scopes", "jobs:ro", tried=True)
+    ask("token create", "agent", "--scopes", "jobs:ro,nobody:ro", tried=True)
     ask("token list")
     ask("token revoke", "agent", tried=True)
     ask("config check", status=78)
@@ -322,6 +322,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
         ask_about_jobs(ask, daemon, receiver.url())
         ask_about_the_rest(ask, place)
         daemon.process.wait(PATIENCE)
+    # A schedule that the store still knows of, and the configuration no longer.
+    place.config.write_text(place.config.read_text().replace("{id: hourly,", "{id: at_noon,"))
+    ask("config lock")
+    ask("schedule list")
     return ask
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, ask_daemon
+from ductile.cli.failures import problems_as_text
 from ductile.cli.process_end import wait_for_end
 from ductile.cli.progress import waiting_for
 from ductile.cli.queue import depth_text
 from ductile.cli.wording import count, indented, moment, span
 from ductile.cli.yaml_text import to_yaml
+from ductile.errors import Problem
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
@@ -132,7 +134,10 @@ def _reload_text(done: Said, screen: Screen) -> str:
     changes = [f"  {word}: {', '.join(done[word])}" for word in ("added", "changed", "removed") if done[word]]
     title = "Would reload" if done.get("dry_run") else "Reloaded"
     lines = [f"{title}{':' if changes else '; no plugin changed.'}", *changes]
-    return "\n".join([*lines, *(f"{screen.style('yellow', 'warning:')} {w}" for w in done["warnings"])])
+    if done["warnings"]:
+        found = [Problem(**warning) for warning in done["warnings"]]
+        lines += [screen.style("yellow", f"{count(len(found), 'warning')}:"), problems_as_text(found, screen)]
+    return "\n".join(lines)
 
 
 def _breaker_text(found: Said, screen: Screen) -> str:

@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
+from ductile.cli.failures import problem_as_json
+from ductile.cli.screen import printable
 from ductile.operations.tokens import NewToken, Revoked, create_token, list_tokens, revoke_token
 
 if TYPE_CHECKING:
@@ -34,9 +36,10 @@ def create(call: Call) -> Answer:
             "variable": made.variable,
             "files": list(made.files),
             "written": made.written,
+            "warnings": [problem_as_json(warning) for warning in made.warnings],
         },
         text=None if shown is None else lambda _: shown,
-        aside=lambda _: _created_text(made, shown=shown is not None),
+        aside=lambda screen: _created_text(made, screen, shown=shown is not None),
     )
 
 
@@ -68,13 +71,18 @@ def revoke(call: Call) -> Answer:
     )
 
 
-def _created_text(made: NewToken, *, shown: bool) -> str:
+def _created_text(made: NewToken, screen: Screen, *, shown: bool) -> str:
+    doubts = "".join(
+        f"{screen.style('yellow', 'warning:')} {printable(warning.message)}"
+        f"{f'; {printable(warning.hint)}' if warning.hint else ''}\n"
+        for warning in made.warnings
+    )
     what = "token" if made.scopes else "secret"
     if not made.written:
-        return f"Would make the {what} {made.name} and write {', '.join(made.files)}."
+        return f"{doubts}Would make the {what} {made.name} and write {', '.join(made.files)}."
     about = "; its value is shown this once" if shown else ""
     line = f"Made the {what} {made.name}{about}. Wrote {', '.join(made.files)}."
-    return f"{line}\n`ductile reload` puts it into force."
+    return f"{doubts}{line}\n`ductile reload` puts it into force."
 
 
 def _revoked_text(done: Revoked) -> str:

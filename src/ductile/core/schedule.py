@@ -15,7 +15,7 @@ from random import Random
 from typing import Protocol, TypeAlias
 from zoneinfo import ZoneInfo
 
-from ductile.core.durations import CalendarStep, Interval
+from ductile.core.durations import CalendarStep, Interval, format_duration
 from ductile.core.hours import (
     DayHours,
     day_around,
@@ -25,6 +25,7 @@ from ductile.core.hours import (
     span_around,
     weekday_of,
 )
+from ductile.core.instants import format_instant
 from ductile.value import Value
 
 #: Clocks that differ by less than this have not been set.
@@ -124,6 +125,19 @@ def _describe(trigger: Trigger, started_at: datetime) -> str:
             return f"at {instant.astimezone(UTC).isoformat()}"
         case After(delay=delay):
             return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
+
+
+def written(trigger: Trigger) -> str:
+    """What starts a run, as the configuration has it: `every 5m`, `cron 0 3 * * *`."""
+    match trigger:
+        case Every(interval=interval):
+            return f"every {interval if isinstance(interval, CalendarStep) else format_duration(interval)}"
+        case Cron(times=times):
+            return f"cron {times.expression}"
+        case At(instant=instant):
+            return f"at {format_instant(instant)}"
+        case After(delay=delay):
+            return f"after {format_duration(delay)}"
 
 
 def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, dice: Random) -> Slot | None:

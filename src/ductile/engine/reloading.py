@@ -9,7 +9,7 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.core.rules import Rules
 from ductile.errors import ConflictError
-from ductile.value import Value, replace
+from ductile.value import Value, replace, to_builtins
 
 
 class ReloadPlan(Value):
@@ -26,7 +26,7 @@ class ReloadPlan(Value):
             "added": list(self.added),
             "changed": list(self.changed),
             "removed": list(self.removed),
-            "warnings": [problem.message for problem in self.new.warnings],
+            "warnings": [to_builtins(problem) for problem in self.new.warnings],
         }
 
 

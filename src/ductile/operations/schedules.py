@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ductile.config.keypath import did_you_mean
+from ductile.config.snapshot import Snapshot
 from ductile.core.accounting import preview
 from ductile.core.json_values import JsonObject
+from ductile.core.schedule import written
 from ductile.engine.schedule_table import slot_of, watched_schedules
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
@@ -22,13 +24,21 @@ _DEFAULT = "default"
 async def list_schedules(desk: Desk, given: JsonObject) -> JsonObject:
     plugin = await optional_plugin(desk, given)
     stored = await desk.store.schedules()
-    return {"schedules": [_shown(entry) for entry in stored if plugin in (None, entry.plugin)]}
+    snapshot = desk.snapshot()
+    return {"schedules": [_shown(entry, snapshot) for entry in stored if plugin in (None, entry.plugin)]}
 
 
-def _shown(entry: ScheduleEntry) -> JsonObject:
+def _shown(entry: ScheduleEntry, snapshot: Snapshot) -> JsonObject:
+    """Where it stands, and what the configuration in force says of it; null if that is nothing."""
+    instance = snapshot.plugins.get(entry.plugin)
+    own = () if instance is None else instance.schedules
+    settings = next((each for each in own if each.id == entry.schedule_id), None)
     return {
         "plugin": entry.plugin,
         "id": entry.schedule_id,
+        "command": None if settings is None else settings.command,
+        "rule": None if settings is None else written(settings.rule.trigger),
+        "timezone": None if settings is None else settings.rule.timezone,
         "next_at": instant(entry.next_at),
         "nominal_at": instant(entry.nominal_at),
         "last_fired_at": instant(entry.last_fired_at),

@@ -20,11 +20,11 @@ from ductile.config.edit import with_entry, without_entry
 from ductile.config.environment import load_environment_files, parse_environment
 from ductile.config.integrity import Tier, forget_sealed, hash_bytes, write_new_sealed, write_sealed
 from ductile.config.keypath import did_you_mean
-from ductile.config.load import Seal, load_config
+from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.locate import CONFIG_FILE, locate_config
 from ductile.config.names import NAME
 from ductile.config.sources import Sources, load_sources
-from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, UsageError
+from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, Problem, UsageError
 from ductile.operations.starter import draw_token
 from ductile.operations.token_rows import TokenRow, list_rows
 from ductile.value import Value, hides
@@ -49,6 +49,8 @@ class NewToken(Value):
     files: tuple[str, ...]
     value: str | None
     written: bool
+    #: What is doubtful about its scopes.
+    warnings: tuple[Problem, ...] = ()
 
 
 class Revoked(Value):
@@ -86,7 +88,7 @@ def create_token(
         sources = load_sources(config_file)
         _refuse_taken(sources, name, variable, environ)
         files = _plan_files(config_file, sources, name, scopes, variable, secret)
-        _check(config_file, environ, files)
+        warnings = _about(_check(config_file, environ, files), name)
         if not dry_run:
             _write(sources, files)
     return NewToken(
@@ -96,7 +98,14 @@ def create_token(
         files=_names(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
+        warnings=warnings,
     )
+
+
+def _about(loaded: LoadedConfig, name: str) -> tuple[Problem, ...]:
+    """The warnings that are about this token: others are no news to whoever makes one."""
+    index = next(index for index, entry in enumerate(loaded.model.tokens) if entry.name == name)
+    return tuple(each for each in loaded.warnings if (each.key or "").startswith(f"tokens[{index}]."))
 
 
 def _fit_value(value: str) -> str:
@@ -246,10 +255,10 @@ def _scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path
 # --------------------------------------------------------------------------------- checking, writing
 
 
-def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> None:
+def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> LoadedConfig:
     """Load the configuration as it would be; everything that is wrong with it, and nothing is written."""
     try:
-        load_config(config_file, environ, seal=Seal.IGNORE, overlay=files)
+        return load_config(config_file, environ, seal=Seal.IGNORE, overlay=files)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"
         raise

@@ -7,6 +7,7 @@ from ductile.config.shape import SectionOf
 from ductile.core.json_values import JsonObject
 from ductile.operations.desk import Desk
 from ductile.operations.effective import fill_in_defaults
+from ductile.value import to_builtins
 
 
 async def view_configuration(desk: Desk, _given: JsonObject) -> JsonObject:
@@ -14,5 +15,5 @@ async def view_configuration(desk: Desk, _given: JsonObject) -> JsonObject:
     return {
         "config": fill_in_defaults(snapshot.shown, SectionOf(section=Config)),
         "fingerprint": snapshot.fingerprint,
-        "warnings": [problem.message for problem in snapshot.warnings],
+        "warnings": [to_builtins(problem) for problem in snapshot.warnings],
     }

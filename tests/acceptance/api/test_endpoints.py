@@ -207,10 +207,12 @@ commands:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("api"), "  reader: {}\n", more=PIPELINES)
+    place = an_api_place(tmp_path_factory.mktemp("api"), "  reader: {}\n  ghost: {}\n", more=PIPELINES)
     text = place.config.read_text()
     place.config.write_text(
-        text.replace("  echo: {}\n", "  echo: {schedules: [{id: hourly, every: 1h, catch_up: skip}]}\n")
+        text.replace(
+            "  echo: {}\n", "  echo: {schedules: [{id: hourly, every: 1h, timezone: Asia/Kolkata}]}\n"
+        )
     )
     plugin = place.plugin("reader", READER)
     (plugin / "manifest.yaml").write_text(MANIFEST)
@@ -374,7 +376,14 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     assert len(listed) == len(skills) + len(fixed)
     assert skills["reader.look"]["call"] == {"method": "POST", "path": "/plugin/reader/look"}
     assert (skills["reader.look"]["scope"], skills["reader.look"]["read_only"]) == ("reader:ro", True)
-    assert [plugin["name"] for plugin in api.get("/plugins")["plugins"]] == ["echo", "reader"]
+    plugins = api.get("/plugins")["plugins"]
+    assert [(each["name"], each["standing"]) for each in plugins] == [
+        ("echo", "active"),
+        ("reader", "active"),
+        ("ghost", "refused"),
+    ]
+    assert [each["refused"] is None for each in plugins] == [True, True, False]
+    assert plugins[2]["refused"] == api.get("/plugin/ghost")["refused"]
     assert api.get("/plugin/reader")["commands"]["look"]["call"] == "POST /plugin/reader/look"
     assert api.get("/.well-known/ai-plugin.json")["api"]["url"].endswith("/openapi.json")
     event, _ = api.get("/topology")["events"]
@@ -417,6 +426,11 @@ def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
     assert said.body["config"]["service"]["max_workers"] == 4
     assert said.body["config"]["service"]["max_hops"] == 20
     assert b"canary" not in said.content
+    warning = said.body["warnings"][0]
+    assert warning["message"] == "a secret is written in the clear"
+    assert (warning["file"], warning["key"]) == (str(api.place.config), "api.auth.tokens[0].token")
+    assert warning["line"] > 1
+    assert api.post("/system/reload", status=200)["warnings"] == said.body["warnings"]
 
 
 def test_figures(api: Api) -> None:
@@ -438,6 +452,7 @@ def test_schedules_are_run_over_http(api: Api) -> None:
     """SPEC 5.7, 8: run now starts a job, which the answer names."""
     (entry,) = api.get("/schedules?plugin=echo")["schedules"]
     assert entry["id"] == "hourly"
+    assert (entry["command"], entry["rule"], entry["timezone"]) == ("poll", "every 1h", "Asia/Kolkata")
     started = api.ask("POST", "/schedule/echo/hourly/run")
     assert started.status in (202, 409), started  # the first run of the schedule may still be on its way
     if started.status == 202:
