@@ -46,7 +46,7 @@ async def submit(asked: Asked) -> Reply:
 
 def _accepted(body: JsonObject) -> JsonObject:
     """With a message of its own where nothing was put on the queue."""
-    if body["deduplicated"] and "message" not in body:
+    if body.get("deduplicated") and "message" not in body:
         return {**body, "message": "This is a duplicate: the job is there already."}
     return body
 

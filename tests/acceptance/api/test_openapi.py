@@ -50,7 +50,7 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
-#: A stream has no end to wait for; a reload takes long and knows no input; neither has a body to vary.
+#: A stream has no end to wait for, and a reload takes long.
 LEFT_OUT = ("/events", "/system/reload")
 
 
