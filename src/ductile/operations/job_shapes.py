@@ -12,6 +12,7 @@ from ductile.operations.run_account import StepOutcome
 from ductile.operations.shapes import (
     ANYTHING,
     COUNT,
+    DRY_RUN,
     ID,
     INSTANT,
     NUMBER,
@@ -180,14 +181,15 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
         {
             "job_id": ID,
             "cancel": told(
-                words((CancelAnswer.CANCELLED, CancelAnswer.REQUESTED)),
+                maybe(words((CancelAnswer.CANCELLED, CancelAnswer.REQUESTED))),
                 "`cancelled`: it was queued and is dead. `requested`: it will be when its process is gone.",
             ),
             "status": STATUS,
             "reason": REASON,
+            **DRY_RUN,
         }
     ),
-    "Retried": answer({"job_id": ID, "status": STATUS, "reason": REASON}),
+    "Retried": answer({"job_id": ID, "status": STATUS, "reason": REASON, **DRY_RUN}),
     "Event": record(
         {
             "seq": told(COUNT, "Its number in the ledger, and the event's id."),

@@ -58,6 +58,7 @@ _OUTPUT: JsonObject = {
         "output_files": ARTIFACTS,
     },
 }
+_DUPLICATE = told(FLAG, "Whether the job was there already, and nothing was started.")
 _STARTED = listed(record({"job_id": ID, "target": TEXT}))
 
 RUN_SHAPES: Mapping[str, JsonObject] = {
@@ -69,7 +70,7 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
             "plugin": TEXT,
             "command": TEXT,
             "pipeline?": told(TEXT, "The pipeline that answers."),
-            "deduplicated": told(FLAG, "Whether the job was there already, and nothing was started."),
+            "deduplicated": _DUPLICATE,
         },
         "The job is on disk. GET /job/{job_id} tells what becomes of it.",
     ),
@@ -82,6 +83,7 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
                 "`partial_success`: some branches of a split failed, others succeeded.",
             ),
             "execution_mode": words((ExecutionMode.SYNCHRONOUS,)),
+            "deduplicated": _DUPLICATE,
             "duration_ms": maybe(NUMBER),
             "result": told(maybe(_OUTPUT), "Null if nothing ran."),
             **_STEPS,
@@ -94,6 +96,7 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
             "job_id": ID,
             "status": words((JobStatus.RUNNING,)),
             "execution_mode": words((ExecutionMode.SYNCHRONOUS,)),
+            "deduplicated": _DUPLICATE,
             "timeout_exceeded": told(FLAG, "False only if the daemon stopped before the time was up."),
             "timeout_ms": COUNT,
             "elapsed_ms": COUNT,

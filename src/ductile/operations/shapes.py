@@ -69,6 +69,12 @@ def record(fields: Mapping[str, JsonObject], about: str | None = None) -> JsonOb
     }
 
 
+#: Of calls that change something: whether they were only asked what they would do.
+DRY_RUN: Mapping[str, JsonObject] = {
+    "dry_run?": {"type": "boolean", "description": "True if nothing was changed: only the asker was told."}
+}
+
+
 def answer(fields: Mapping[str, JsonObject], about: str | None = None) -> JsonObject:
     """A whole answer, which always has something to say to people (SPEC 8)."""
     return record({**fields, "message": TEXT}, about)

@@ -9,6 +9,7 @@ from ductile.core.settlement import LogStatus
 from ductile.operations.findings import Check, Level
 from ductile.operations.shapes import (
     COUNT,
+    DRY_RUN,
     FLAG,
     ID,
     INSTANT,
@@ -29,6 +30,9 @@ _SCHEDULE = record(
     {
         "plugin": TEXT,
         "id": TEXT,
+        "command": maybe(TEXT),
+        "rule": told(maybe(TEXT), "As it is written, such as `every 5m`; null if it is configured no more."),
+        "timezone": maybe(TEXT),
         "next_at": maybe(INSTANT),
         "nominal_at": maybe(INSTANT),
         "last_fired_at": maybe(INSTANT),
@@ -43,6 +47,18 @@ _FINDING = record(
         "message": TEXT,
         "where": maybe(TEXT),
         "fix": told(maybe(TEXT), "A command to run, or a key to set."),
+    }
+)
+_PROBLEM = record(
+    {
+        "message": TEXT,
+        "file": maybe(TEXT),
+        "line": maybe(COUNT),
+        "column": maybe(COUNT),
+        "key": maybe(TEXT),
+        "expected": maybe(TEXT),
+        "found": maybe(TEXT),
+        "hint": maybe(TEXT),
     }
 )
 _RULE = record(
@@ -62,8 +78,10 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
         "Callers that are not on this machine learn `status` only.",
     ),
     "Schedules": answer({"schedules": listed(_SCHEDULE)}),
-    "ScheduleSwitched": answer({"plugin": TEXT, "id": TEXT, "paused": FLAG}),
-    "ScheduleRun": answer({"plugin": TEXT, "id": TEXT, "job_id": ID}),
+    "ScheduleSwitched": answer(
+        {"plugin": TEXT, "id": TEXT, "paused": FLAG, "would_be_paused?": FLAG, **DRY_RUN}
+    ),
+    "ScheduleRun": answer({"plugin": TEXT, "id": TEXT, "job_id": maybe(ID), **DRY_RUN}),
     "QueueFigures": answer(
         {
             "depth": COUNT,
@@ -103,7 +121,7 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
         {
             "config": told(OBJECT, "As it is written, with defaults; secrets masked."),
             "fingerprint": TEXT,
-            "warnings": listed(TEXT),
+            "warnings": listed(_PROBLEM),
         }
     ),
     "Doctor": answer(
@@ -120,8 +138,16 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
             "added": told(listed(TEXT), "Plugins."),
             "changed": listed(TEXT),
             "removed": listed(TEXT),
-            "warnings": listed(TEXT),
+            "warnings": listed(_PROBLEM),
+            **DRY_RUN,
         }
     ),
-    "BreakerReset": answer({"plugin": TEXT, "reset": told(COUNT, "How many were not closed.")}),
+    "BreakerReset": answer(
+        {
+            "plugin": TEXT,
+            "reset": told(COUNT, "How many were not closed."),
+            "would_reset?": told(listed(TEXT), "The commands whose breakers are not closed."),
+            **DRY_RUN,
+        }
+    ),
 }

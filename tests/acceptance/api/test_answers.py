@@ -208,9 +208,11 @@ def ask_about_jobs(ask: Asker) -> None:
     for event in events:
         ask.description.assert_shape("Event", event["data"])
     ask.answered[("GET", "/events")] = {200}
+    assert ask(200, "POST", f"/job/{waiting}/cancel", {"dry_run": True})["cancel"] is None
     assert ask(200, "POST", f"/job/{waiting}/cancel")["cancel"] == "cancelled"
     assert ask(200, "POST", f"/job/{running}/cancel")["cancel"] == "requested"
     ask(409, "POST", f"/job/{good}/cancel")
+    assert ask(200, "POST", f"/job/{run}/retry", {"dry_run": True})["status"] == "failed"
     ask(200, "POST", f"/job/{run}/retry")
     ask(409, "POST", f"/job/{good}/retry")
 
@@ -228,12 +230,16 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
         ask(200, "GET", path)
     ask(200, "GET", "/system/selfcheck")
     ask.api.daemon.wait_for("breaker.changed")  # by the first run of the schedule, which fails
+    assert ask(200, "POST", "/system/breaker/broken/reset", {"dry_run": True})["would_reset"] == ["poll"]
     assert ask(200, "POST", "/system/breaker/broken/reset")["reset"] == 1
+    assert ask(200, "POST", "/schedule/broken/hourly/run", {"dry_run": True})["job_id"] is None
     ask(202, "POST", "/schedule/broken/hourly/run")
+    assert ask(200, "POST", "/schedule/broken/hourly/pause", {"dry_run": True})["would_be_paused"] is True
     for action in ("pause", "resume"):
         ask(200, "POST", f"/schedule/broken/hourly/{action}")
         ask(200, "GET", "/schedules")
     ask(404, "POST", "/schedule/broken/nothing/run")
+    ask(200, "POST", "/system/reload", {"dry_run": True})
     ask(200, "POST", "/system/reload")
     (directory / "demo" / "config.yaml").write_text("nonsense: 1\n")
     ask(422, "POST", "/system/reload")
