@@ -128,7 +128,7 @@ class Application:
         if endpoint.streams and scope["method"] == "HEAD":
             raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
-            _refuse_when_stopping(self._desk)
+            self._desk.refuse_when_stopping()
         body = None
         if endpoint.body is not None:
             body = await read_body(
@@ -166,7 +166,7 @@ class Application:
     ) -> None:
         """A slow body may have outlasted the daemon's last moment for work, or the caller's token."""
         if endpoint.intake:
-            _refuse_when_stopping(self._desk)
+            self._desk.refuse_when_stopping()
         if self._desk.snapshot() is not began_with:
             self._admit(exchange, endpoint, path, authorization)
 
@@ -199,11 +199,6 @@ class Application:
 def _shown_path(exchange: _Exchange) -> str:
     """Without the query, which may hold what nobody else is to read."""
     return exchange.scope["raw_path"].decode("latin-1")[:_LONGEST_PATH]
-
-
-def _refuse_when_stopping(desk: Desk) -> None:
-    if desk.engine is not None and desk.engine.stopping:
-        raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
 
 def _has_much_to_say(exchange: _Exchange) -> bool:

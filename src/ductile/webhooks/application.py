@@ -114,7 +114,7 @@ class WebhookApplication:
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")
-        self._refuse_when_stopping()
+        self._desk.refuse_when_stopping()
         body = await read_strangers_body(
             scope,
             exchange.receive,
@@ -124,7 +124,7 @@ class WebhookApplication:
         )
         exchange.body_read = True
         # A slow body may have outlasted the last moment for work, or the secret it was signed with.
-        self._refuse_when_stopping()
+        self._desk.refuse_when_stopping()
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         answer = await self._take_in(endpoint, _headers(scope), body)
         self._tell_accepted(exchange, answer)
@@ -138,11 +138,6 @@ class WebhookApplication:
             return await receive(self._desk, endpoint, headers, body)
         finally:
             self._inside -= 1
-
-    def _refuse_when_stopping(self) -> None:
-        engine = self._desk.engine
-        if engine is not None and engine.status()["stopping"]:
-            raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
     def _tell_accepted(self, exchange: _Exchange, answer: JsonObject) -> None:
         job_id = answer.get("job_id")

@@ -75,7 +75,8 @@ SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
 -- name: report_delivery
 -- An attempt that does not count was none: later events go on waiting for a first one.
 UPDATE state_deliveries SET
-  status = :status, attempts = attempts - 1 + :counts, tried = CASE WHEN :counts = 1 THEN 1 ELSE tried END, next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
+  status = :status, attempts = attempts - 1 + :counts, tried = max(tried, :counts),
+  next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
   last_status = :last_status, last_error = :last_error
 WHERE seq = :seq
 
