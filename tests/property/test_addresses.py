@@ -14,6 +14,7 @@ from ductile.core.addresses import (
     is_forbidden,
     is_listed,
     parse_literal,
+    receiver_of,
     shown_url,
 )
 
@@ -125,6 +126,22 @@ def test_any_text_is_judged_and_never_shown_whole(url: str) -> None:
         ("http://exa mple.org/", "not a name"),
         ("http://" + "a" * 9000, "longer"),
         ("http://127.1/", "not a public address"),
+        ("http://a..b/", "not a name"),
+        ("http://./", "not a name"),
+        ("http://.example.org/", "not a name"),
+        (f"http://{'a' * 64}.org/", "not a name"),
+        (f"http://{'ü' * 60}.de/", "not a name"),
+        (f"http://{'a.' * 130}org/", "not a name"),
+        ("http://[v1.x]/", "not a name"),
+        ("http://exam\u200bple.org/", "not a name"),
+        ("http://exam\u00adple.org/", "not a name"),
+        ("http://stra\u1e9ee.de/", "not a name"),
+        ("http://\ufb01n.de/", "not a name"),
+        ("http://a\ud800b.de/", "not a name"),
+        (f"http://{'a' * 63}.org/", None),
+        ("http://my_host.example.org/", None),
+        ("http://b\u00fccher.de/", None),
+        ("http://EXAMPLE.org/", None),
         ("http://localhost.", None),
         ("https://user:pass@example.org/hook?token=x", None),
     ],
@@ -151,13 +168,37 @@ def test_names_are_listed_whatever_their_case_and_final_dot() -> None:
     assert not is_listed("sub.example.org", ("example.org",))
 
 
+def test_a_name_of_another_script_is_listed_in_either_form() -> None:
+    """SPEC 9.3: a host is the same however it is written; a name that only looks alike is another."""
+    for written in ("b\u00fccher.de", "B\u00dcCHER.de.", "xn--bcher-kva.de"):
+        for listed in ("b\u00fccher.de", "xn--bcher-kva.de", "B\u00fccher.DE"):
+            assert is_listed(written, (listed,))
+    assert fault_in_url("http://xn--bcher-kva.de/x", ("b\u00fccher.de",)) is None
+    assert receiver_of("http://b\u00fccher.de/x") == receiver_of("http://xn--bcher-kva.de/y")
+    assert not is_listed("stra\u00dfe.de", ("strasse.de",))
+    assert not is_listed("xn--strae-oqa.de", ("strasse.de",))
+
+
 def test_a_zone_does_not_hide_a_link_local_address() -> None:
     assert is_forbidden(ip_address("fe80::1%eth0"))
     assert fault_in_url("http://[fe80::1%25eth0]/", ()) is not None
 
 
 @pytest.mark.parametrize(
-    "address", ["64:ff9b:1::7f00:1", "64:ff9b:1:ffff::a00:1", "fec0::1", "5f00::1", "3fff::1", "fe80::1%eth0"]
+    "address",
+    [
+        "64:ff9b:1::7f00:1",
+        "64:ff9b:1:ffff::a00:1",
+        "fec0::1",
+        "5f00::1",
+        "3fff::1",
+        "fe80::1%eth0",
+        "192.0.0.192",
+        "192.0.0.8",
+        "192.88.99.1",
+        "168.63.129.16",
+        "::ffff:192.0.0.192",
+    ],
 )
 def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -> None:
     """ENGINE 9: a gateway's own translation prefix leads anywhere, and older networks still lead home."""
@@ -165,7 +206,17 @@ def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -
 
 
 @pytest.mark.parametrize(
-    "host", ["\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\uff611", "\u2460\u2461\u2466.1"]
+    "host",
+    [
+        "\uff11\uff12\uff17.0.0.1",
+        "127\u30020\u30020\uff611",
+        "\u2460\u2461\u2466.1",
+        "127.0.0.1\u200b",
+        "12\u00ad7.1",
+        "127.00000000000000000001",
+        "0x0000000007f.1",
+        "0000000000177.1",
+    ],
 )
 def test_other_scripts_digits_are_digits(host: str) -> None:
     """SPEC 9.3: a literal forbidden address is refused at submit, however it is written."""

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,13 @@ def test_dates_are_read_and_past_ones_mean_now(seconds: int) -> None:
 @given(st.text(max_size=60))
 def test_whatever_a_receiver_writes_is_no_crash(text: str) -> None:
     wait = parse_retry_after(text, START)
+    assert wait is None or wait >= timedelta()
+
+
+@pytest.mark.parametrize("zone", ["+99999999999999999999", "-9999", "+2400", "+000000000000"])
+def test_a_date_in_a_zone_that_is_nowhere_asks_for_nothing_much(zone: str) -> None:
+    """SPEC 9.3: what the receiver answered is what counts, whatever else it writes."""
+    wait = parse_retry_after(f"Mon, 01 Jan 2024 00:00:00 {zone}", START)
     assert wait is None or wait >= timedelta()
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
-from unicodedata import normalize
+from unicodedata import category, normalize
 from urllib.parse import SplitResult, urlsplit
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -20,18 +20,33 @@ LONGEST_URL = 8192
 
 _PORTS = {"http": 80, "https": 443}
 #: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
-_HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:]+")
+_HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:\ud800-\udfff]+")
 #: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052), by the host itself
 #: (RFC 2765), and the oldest form.
 _EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("::/96"))
 #: Not public, though not every version of the standard library knows: a gateway's own translation prefix
-#: (RFC 8215), which can hold any private address, site-local, segment routing, documentation.
-_NOT_PUBLIC = tuple(map(IPv6Network, ("64:ff9b:1::/48", "fec0::/10", "5f00::/16", "3fff::/20")))
+#: (RFC 8215), which can hold any private address, site-local, segment routing, documentation; protocol
+#: assignments, among them a cloud's metadata service, the relays of 6to4, and another cloud's own services.
+_NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            "64:ff9b:1::/48",
+            "fec0::/10",
+            "5f00::/16",
+            "3fff::/20",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "168.63.129.16/32",
+        ),
+    )
+)
 #: Stops that IDNA takes for a dot, so that they separate the bytes of an address too.
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 _LOW_32_BITS = 0xFFFF_FFFF
 _PARTS_OF_IPV4 = 4
 _LARGEST_BYTE = 0xFF
+_LONGEST_LABEL, _LONGEST_NAME = 63, 253
 
 
 def fault_in_url(url: str, allow: Collection[str]) -> str | None:
@@ -64,9 +79,40 @@ def split_url(url: str) -> SplitResult | str:
         return "the URL has to begin with http:// or https://"
     if not parts.hostname or port == 0:
         return "the URL names no host"
-    if parse_literal(parts.hostname) is None and not _HOST.fullmatch(parts.hostname):
+    if parse_literal(parts.hostname) is None and not _is_name(parts.netloc.rpartition("@")[2]):
         return "the URL's host is not a name or an address"
     return parts
+
+
+def _is_name(place: str) -> bool:
+    """Whether a host, with or without a port, can be a name that leads to what it shows.
+
+    Not all who connect write other scripts' letters alike: capitals and ligatures become other letters, some
+    signs nothing at all. It has to be written as it is registered, so that what is listed is what is called.
+    """
+    host = place.partition(":")[0].removesuffix(".")
+    if not _HOST.fullmatch(host) or len(_in_ascii(host)) > _LONGEST_NAME:
+        return False
+    return all(
+        0 < len(_in_ascii(label)) <= _LONGEST_LABEL and (label.isascii() or label == _plain(label))
+        for label in host.translate(_DOTS).split(".")
+    )
+
+
+def _plain(text: str) -> str:
+    """Without signs that nobody sees, digits and letters of other scripts in their usual form, small."""
+    seen = "".join(character for character in text if category(character) != "Cf")
+    return normalize("NFKC", seen.translate(_DOTS)).lower()
+
+
+def _in_ascii(host: str) -> str:
+    """A name as it is asked for: `bücher.de` is `xn--bcher-kva.de`. No letter becomes another on the way."""
+    if host.isascii():
+        return host
+    labels = host.translate(_DOTS).split(".")
+    return ".".join(
+        label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
+    )
 
 
 def is_listed(host: str, allow: Collection[str]) -> bool:
@@ -118,7 +164,7 @@ def parse_literal(host: str) -> Address | None:
 
     So do other scripts' digits and dots: whoever resolves the host makes them into ours.
     """
-    plain = host if host.isascii() else normalize("NFKC", host.translate(_DOTS))
+    plain = host if host.isascii() else _plain(host)
     try:
         return ip_address(plain.strip("[]"))
     except ValueError:
@@ -143,7 +189,7 @@ def _parse_old_form(host: str) -> IPv4Address | None:
 def _parse_number(text: str) -> int | None:
     """Hexadecimal with 0x, octal with 0, else decimal."""
     lowered = text.lower()
-    for pattern, base in ((r"0x[0-9a-f]{1,8}", 16), (r"0[0-7]{0,11}", 8), (r"[1-9][0-9]{0,9}", 10)):
+    for pattern, base in ((r"0x0*[0-9a-f]{1,8}", 16), (r"0+[0-7]{0,11}", 8), (r"[1-9][0-9]{0,9}", 10)):
         if re.fullmatch(pattern, lowered, re.ASCII):
             return int(lowered, base)
     return None
@@ -151,7 +197,7 @@ def _parse_number(text: str) -> int | None:
 
 def _canonical(host: str) -> str:
     literal = parse_literal(host.strip())
-    return str(literal) if literal is not None else host.strip().rstrip(".").lower()
+    return str(literal) if literal is not None else _in_ascii(_plain(host.strip()).rstrip("."))
 
 
 def shown_url(url: str) -> str:

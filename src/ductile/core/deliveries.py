@@ -62,7 +62,7 @@ def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
         return timedelta(seconds=int(stripped)) if len(stripped) <= _MOST_DIGITS else LONGEST_WAIT
     try:
         date = parsedate_to_datetime(stripped)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter from a zone further away than any
         return None
     # A date without a zone is a fault of the sender; HTTP dates are always in GMT.
     aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
