@@ -30,6 +30,7 @@ class Listener:
         self._name = name
         self._listen = listen
         self._state = ListenerState(limits.connections)
+        self._unread_seconds = limits.unread_seconds
         self._config = Config(
             application,
             http=type("Protocol", (BoundedProtocol,), {"limits": limits}),
@@ -89,9 +90,12 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            return self._bind(dict.fromkeys((family, address) for family, *_, address in found))
+            bound = self._bind(dict.fromkeys((family, address) for family, *_, address in found))
         except (OSError, ValueError) as error:
             raise self._explain(error) from error
+        for each in bound:
+            _bound_unsent(each, self._unread_seconds)
+        return bound
 
     def _bind(self, places: dict[tuple[int, tuple[object, ...]], None]) -> list[socket.socket]:
         """All that can be had: a machine without IPv6 still knows the name. With port 0, one port for all."""
@@ -133,6 +137,14 @@ def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def _bound_unsent(listening: socket.socket, seconds: float) -> None:
+    """Every connection inherits it: the kernel takes megabytes for somebody who reads nothing, or has gone
+    without a word, and tells us only when it is full.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def _shown(address: tuple[object, ...]) -> str:

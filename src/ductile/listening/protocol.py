@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
     from uvicorn.config import Config
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+
+#: A body in chunks of one byte each is six times as long as it is.
+_LEAST_DENSE = 8
 
 
 class Limits(Value):
@@ -82,8 +87,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.timeout_keep_alive = self.limits.keep_alive_seconds  # type: ignore[assignment]  # a float does as well
         self._out: OneWrite | None = None
-        self._head_bytes = 0
         self._in_head = True
+        self._heard_enough = False
+        self._requests_begun = 0
+        #: Of the request that is being read: what its head holds, what came of a head that is not complete,
+        #: what came since, and how much of that was its body.
+        self._head_bytes = self._head_came = self._came = self._body_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._closing_timer: asyncio.TimerHandle | None = None
@@ -122,11 +131,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._shared.emptied.set()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._heard_enough or self.transport.is_closing():
             return
+        begun, in_head = self._requests_begun, self._in_head
         super().data_received(data)
-        if self._in_head:
-            self._count(len(data))
+        if begun == self._requests_begun and in_head == self._in_head:
+            # All of it belongs to one part: where in it one part ended and the next began, nobody says.
+            self._count_all(len(data))
         if self._answering is None or self._answering.response_complete:
             # uvicorn stops the time for the next request at any byte, be it a blank line or the rest of a
             # body that was refused: whoever sends one and no request would stay for ever.
@@ -134,31 +145,36 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._requests_begun += 1
+        self._in_head = True
+        self._head_bytes = self._head_came = self._came = self._body_bytes = 0
         self._arm()
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._count(len(url))
+        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # behind a body, where nobody may say anew who is calling
         super().on_header(name, value)
-        self._count(len(name) + len(value) + 4)
+        self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._disarm()
-        if self.transport.is_closing():
+        if self._heard_enough:
             return  # it was refused already
         self.server_state.default_headers = _DATE.header()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle is not None:
+        self._body_bytes += len(body)
+        if not self._heard_enough:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self.cycle is not None:
+        if not self._heard_enough:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -205,20 +221,51 @@ class BoundedProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever asks for another protocol is answered in this one, as the standard allows."""
 
-    def _count(self, size: int) -> None:
+    def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self.limits.head_bytes:
-            self._refuse(
-                HeadersTooLargeError(f"the request's head is larger than {self.limits.head_bytes} bytes")
-            )
+            self._refuse_head()
+
+    def _count_all(self, size: int) -> None:
+        """What came, parsed or not: nobody tells of a header without end, or of what lies around a body."""
+        if self._in_head:
+            self._head_came += size
+            if self._head_came > self.limits.head_bytes:
+                self._refuse_head()
+        else:
+            self._came += size
+            if self._came > self.limits.head_bytes + _LEAST_DENSE * self._body_bytes:
+                self._refuse(UsageError("too much of what was sent is no part of a body"))
+
+    def _refuse_head(self) -> None:
+        self._refuse(
+            HeadersTooLargeError(f"the request's head is larger than {self.limits.head_bytes} bytes")
+        )
 
     def _refuse(self, error: DuctileError) -> None:
-        if self.transport.is_closing():
+        if self._heard_enough or self.transport.is_closing() or self._end_with_what_was_asked():
             return
-        answering = bool(self.cycle) and not self.cycle.response_complete
-        if not answering:
+        if (
+            self._answering is None
+            or self._answering.response_complete
+            or not self._answering.response_started
+        ):
             self.transport.write(raw_error(error))
         self.transport.close()
+
+    def _end_with_what_was_asked(self) -> bool:
+        """Hear no more. Whether something that was asked in full is to be answered: that is the last then."""
+        self._heard_enough = True
+        self._disarm()
+        asked = [cycle for cycle, _ in reversed(self.pipeline)]
+        if self._answering is not None and not self._answering.response_complete:
+            asked.insert(0, self._answering)
+        if asked and asked[-1].more_body:
+            half = asked.pop()  # and this is what cannot be read
+            self.pipeline = deque(entry for entry in self.pipeline if entry[0] is not half)
+        if asked:
+            asked[-1].keep_alive = False
+        return bool(asked)
 
     def _arm(self) -> None:
         if self._head_timer is None:
@@ -231,7 +278,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_came_late(self) -> None:
         self._head_timer = None
-        self.transport.abort()
+        if not self._end_with_what_was_asked():
+            self.transport.abort()
 
 
 async def _come_back_later(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,17 +26,22 @@ PATIENCE = 20.0
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def count_bytes(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+async def count_bytes(
+    scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable, seconds: float = 0.1
+) -> None:
     """Tells how long the body was, within small limits."""
     asked: HTTPScope = scope  # type: ignore[assignment]  # the listener makes no other
     try:
-        body = await read_body(asked, receive, limit=100, seconds=0.1)
+        body = await read_body(asked, receive, limit=100, seconds=seconds)
     except HungUpError:
         return
     except DuctileError as error:
         await refuse_body(receive, send, error)
     else:
         await send_json(send, 200, {"bytes": len(body)})
+
+
+count_patiently = partial(count_bytes, seconds=PATIENCE)
 
 
 @asynccontextmanager
@@ -59,6 +65,47 @@ async def exchange(port: int, content: bytes) -> bytes:
         return b""
     finally:
         writer.close()
+
+
+class Caller:
+    """Somebody who is connected, and says things when the test wants it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def of(cls, port: int, content: bytes = b"") -> Caller:
+        caller = cls(*await asyncio.open_connection("127.0.0.1", port))
+        caller._writer.write(content)
+        return caller
+
+    async def ask(self, content: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
+        """What is answered, up to the end of its body."""
+        self._writer.write(content)
+        async with asyncio.timeout(PATIENCE):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+            return head + await self._reader.readexactly(int(length.partition(b": ")[2]))
+
+    async def say(self, content: bytes) -> None:
+        """In a segment of its own, as far as that can be had: the listener has a turn before the next."""
+        self._writer.write(content)
+        await self._writer.drain()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def rest(self) -> bytes:
+        return await _until_closed(self._reader)
+
+    async def is_let_go(self) -> bool:
+        return await _until_closed(self._reader) == b""
+
+    def go(self) -> None:
+        self._writer.transport.abort()
+
+
+async def say_hello(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    await send_json(send, 200, {"hello": True})
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
@@ -129,42 +176,132 @@ async def test_heads_are_limited() -> None:
             assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
 
 
+async def test_a_head_is_counted_once_however_it_comes() -> None:
+    """SPEC 8: what is within the limit in one piece is within it in many."""
+    head = b"GET / HTTP/1.1\r\n" + b"X-Some-Header: y\r\n" * 45 + b"\r\n"
+    async with a_listener(say_hello, head_bytes=1000) as port:
+        caller = await Caller.of(port)
+        for part in (head[:300], head[300:600]):
+            await caller.say(part)
+        assert (await caller.ask(head[600:])).startswith(b"HTTP/1.1 200 ")
+        await caller.say(b"GET / HTTP/1.1\r\nX: " + b"y" * 300)
+        await caller.say(b"y" * 1200)  # of one value that does not end
+        assert (await caller.rest()).startswith(b"HTTP/1.1 431 ")
+        caller.go()
+
+
+async def test_the_end_of_one_request_is_no_part_of_the_next_ones_head() -> None:
+    """SPEC 8: a body and the beginning of another request may come in one piece."""
+    async with a_listener(count_patiently, head_bytes=150) as port:
+        caller = await Caller.of(port)
+        await caller.say(POST + b"Content-Length: 100\r\n\r\n")
+        assert (await caller.ask(b"x" * 100 + POST + b"Content-Le")).endswith(b'{"bytes":100}')
+        assert (await caller.ask(b"ngth: 0\r\n\r\n")).endswith(b'{"bytes":0}')
+        caller.go()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\x01garbage\r\n\r\n", b"x" * 2000, POST + b"Transfer-Encoding: x\r\n\r\n"]
+)
+async def test_what_follows_a_request_does_not_cost_its_answer(garbage: bytes) -> None:
+    """SPEC 1, 8: what was asked in full is answered, whatever comes behind it; then the connection ends."""
+    asked = POST + b"Content-Length: 2\r\n\r\nab"
+    async with a_listener(count_patiently) as port:
+        assert (await exchange(port, asked + garbage)).endswith(b'{"bytes":2}')
+        twice = await exchange(port, asked + POST + b"Content-Length: 3\r\n\r\nabc" + garbage)
+        assert twice.count(b"HTTP/1.1 ") == 2
+        assert twice.endswith(b'{"bytes":3}')
+
+
+async def test_half_a_request_behind_another_does_not_cost_its_answer() -> None:
+    """SPEC 7.7, 8: somebody who waits for an answer and has begun to ask again still gets it."""
+    entered, released = asyncio.Event(), asyncio.Event()
+
+    async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        entered.set()
+        await released.wait()
+        await send_json(send, 200, {"done": True})
+
+    loop = asyncio.get_running_loop()
+    async with a_listener(slow, head_seconds=0.1) as port:
+        asking = asyncio.create_task(exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"))
+        await entered.wait()
+        loop.call_later(0.3, released.set)  # three times as long as a head may take
+        assert (await asking).endswith(b'{"done":true}')
+
+
+async def test_a_body_that_is_none_is_refused_and_not_mixed_up() -> None:
+    """SPEC 8: 400 for chunks that are none, and nothing of it reaches the request before."""
+    bad = POST + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"
+    async with a_listener(count_patiently) as port:
+        assert (await exchange(port, bad)).startswith(b"HTTP/1.1 400 ")
+        both = await exchange(port, POST + b"Content-Length: 2\r\n\r\nab" + bad)
+        assert both.count(b"HTTP/1.1 ") == 1
+        assert both.endswith(b'{"bytes":2}')
+
+
+@pytest.mark.parametrize("line", [b"1;" + b"x" * 100 + b"\r\na\r\n", b"0" * 100 + b"1\r\na\r\n"])
+async def test_what_is_around_a_body_is_limited_too(line: bytes) -> None:
+    """SPEC 8: extensions of chunks and zeros before their sizes are read by nobody; small chunks are fine."""
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with a_listener(count_patiently, head_bytes=1000) as port:
+        caller = await Caller.of(port)
+        await caller.say(chunked)
+        await caller.say(line * 60)
+        assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+        caller.go()
+        caller = await Caller.of(port)
+        await caller.say(chunked)
+        for _ in range(50):
+            await caller.say(b"1\r\na\r\n")
+        assert (await caller.ask(b"0\r\n\r\n")).endswith(b'{"bytes":50}')
+        caller.go()
+
+
+async def test_what_comes_behind_a_body_is_no_header() -> None:
+    """RFC 9110: trailers must not be taken for headers, which may say who is calling."""
+
+    async def tell_headers(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        asked: HTTPScope = scope  # type: ignore[assignment]  # the listener makes no other
+        await read_body(asked, receive, limit=100, seconds=PATIENCE)
+        await send_json(send, 200, {"names": " ".join(name.decode() for name, _ in asked["headers"])})
+
+    trailer = b"1\r\na\r\n0\r\nAuthorization: x\r\n\r\n"
+    async with a_listener(tell_headers) as port:
+        caller = await Caller.of(port)
+        answer = await caller.ask(POST + b"Transfer-Encoding: chunked\r\n\r\n" + trailer)
+        assert answer.endswith(b'{"names":"host transfer-encoding"}')
+        caller.go()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the platform does not have it")
+async def test_a_reader_whose_kernel_takes_nothing_more_is_let_go() -> None:
+    """ENGINE 6: also where less is unread than our own kernel is willing to keep."""
+    let_go = asyncio.Event()
+
+    async def say_something(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()  # there is no body
+        await send({"type": "http.response.body", "body": b"x" * 40_000, "more_body": True})
+        await receive()
+        let_go.set()
+
+    async with a_listener(say_something, unread_seconds=0.3) as port:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, ("127.0.0.1", port))
+            await loop.sock_sendall(deaf, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                await let_go.wait()
+
+
 async def test_idle_connections_are_closed() -> None:
     """SPEC 8: a connection that is kept open for another request is not kept for ever."""
     async with a_listener(keep_alive_seconds=0.1) as port:
         answer = await exchange(port, POST + b"Content-Length: 0\r\n\r\n")
         assert answer.endswith(b'{"bytes":0}')
-
-
-class Caller:
-    """Somebody who is connected, and says things when the test wants it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def of(cls, port: int, content: bytes = b"") -> Caller:
-        caller = cls(*await asyncio.open_connection("127.0.0.1", port))
-        caller._writer.write(content)
-        return caller
-
-    async def ask(self, content: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
-        """What is answered, up to the end of its body."""
-        self._writer.write(content)
-        async with asyncio.timeout(PATIENCE):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
-            return head + await self._reader.readexactly(int(length.partition(b": ")[2]))
-
-    async def is_let_go(self) -> bool:
-        return await _until_closed(self._reader) == b""
-
-    def go(self) -> None:
-        self._writer.transport.abort()
-
-
-async def say_hello(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    await send_json(send, 200, {"hello": True})
 
 
 @pytest.mark.parametrize("said", [b"", b"G", b"GET / HTTP/1.1\r\nX: y\r\n"])
