@@ -92,6 +92,27 @@ def test_what_was_signed_with_the_secret_is_genuine(
     assert is_genuine(scheme, secret, sign(secret, body, SECONDS), body, START)
 
 
+@given(st.binary(min_size=16, max_size=64), bodies)
+def test_a_standard_secret_may_be_the_base64_of_its_key(key: bytes, body: bytes) -> None:
+    """SPEC 9.1: libraries take a secret without `whsec_` for base64; as text of its own it counts too."""
+    secret = base64.b64encode(key).decode()
+    stripped = body.decode("latin-1")  # as the library wants it: text
+    made = Webhook(secret).sign("m1", START, stripped)
+    headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": made}
+    for written in (secret, secret.rstrip("="), f"whsec_{secret}"):
+        assert is_genuine(STANDARD, written, headers, stripped.encode(), START)
+    assert is_genuine(STANDARD, secret, by_standard(secret, body, SECONDS), body, START)
+
+
+@pytest.mark.parametrize("secret", ["AAAA", "A" * 8, "QUJD", "="])
+def test_a_short_secret_is_no_base64_of_a_key(secret: str) -> None:
+    """What it would decode to is guessed in no time; zeros are the same key as none at all."""
+    for key in (b"", b"\0" * 6, b"ABC"):
+        made = base64.b64encode(hmac.new(key, f"m1.{SECONDS}.".encode(), hashlib.sha256).digest()).decode()
+        headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": f"v1,{made}"}
+        assert not is_genuine(STANDARD, secret, headers, b"", START)
+
+
 @given(senders, secrets, secrets, bodies, bodies)
 def test_another_secret_or_body_is_not(
     sender: tuple[SignatureScheme, Signer], secret: str, other: str, body: bytes, changed: bytes

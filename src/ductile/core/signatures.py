@@ -21,6 +21,8 @@ REPLAY_WINDOW = timedelta(minutes=5)
 STANDARD_PREFIX = "whsec_"
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
+#: What is shorter was not meant as base64 of a key, and is no key.
+_SHORTEST_KEY = 16
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
@@ -70,12 +72,24 @@ def sign_standard(secret: str, *, message_id: str, timestamp: int, body: bytes) 
 def standard_key(secret: str) -> bytes:
     """The key of a Standard Webhooks secret: `whsec_` and base64, or any other text as its own bytes."""
     if secret.startswith(STANDARD_PREFIX):
-        encoded = secret.removeprefix(STANDARD_PREFIX)
-        try:
-            return b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-        except (Base64Error, ValueError):
-            pass
+        return _decoded(secret.removeprefix(STANDARD_PREFIX)) or secret.encode()
     return secret.encode()
+
+
+def _standard_keys(secret: str) -> tuple[bytes, ...]:
+    """The keys that a sender may mean: libraries take a secret without `whsec_` for base64 as well."""
+    decoded = _decoded(secret)
+    if secret.startswith(STANDARD_PREFIX) or len(decoded) < _SHORTEST_KEY:
+        return (standard_key(secret),)
+    return (standard_key(secret), decoded)
+
+
+def _decoded(encoded: str) -> bytes:
+    """What base64 stands for; nothing if it is none."""
+    try:
+        return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
+    except (Base64Error, ValueError):
+        return b""
 
 
 def is_genuine(
@@ -108,7 +122,7 @@ def _is_standard(secret: str, written: str, headers: Mapping[str, str], body: by
     return (
         bool(message_id)
         and _is_recent(seconds, now)
-        and _matches(_hmac(standard_key(secret), signed), tuple(given))
+        and any(_matches(_hmac(key, signed), given) for key in _standard_keys(secret))
     )
 
 
