@@ -41,9 +41,10 @@ _PRESETS = {
     WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
 }
 _SOURCE = "webhook"
-#: Words in the names of headers that carry proofs, and before `key` those of the keys that are one:
-#: `x-functions-key` is, Bitbucket's `x-event-key` and `idempotency-key` are not.
-_PROOFS = frozenset(("auth", "authentication", "hmac", "session", "csrf", "xsrf"))
+#: Words in the names of headers that carry proofs, also inside of longer words, and before `key` those of the
+#: keys that are one: `x-functions-key` is, Bitbucket's `x-event-key` and `idempotency-key` are not.
+_PROOFS = frozenset(("auth", "authentication", "session", "csrf", "xsrf", "dpop"))
+_INSIDE = ("signature", "token", "secret", "hmac", "oidc", "cert")
 _KEYRINGS = frozenset(("function", "functions", "hook", "shared", "subscription", "webhook"))
 
 
@@ -127,12 +128,15 @@ def shown_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str,
 
 
 def _tells_who(header: str) -> bool:
-    """Whether a header is there to prove something: headers say so in more ways than settings do."""
-    *owners, last = header.split("-")
+    """Whether a header is there to prove something: headers say so in more ways than settings do. How the
+    name ends does not matter: what `x-secret-header` holds is the secret.
+    """
+    *owners, last = header.removeprefix("x-").split("-")
     return (
-        "signature" in header
+        any(part in header for part in _INSIDE)
         or not _PROOFS.isdisjoint((*owners, last))
-        or (last == "key" and not _KEYRINGS.isdisjoint(owners))
+        or any(looks_secret(word) for word in (*owners, last) if word != "key")
+        or (last == "key" and (not owners or not _KEYRINGS.isdisjoint(owners)))
     )
 
 

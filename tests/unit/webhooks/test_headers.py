@@ -27,6 +27,16 @@ from ductile.operations.webhooks import shown_headers
         "x-twilio-signature",
         "x-hub-signature",
         "x-hub-signature-256",
+        "x-amzn-oidc-accesstoken",
+        "x-amzn-oidc-data",
+        "dpop",
+        "x-key",
+        "x-secret-header",
+        "x-token-id",
+        "x-password-name",
+        "x-hmacsha256",
+        "x-forwarded-client-cert",
+        "x-arr-clientcert",
     ],
 )
 def test_no_credential_and_no_signature(name: str) -> None:
@@ -35,7 +45,21 @@ def test_no_credential_and_no_signature(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x-event-key", "idempotency-key", "x-github-event", "user-agent", "content-type", "x-request-id"]
+    "name",
+    [
+        "x-event-key",
+        "idempotency-key",
+        "x-github-event",
+        "x-github-hook-id",
+        "x-gitlab-event-uuid",
+        "x-shopify-topic",
+        "x-amz-sns-message-id",
+        "user-agent",
+        "content-type",
+        "x-request-id",
+        "traceparent",
+        "webhook-id",
+    ],
 )
 def test_what_tells_about_the_event_stays(name: str) -> None:
     """SPEC 9.1: the rest is for the plugin, by lower-case name."""
