@@ -94,11 +94,11 @@ async def run_schedule(asked: Asked) -> Reply:
 
 
 async def show_health(asked: Asked) -> Reply:
-    return Reply(body=await health.health(asked.desk, asked.peer))
+    return Reply(body=await health.health(asked.desk, asked.peer, asked.headers))
 
 
 async def show_readiness(asked: Asked) -> Reply:
-    return Reply(body=await health.ready(asked.desk, asked.peer))
+    return Reply(body=await health.ready(asked.desk, asked.peer, asked.headers))
 
 
 async def events(asked: Asked) -> Stream:
@@ -139,7 +139,7 @@ async def discover(asked: Asked) -> Reply:
         "events": "/events",
     }
     # Strangers learn as little here as from /healthz.
-    version = __version__ if health.is_loopback(asked.peer) else None
+    version = __version__ if health.is_here(asked.peer, asked.headers) else None
     return Reply(body={"name": "ductile", "version": version, "links": links})
 
 

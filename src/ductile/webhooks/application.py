@@ -110,7 +110,7 @@ class WebhookApplication:
         scope = exchange.scope
         if scope["path"] == HEALTH:
             _allow(scope, "GET", "HEAD")
-            return _OK, await health(self._desk, exchange.peer)
+            return _OK, await health(self._desk, exchange.peer, (name for name, _ in scope["headers"]))
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")

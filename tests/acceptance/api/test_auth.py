@@ -80,6 +80,16 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
         assert api.ask("GET", "/jobs", token="hooks-key").status == 401
 
 
+def test_whoever_a_proxy_asks_for_is_told_little_about_health(tmp_path: Path) -> None:
+    """SPEC 8: peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+    with an_api(an_api_place(tmp_path)) as api:
+        for path in ("/healthz", "/readyz"):
+            assert "queue_depth" in api.ask("GET", path).body
+            for header in ("X-Forwarded-For", "Forwarded"):
+                said = api.ask("GET", path, headers={header: "for=203.0.113.7"})
+                assert (said.status, set(said.body)) == (200, {"status", "message"})
+
+
 def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> None:
     """SPEC 8: 429 with Retry-After after too many wrong tokens; a right one still passes from there."""
     with an_api(an_api_place(tmp_path)) as api:

@@ -448,6 +448,14 @@ async def test_health_is_there_without_a_signature(bench: Bench) -> None:
     assert {"status", "uptime_seconds", "queue_depth", "plugins_loaded", "version"} <= reply.body.keys()
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-proto", "Via"])
+async def test_whoever_a_proxy_asks_for_is_not_on_this_machine(bench: Bench, header: str) -> None:
+    """SPEC 8, 9.2: peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+    reply = await bench.ask("GET", "/healthz", b"", {header: "203.0.113.7"})
+    assert (reply.status, reply.body["status"]) == (200, "ok")
+    assert not {"queue_depth", "version", "uptime_seconds"} & reply.body.keys()
+
+
 async def begun(bench: Bench, body: bytes, sent: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A signed request of whose body only the beginning has been sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
