@@ -1,14 +1,9 @@
-"""Limits of a process, put on it from outside right after it was started.
-
-Limits belong to a process, not to a thread, and setting them between fork and exec would need a
-`preexec_fn`, which costs fifty times the spawn. So the new process runs for some microseconds without
-them; it has not been given its request by then, so it has nothing to work on yet.
-"""
+"""Limits of a process, as the kernel has them. `limited` puts them on, and the fork server for its own."""
 
 from __future__ import annotations
 
 import resource
-from contextlib import suppress
+import sys
 
 from ductile.runner.port import NO_LIMITS, Limits
 
@@ -42,11 +37,10 @@ def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
 
 
 def can_limit(limits: Limits) -> bool:
-    """Whether this system can put limits on a process from outside. Linux can."""
-    return limits == NO_LIMITS or hasattr(resource, "prlimit")
+    """Whether this system can put limits on a process. Linux can."""
+    return limits == NO_LIMITS or sys.platform == "linux"
 
 
-def put_limits(pid: int, limits: Limits) -> None:
-    for name, soft, hard in resource_limits(limits):
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, name, within_hard_limit(name, soft, hard))
+def limits_to_set(limits: Limits) -> list[tuple[int, int, int]]:
+    """Those that we may set on a process of ours: (resource, soft, hard)."""
+    return [(name, *within_hard_limit(name, soft, hard)) for name, soft, hard in resource_limits(limits)]

@@ -12,7 +12,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _NEEDED = ("posix_spawn_file_actions_addchdir_np", "posix_spawn_file_actions_addclosefrom_np")
 #: The numbers of <spawn.h>: put some signals back to their default, and make a session.
@@ -21,7 +21,6 @@ _FLAGS = 0x04 | 0x80
 _BACK_TO_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
 #: More than any C library needs for one of its structures.
 _ROOM = 1024
-_FIRST_AFTER_STDIO = 3
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 #: The same library twice: with the lock, for what takes less time than to let go of it, and without.
@@ -29,25 +28,27 @@ _brief = ctypes.PyDLL(None)
 _lengthy = ctypes.CDLL(None)
 
 
-def can_spawn(stdio: tuple[int, int, int]) -> bool:
+def can_spawn(descriptors: Sequence[int]) -> bool:
     """Whether `spawn` can be used here, for these descriptors: it puts one after the other into place."""
-    return min(stdio) >= _FIRST_AFTER_STDIO and _has_all
+    return min(descriptors) >= len(descriptors) and _has_all
 
 
-def spawn(program: str, environment: Mapping[str, str], directory: str, stdio: tuple[int, int, int]) -> int:
-    """Start a program in a session of its own, with these three descriptors and no others; its pid."""
-    path = os.fsencode(program)
-    arguments = (ctypes.c_char_p * 2)(path, None)
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], directory: str, descriptors: Sequence[int]
+) -> int:
+    """Start a program in a session of its own, with these descriptors, from 0, and no others; its pid."""
+    words = [os.fsencode(word) for word in command]
+    arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     environ = _entries(environment)
     actions = ctypes.create_string_buffer(_ROOM)
     pid = ctypes.c_int()
     _check(_brief.posix_spawn_file_actions_init(actions))
     try:
-        for number, descriptor in enumerate(stdio):
+        for number, descriptor in enumerate(descriptors):
             _check(_brief.posix_spawn_file_actions_adddup2(actions, descriptor, number))
         _check(_brief.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(directory)))
-        _check(_brief.posix_spawn_file_actions_addclosefrom_np(actions, _FIRST_AFTER_STDIO))
-        _check(_lengthy.posix_spawn(ctypes.byref(pid), path, actions, _attributes, arguments, environ))
+        _check(_brief.posix_spawn_file_actions_addclosefrom_np(actions, len(descriptors)))
+        _check(_lengthy.posix_spawn(ctypes.byref(pid), words[0], actions, _attributes, arguments, environ))
     finally:
         _brief.posix_spawn_file_actions_destroy(actions)
     return pid.value

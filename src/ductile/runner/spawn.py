@@ -13,15 +13,18 @@ import asyncio
 import os
 import select
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from signal import Signals
 
+from ductile.runner import limited
 from ductile.runner.exits import Exits
 from ductile.runner.helpers import Helpers
 from ductile.runner.leader import Leader, PidfdLeader, lead, signal_group
-from ductile.runner.limits import can_limit, put_limits
+from ductile.runner.limits import can_limit, limits_to_set
 from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
-from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
+from ductile.runner.port import NO_LIMITS, CouldNotStart, Patience, Run, RunnerLost, StartedBy
 from ductile.runner.start_faults import could_not_start
 from ductile.runner.supervision import Moments, Supervised
 from ductile.value import Value
@@ -33,13 +36,15 @@ except ModuleNotFoundError as missing:
         raise
     # This Python was built without it.
 
-    def can_spawn(stdio: tuple[int, int, int]) -> bool:  # noqa: ARG001 - as its namesake
+    def can_spawn(descriptors: Sequence[int]) -> bool:  # noqa: ARG001 - as its namesake
         return False
 
 
 _HELPERS = 2
 #: So many processes at once, and the loop has something better to do than to get ready for another one.
 _BUSY = 3
+#: More bytes than a number of <errno.h> has.
+_NUMBER = 16
 
 
 class _Spawned(Value):
@@ -140,25 +145,42 @@ def _spawn(run: Run, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> _S
 
 
 def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> Leader:
-    pid = (_spawn_plainly if can_spawn(pipes.theirs) else _popen)(run, pipes)
+    pid = _begin([run.entrypoint], run, pipes.theirs) if run.limits == NO_LIMITS else _limited(run, pipes)
     try:
-        put_limits(pid, run.limits)
         return lead(pid, loop, exits)
     except (OSError, ValueError):
-        # It runs, but we could not watch or limit it. It has not been given its request.
+        # It runs, but we could not watch it. It has not been given its request.
         signal_group(pid, Signals.SIGKILL)
         os.waitpid(pid, 0)
         raise
 
 
-def _spawn_plainly(run: Run, pipes: PipeEnds) -> int:
-    return spawn(run.entrypoint, run.environment, run.directory, pipes.theirs)
+def _limited(run: Run, pipes: PipeEnds) -> int:
+    """Start it through `limited`, and wait until that has become the program or says why it could not."""
+    hearing, telling = os.pipe()
+    descriptors = (*pipes.theirs, telling)
+    try:
+        told = str(len(pipes.theirs) if can_spawn(descriptors) else telling)
+        limits = ",".join(f"{name}:{soft}:{hard}" for name, soft, hard in limits_to_set(run.limits))
+        command = [sys.executable, "-I", "-S", limited.__file__, told, limits, run.entrypoint]
+        try:
+            pid = _begin(command, run, descriptors)
+        finally:
+            os.close(telling)
+        if fault := os.read(hearing, _NUMBER):
+            os.waitpid(pid, 0)
+            raise OSError(int(fault), os.strerror(int(fault)))
+    finally:
+        os.close(hearing)
+    return pid
 
 
-def _popen(run: Run, pipes: PipeEnds) -> int:
-    stdin, stdout, stderr = pipes.theirs
+def _begin(command: Sequence[str], run: Run, descriptors: Sequence[int]) -> int:
+    if can_spawn(descriptors):
+        return spawn(command, run.environment, run.directory, descriptors)
+    stdin, stdout, stderr, *more = descriptors
     popen = subprocess.Popen(
-        [run.entrypoint],
+        command,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -166,6 +188,7 @@ def _popen(run: Run, pipes: PipeEnds) -> int:
         env=run.environment,
         start_new_session=True,
         close_fds=True,
+        pass_fds=more,
         restore_signals=True,
     )
     popen.returncode = 0  # the leader waits for it, and Popen must not

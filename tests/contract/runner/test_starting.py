@@ -26,7 +26,7 @@ from builders.zoo import (
 from ductile.core.jobs import Reason
 from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
-from ductile.runner.port import CouldNotStart, Limits, Run, Runner
+from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Limits, Run, Runner
 
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
@@ -64,7 +64,10 @@ async def result_of(runner: Runner, run: Run) -> Any:
     return outcome.response.result
 
 
-async def test_a_process_gets_what_it_is_given_and_nothing_else(runner: Runner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=200)])
+async def test_a_process_gets_what_it_is_given_and_nothing_else(
+    runner: Runner, tmp_path: Path, limits: Limits
+) -> None:
     """SPEC 3.4: own session and group, given environment and directory, no arguments, three descriptors."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -73,7 +76,7 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(runner: Runner, 
     leaking = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(leaking, True)
     try:
-        run = a_run(plugin, environment=environment, directory=elsewhere, request=b"all of it")
+        run = a_run(plugin, environment=environment, directory=elsewhere, request=b"all of it", limits=limits)
         seen = await result_of(runner, run)
     finally:
         os.close(leaking)
@@ -123,6 +126,7 @@ def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "answer").read_text())["result"]["request"] == "all of it"
 
 
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=200)])
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
@@ -135,13 +139,13 @@ def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
     ],
 )
 async def test_faults_of_the_plugin_are_permanent(
-    runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str
+    runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str, limits: Limits
 ) -> None:
     """SPEC 3.4, 4.6: ENOENT, EACCES and a bad first line are not tried again, and are told in words."""
     plugin = tmp_path / "run.py"
     if text is not None:
         an_executable(tmp_path, text, mode=mode)
-    ending = await runner.start(a_run(plugin))
+    ending = await runner.start(a_run(plugin, limits=limits))
     assert isinstance(ending, CouldNotStart)
     outcome = judge(ending).outcome
     assert isinstance(outcome, Failed)
@@ -205,10 +209,41 @@ print(json.dumps({"status": "ok", "result": limits}))
 
 
 async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 3.4: a process that has read its request has its limits."""
+    """SPEC 3.4: each of them."""
     limits = Limits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
     seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert seen == [2**31, 7, 33, 4000]
+
+
+LOOK_AT_ONCE = """\
+#!/bin/sh
+(ulimit -n; ulimit -v) >&2 &
+wait
+tr '\\0' '\\n' </proc/$$/environ >&2
+grep ^SigIgn /proc/$$/status >&2
+echo '{}'
+"""
+
+
+async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
+    runner: Runner, tmp_path: Path
+) -> None:
+    """SPEC 3.4: a program need not read its request; what it starts at once is limited too."""
+    plugin = an_executable(tmp_path, LOOK_AT_ONCE)
+    environment = {"PATH": "/usr/bin:/bin", "LANG": "C", "WORD": "x=y"}
+    free = await result_of_stderr(runner, a_run(plugin, environment=environment))
+    limits = Limits(open_files=77, memory=500_000_000)
+    run = a_run(plugin, environment=environment, limits=limits)
+    for _ in range(20):
+        limited = await result_of_stderr(runner, run)
+        assert limited[:2] == ["77", str(500_000_000 // 1024)]
+        assert limited[2:] == free[2:]
+
+
+async def result_of_stderr(runner: Runner, run: Run) -> list[str]:
+    ending = await (await start(runner, run)).wait()
+    assert isinstance(ending, Exited)
+    return ending.remains.stderr.decode().splitlines()
 
 
 async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner, tmp_path: Path) -> None:

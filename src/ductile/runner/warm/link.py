@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from ductile.runner.leader import Leader, OnExit, read_status, signal_group
-from ductile.runner.limits import resource_limits, within_hard_limit
+from ductile.runner.limits import limits_to_set
 from ductile.runner.port import ExitStatus, Run
 
 _MAX_MESSAGE = 64 * 1024
@@ -244,9 +244,6 @@ class ServerLink:
 
 
 def _fork_message(number: int, run: Run, argv0: str) -> bytes:
-    limits = [
-        (name, *within_hard_limit(name, soft, hard)) for name, soft, hard in resource_limits(run.limits)
-    ]
     message = {
         "do": "fork",
         "id": number,
@@ -254,6 +251,6 @@ def _fork_message(number: int, run: Run, argv0: str) -> bytes:
         "argv0": argv0,
         "directory": run.directory,
         "environment": dict(run.environment),
-        "limits": limits,
+        "limits": limits_to_set(run.limits),
     }
     return json.dumps(message).encode("ascii")
