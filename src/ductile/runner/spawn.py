@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from signal import Signals
+from contextlib import suppress
 
 from ductile.runner import limited
 from ductile.runner.exits import Exits
@@ -64,6 +65,7 @@ class SpawnRunner:
     """Implements `ductile.runner.port.Runner`."""
 
     def __init__(self, patience: Patience | None = None) -> None:
+        _hear_of_ends()
         self._patience = patience or Patience()
         self._helpers = Helpers(_HELPERS, "spawn")
         self._exits: Exits | None = None
@@ -127,6 +129,13 @@ class SpawnRunner:
             self._supervise(made, run).stop(at_once=True)
 
 
+def _hear_of_ends() -> None:
+    """Whoever ignores SIGCHLD never hears how a child has ended, and a program inherits that from its own."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        with suppress(ValueError):  # not in the main thread, the only one that may
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def _spawn(run: Run, loop: asyncio.AbstractEventLoop, exits: Exits | None) -> _Spawned | CouldNotStart:
     """Runs in a helper thread."""
     try:
@@ -150,7 +159,7 @@ def _start(run: Run, pipes: PipeEnds, loop: asyncio.AbstractEventLoop, exits: Ex
         return lead(pid, loop, exits)
     except (OSError, ValueError):
         # It runs, but we could not watch it. It has not been given its request.
-        signal_group(pid, Signals.SIGKILL)
+        signal_group(pid, signal.Signals.SIGKILL)
         os.waitpid(pid, 0)
         raise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,20 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
     subprocess.run(["/bin/sh", "-c", command, START], check=True, timeout=60, cwd=tmp_path)
     seen = json.loads((tmp_path / "answer").read_text())["result"]
     assert (seen["request"], seen["descriptors"]) == ("all of it", [0, 1, 2])
+
+
+def test_a_daemon_that_was_started_with_sigchld_ignored_hears_how_plugins_end(tmp_path: Path) -> None:
+    """SPEC 3.4: some supervisors leave it so, and it is inherited. The plugin must not inherit it in turn."""
+    plugin = an_executable(tmp_path, "#!/bin/sh\ngrep ^SigIgn /proc/$$/status\nexit 3\n")
+    program = f"import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{START}"
+    told = program.replace(".remains.stdout", ".remains.status.exit_code").replace(
+        "(answer)", "(b'%d' % answer)"
+    )
+    subprocess.run([sys.executable, "-c", told, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
+    assert (tmp_path / "answer").read_text() == "3"
+    subprocess.run([sys.executable, "-c", program, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
+    ignored = int((tmp_path / "answer").read_text().split()[1], 16)
+    assert not ignored & (1 << (signal.SIGCHLD - 1))
 
 
 def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
