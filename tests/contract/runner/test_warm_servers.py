@@ -123,6 +123,23 @@ async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
     wait_until_gone(old)
 
 
+async def test_a_module_that_is_edited_while_it_is_preloaded_takes_effect(
+    runner: WarmRunner, tmp_path: Path
+) -> None:
+    """ENGINE 12: a daemon may be started while packages are still being copied."""
+    importing, edited = tmp_path / "importing", tmp_path / "edited"
+    os.mkfifo(importing)
+    os.mkfifo(edited)
+    waits = f"open({str(importing)!r}, 'w').close()\nopen({str(edited)!r}).close()\nVALUE = 1\n"
+    run = a_preloading_run(tmp_path, library=waits)
+    process = asyncio.create_task(start(runner, run))
+    await asyncio.to_thread(importing.read_bytes)
+    library_of(tmp_path).write_text("VALUE = 2222\n")
+    await asyncio.to_thread(edited.write_bytes, b"")
+    assert await result_of(await process) == [False, 2222]
+    assert await run_of(runner, run) == [True, 2222]
+
+
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
     """ENGINE 12: what is installed beside the preloaded modules may change how an interpreter starts."""
     run = a_preloading_run(tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 
 TYPE_CHECKING = False
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 OLDEST = (3, 8)
+#: No file looks like this: one that is remembered so has changed.
+CHANGED = ()
+#: Nanoseconds that the clock of a file system may be behind ours: it goes by the kernel's ticks.
+_TICK = 10_000_000
 
 
 def stamp(path: str) -> tuple[int, ...] | None:
@@ -37,8 +42,38 @@ def files_to_watch(server: str) -> set[str]:
         file = getattr(module, "__file__", None)
         if file and file != server and not (file.startswith(library) and "-packages" not in file):
             files.add(file)
-    files.update(place for place in sys.path if "-packages" in place)
+    files.update(places_of_packages())
     return files
+
+
+def places_of_packages() -> list[str]:
+    return [place for place in sys.path if "-packages" in place]
+
+
+class Meanwhile:
+    """What is changed while it is being imported: nobody knows whether we have read it before or after."""
+
+    def __init__(self) -> None:
+        self.began = time.time_ns()
+        self.before = {place: names_in(place) for place in places_of_packages()}
+
+    def stamp(self, path: str) -> tuple[int, ...] | None:
+        """What to remember of a file that was imported."""
+        seen = stamp(path)
+        if path in self.before:
+            # Importing itself makes a place for what was compiled, and that is no change.
+            changed = names_in(path) != self.before[path]
+        else:
+            # By when the kernel says so. A time to come is not from now: the clock was set back.
+            changed = seen is not None and self.began - _TICK <= seen[-1] <= time.time_ns()
+        return CHANGED if changed else seen
+
+
+def names_in(place: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(place)) - {"__pycache__"}
+    except OSError:
+        return frozenset()
 
 
 def why_unfit() -> str | None:

@@ -93,6 +93,7 @@ class Server:
     def prepare(self, modules: Sequence[str]) -> bool:
         """Import, look around, and say whether this interpreter is fit to be forked."""
         missing = {}
+        meanwhile = fitness.Meanwhile()
         for name in modules:
             try:
                 importlib.import_module(name)
@@ -101,7 +102,7 @@ class Server:
         self.libc = fitness.find_libc()
         self.known = frozenset(sys.modules)
         self.hidable = frozenset(name.partition(".")[0] for name in self.known) - ALWAYS_LOADED
-        self.watched = {path: fitness.stamp(path) for path in fitness.files_to_watch(__file__)}
+        self.watched = {path: meanwhile.stamp(path) for path in fitness.files_to_watch(__file__)}
         unfit = fitness.why_unfit()
         if unfit is not None:
             self.send({"told": "unfit", "reason": unfit})
