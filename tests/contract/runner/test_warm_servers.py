@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -138,6 +139,40 @@ async def test_a_module_that_is_edited_while_it_is_preloaded_takes_effect(
     await asyncio.to_thread(edited.write_bytes, b"")
     assert await result_of(await process) == [False, 2222]
     assert await run_of(runner, run) == [True, 2222]
+
+
+DRAWING = """\
+import multiprocessing, random
+free, given, again = random.Random(), random.Random(42), random.Random(42)
+again.seed()
+class Own(random.Random):
+    pass
+own = Own()
+def __getattr__(name):
+    if name == "DRAWN":
+        drawn = [generator.random() for generator in (free, again, own, random, given)]
+        return [*drawn, multiprocessing.current_process().authkey.hex()]
+    raise AttributeError(name)
+"""
+
+
+async def test_what_preloaded_modules_draw_by_chance_differs_unless_it_was_seeded(
+    runner: WarmRunner, tmp_path: Path
+) -> None:
+    """ENGINE 12: names, keys and waiting times that are meant to differ do so in every process."""
+    python, packages = an_interpreter(tmp_path / "venv")
+    (packages / "drawing.py").write_text(DRAWING)
+    plugin = a_python_plugin(
+        tmp_path / "plugin",
+        f"#!{python}\nimport drawing, json\nprint(json.dumps({{'status': 'ok', 'result': drawing.DRAWN}}))\n",
+    )
+    run = a_run(plugin, warm=WarmStart(preload=("drawing",)))
+    *one, seeded, key = await run_of(runner, run)
+    *other, seeded_too, other_key = await run_of(runner, run)
+    assert set(one).isdisjoint(other)
+    assert len(set(one)) == len(one)
+    assert key != other_key
+    assert seeded == seeded_too == Random(42).random()
 
 
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:

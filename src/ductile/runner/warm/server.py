@@ -1,8 +1,8 @@
 """The fork server: a program of its own, run by the interpreter that a plugin's first line names.
 
 It imports what plugins declare, then forks one process for each request. It needs nothing but the
-standard library of CPython 3.8 or newer and its neighbours `fitness` and `scripted`, never runs a line of
-a plugin itself, and ends, with everything it has forked, when the daemon closes the socket.
+standard library of CPython 3.8 or newer and its neighbours in this directory, never runs a line of a plugin
+itself, and ends, with everything it has forked, when the daemon closes the socket.
 
 A forked process leaves the server's loop, comes back up to the bottom of this file and runs the plugin
 from there, as the interpreter would have run it (`scripted` knows how). In any doubt it replaces itself
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, NoReturn
 
-    from ductile.runner.warm import fitness, scripted
+    from ductile.runner.warm import chance, fitness, scripted
 else:
+    import chance
     import fitness
     import scripted
 
     # Nothing of ours is to be found by plugins: neither this directory nor what came from it.
     sys.path_importer_cache.pop(sys.path.pop(0), None)
-    del sys.modules["fitness"], sys.modules["scripted"]
+    del sys.modules["chance"], sys.modules["fitness"], sys.modules["scripted"]
 
 DESCRIPTORS = 3
 MAX_MESSAGE = 1024 * 1024
@@ -86,6 +87,7 @@ class Server:
         self.hidable: frozenset[str] = frozenset()
         #: What preloaded modules have made and has something to do when it is destroyed.
         self.older: list[Any] = []
+        self.chance = chance.Chance()
         self.libc: Any = None
 
     # In the server
@@ -94,11 +96,14 @@ class Server:
         """Import, look around, and say whether this interpreter is fit to be forked."""
         missing = {}
         meanwhile = fitness.Meanwhile()
+        if modules:
+            self.chance.watch()
         for name in modules:
             try:
                 importlib.import_module(name)
             except BaseException as error:  # noqa: BLE001 - a plugin that needs it will fail in its own words
                 missing[name] = type(error).__name__
+        self.chance.stop_watching()
         self.libc = fitness.find_libc()
         self.known = frozenset(sys.modules)
         self.hidable = frozenset(name.partition(".")[0] for name in self.known) - ALWAYS_LOADED
@@ -236,6 +241,7 @@ class Server:
         if self.must_start_plainly(job.path):
             start_plainly(job)
         scripted.prepare_interpreter(job.argv0, job.path)
+        self.chance.renew()
 
     def must_start_plainly(self, path: str) -> bool:
         if any(fitness.stamp(file) != seen for file, seen in self.watched.items()):
