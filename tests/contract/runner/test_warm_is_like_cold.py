@@ -17,7 +17,7 @@ import pytest
 
 from builders.interpreters import other_interpreters
 from builders.zoo import a_python_plugin, a_run, an_environment, start
-from ductile.runner.port import Ending, Exited, Patience, Remains, Run, StartedBy, WarmStart
+from ductile.runner.port import Ending, Exited, Limits, Patience, Remains, Run, StartedBy, WarmStart
 from ductile.runner.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
@@ -160,6 +160,25 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
     cold, warm, again = [
         comparable(found) for found in await both.run(a_run(plugin, environment=environment))
     ]
+    assert warm == cold
+    assert again == cold
+
+
+async def test_what_cannot_be_made_ready_is_started_plainly(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: no fault of ours becomes the plugin's. Here no directory can be read any more."""
+    plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
+    run = a_run(plugin, environment=an_environment(tmp_path), limits=Limits(open_files=3))
+    cold, warm, again = await both.observe(run)
+    assert warm == cold
+    assert again == cold
+
+
+async def test_bytes_that_are_no_text_are_found_in_comments_too(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: the interpreter refuses such a file, and says why."""
+    plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n# caf\n")
+    plugin.write_bytes(plugin.read_bytes().replace(b"caf", b"caf\xe9"))
+    cold, warm, again = await both.observe(a_run(plugin, environment=an_environment(tmp_path)))
+    assert b"Non-UTF-8" in cold["stderr"]
     assert warm == cold
     assert again == cold
 

@@ -61,8 +61,8 @@ def plan_warm_start(run: Run) -> WarmPlan | StartsCold:
         return StartsCold(reason=f"{changing[0]} is set, which changes how an interpreter starts")
     if any("\0" in word for pair in run.environment.items() for word in pair):
         return StartsCold(reason="its environment is not possible")
-    if not os.path.isdir(run.directory):  # noqa: PTH112 - hot path
-        return StartsCold(reason="its working directory does not exist")
+    if not os.access(f"{run.directory}/", os.X_OK):  # the stroke: it has to be a directory
+        return StartsCold(reason="its working directory cannot be entered")
     key = ServerKey(
         interpreter=found.path,
         preload=tuple(sorted(set(run.warm.preload))),

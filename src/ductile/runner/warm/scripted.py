@@ -35,9 +35,9 @@ def replace_environment(environment: dict[str, str]) -> None:
     # The interpreter itself sets this one when it finds a C locale, and every program of it has it.
     coerced = os.environ.get("LC_CTYPE")
     os.environ.clear()
-    if coerced is not None:
-        environment.setdefault("LC_CTYPE", coerced)
     os.environ.update(environment)
+    if coerced is not None:
+        os.environ.setdefault("LC_CTYPE", coerced)
     time.tzset()
 
 

@@ -237,11 +237,17 @@ class Server:
         os.chdir(job.directory)
         for name, soft, hard in job.limits:
             resource.setrlimit(name, (soft, hard))
-        scripted.replace_environment(job.environment)
-        if self.must_start_plainly(job.path):
+        try:
+            # From here on a new interpreter can do what we cannot.
+            plainly = self.must_start_plainly(job.path)
+            if not plainly:
+                scripted.replace_environment(job.environment)
+                scripted.prepare_interpreter(job.argv0, job.path)
+                self.chance.renew()
+        except Exception:  # noqa: BLE001 - whatever it is, it is not the plugin's fault
+            plainly = True
+        if plainly:
             start_plainly(job)
-        scripted.prepare_interpreter(job.argv0, job.path)
-        self.chance.renew()
 
     def must_start_plainly(self, path: str) -> bool:
         if any(fitness.stamp(file) != seen for file, seen in self.watched.items()):
@@ -271,6 +277,9 @@ class Server:
 
 def compile_quietly(source: bytes, path: str) -> CodeType:
     """Compile, or fail if there is something to say about the script: that must be said at every run."""
+    # The interpreter reads a file more strictly than `compile`: comments, too, have to be UTF-8. Who names
+    # another encoding is started plainly.
+    source.decode()
     with warnings.catch_warnings():
         warnings.simplefilter("error", SyntaxWarning)
         return compile(source, path, "exec", dont_inherit=True)
@@ -278,7 +287,7 @@ def compile_quietly(source: bytes, path: str) -> CodeType:
 
 def start_plainly(job: Job) -> NoReturn:
     """A new interpreter in this process: same process id, pipes, session and environment."""
-    os.execve(sys.executable, [job.argv0, job.path], os.environ)  # noqa: S606 - no shell is meant
+    os.execve(sys.executable, [job.argv0, job.path], job.environment)  # noqa: S606 - no shell is meant
 
 
 if __name__ == "__main__":
