@@ -62,6 +62,9 @@ ANIMALS = {
     ),
     "leaves a child with its pipes": "in_background(lambda: None); say(OK)",
     "leaves a child without pipes": "in_background(lambda: [os.close(n) for n in range(3)]); say(OK)",
+    "leaves a child that finishes by itself": (
+        "after_its_end(lambda: open(os.environ['CHILD'] + '-done', 'w').close()); say(OK)"
+    ),
     "leaves a child in another group": "in_background(lambda: os.setpgid(0, 0)); say(OK)",
     "leaves a daemon": "in_background(os.setsid); say(OK)",
     "leaves a child that ignores SIGTERM": (
@@ -102,6 +105,17 @@ def in_background(prepare):
         wait_forever()
     os.close(writing)
     os.read(reading, 1)
+
+
+def after_its_end(work):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        for number in range(3):
+            os.close(number)
+        os.close(writing)
+        os.read(reading, 1)
+        work()
+        os._exit(0)
 
 
 """

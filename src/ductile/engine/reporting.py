@@ -21,7 +21,7 @@ from ductile.value import Value
 _REMARKS = {
     Remark.EXIT_IGNORED: "the plugin answered ok and exited with a failure status; the answer counts",
     Remark.STDERR_CUT: "the plugin wrote more to stderr than is kept",
-    Remark.LEFTOVERS: "the plugin left processes behind that held its output open; they were ended",
+    Remark.LEFTOVERS: "the plugin left processes behind; those of its group were ended",
 }
 _LEVELS = {
     "debug": Level.DEBUG,

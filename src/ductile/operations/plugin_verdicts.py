@@ -46,8 +46,8 @@ class Finding(Value):
 def judge_answer(command: str, trial: Trial) -> Finding:
     """One JSON object on stdout, in time; an error that is told in it is an answer too."""
     if trial.kind == "ok" and Remark.LEFTOVERS in trial.judgement.remarks:
-        message = "answers, but leaves processes behind that hold its output open"
-        return _warned(Check.ANSWERS, message, command, hint="wait for what you start, or close its output")
+        message = "answers, but leaves processes behind"
+        return _warned(Check.ANSWERS, message, command, hint="wait for what you start")
     match trial.kind:
         case "ok":
             return passed(Check.ANSWERS, "ok", command)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from signal import Signals
 
+from ductile.runner.company import Company
 from ductile.runner.leader import Leader
 from ductile.runner.pipes import CappedReader, RequestWriter
 from ductile.runner.port import (
@@ -103,13 +104,15 @@ class Supervised:
         self._cause: _Cause | None = None
         self._exited = False
         self._leftovers = False
+        #: Known when the leader has ended.
+        self._company: Company | None = None
         self._ending: Ending | None = None
         self._waiters: list[asyncio.Future[Ending]] = []
         self._writer = RequestWriter(into_stdin, rest, loop)
         self._stdout = CappedReader(
-            from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._pipe_ended, on_cut=self._printed_too_much
+            from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._somebody_ended, on_cut=self._printed_too_much
         )
-        self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._pipe_ended)
+        self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._somebody_ended)
         #: None at first, while a moment goes by, unless there is less time than that.
         self._timer: asyncio.TimerHandle | None = None
         among.add(self)
@@ -202,14 +205,16 @@ class Supervised:
         self._writer.close()
         self._stdout.take_rest()
         self._stderr.take_rest()
-        if self._pipes_ended:
+        self._company = Company(self._leader.pid, self._loop, self._somebody_ended)
+        if self._pipes_ended and not self._company:
             self._clear_group()
         else:
             self._watch_pipes()
             self._wait_for(self._patience.for_leftovers, self._clear_group)
 
-    def _pipe_ended(self) -> None:
-        if self._exited and self._pipes_ended and self._ending is None:
+    def _somebody_ended(self) -> None:
+        """A pipe, or the last of the group: whoever is left gets no longer than is needed."""
+        if self._exited and self._pipes_ended and not self._company and self._ending is None:
             self._clear_group()
 
     def _clear_group(self) -> None:
@@ -217,6 +222,7 @@ class Supervised:
         if not self._leftovers:
             self._leader.signal_group(Signals.SIGKILL)
         if self._pipes_ended:
+            self._leftovers = self._leftovers or bool(self._company)
             self._finish()
         elif self._leftovers:
             self._stdout.take_rest()
@@ -243,6 +249,8 @@ class Supervised:
         self._writer.close()
         self._stdout.close()
         self._stderr.close()
+        if self._company is not None:
+            self._company.close()
         self._ending = self._describe(self._leader.reap())
         for waiter in self._waiters:
             if not waiter.done():  # whoever waited was cancelled
@@ -259,7 +267,7 @@ class Supervised:
             leftovers=self._leftovers,
             duration=timedelta(seconds=self._duration),
         )
-        if status is None:
+        if status is None and self._cause is not _Cause.DEADLINE:
             error = "what had started the process was lost before it told how the process ended"
             return RunnerLost(error=error, remains=remains)
         match self._cause:

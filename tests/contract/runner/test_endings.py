@@ -20,12 +20,15 @@ from ductile.runner.port import (
     CouldNotStart,
     Ending,
     Exited,
+    Patience,
     Process,
     Runner,
     RunnerLost,
     StartedBy,
     Stopped,
 )
+from ductile.runner.spawn import SpawnRunner
+from ductile.runner.warm.pool import WarmRunner
 
 SHORT = timedelta(seconds=0.2)
 LARGE_REQUEST = b'{"padding": "' + b"x" * (1024 * 1024) + b'"}'
@@ -233,9 +236,22 @@ async def test_a_cancelled_waiter_does_not_touch_the_process(runner: Runner, tmp
 async def test_what_is_left_of_the_group_is_ended(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """SPEC 3.4: the result stands, and nobody of the group outlives the job."""
-    assert isinstance((await judged(runner, kind, tmp_path, name)).outcome, Completed)
+    """SPEC 3.4: the result stands, nobody of the group outlives the job, and it is told."""
+    judgement = await judged(runner, kind, tmp_path, name)
+    assert isinstance(judgement.outcome, Completed)
+    assert Remark.LEFTOVERS in judgement.remarks
     wait_until_gone(int((tmp_path / "child").read_text()))
+
+
+async def test_what_is_left_of_the_group_may_finish(kind: StartedBy, tmp_path: Path) -> None:
+    """SPEC 3.4: it has a short grace, and nobody waits for the rest of that when it has ended."""
+    patient = Patience(for_leftovers=3600)
+    runner: Runner = SpawnRunner(patient) if kind is StartedBy.SPAWN else WarmRunner(patient)
+    judgement = await judged(runner, kind, tmp_path, "leaves a child that finishes by itself")
+    assert isinstance(judgement.outcome, Completed)
+    assert judgement.remarks == ()
+    assert (tmp_path / "child-done").exists()
+    await runner.close()
 
 
 @pytest.mark.parametrize("name", ["leaves a daemon", "leaves a child in another group"])

@@ -130,6 +130,17 @@ async def test_an_end_that_nobody_tells_is_given_up() -> None:
     assert isinstance(await process.wait(), RunnerLost)
 
 
+async def test_a_deadline_that_passed_is_one_whoever_was_lost_afterwards() -> None:
+    """SPEC 3.4: it ran at its deadline and was ended for that; how it ended does not matter."""
+    leader, pipes = SlowWord(), open_pipes()
+    process = supervised(leader, pipes, Patience(after_terminate=0.0, for_leftovers=0.0))
+    await asyncio.wait_for(leader.killed.wait(), 20)
+    leader.exited = True
+    pipes.close_theirs()
+    ending = await process.wait()
+    assert isinstance(ending, DeadlinePassed)
+
+
 async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plugins end within a moment: until then only their end is watched."""
     monkeypatch.setattr(supervision, "_MOMENT", 3600)
