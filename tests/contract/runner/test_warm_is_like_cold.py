@@ -144,6 +144,19 @@ async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_
     assert again == cold
 
 
+async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Path) -> None:
+    """ENGINE 12: what was there before the fork holds what came after it."""
+    preload = ("asyncio", "codecs", "gzip", "json", "logging", "socket", "sqlite3", "threading")
+    differing = {}
+    for name in (name for name in SCRIPTS if name.startswith("unclosed")):
+        plugin = a_python_plugin(tmp_path / name, SCRIPTS[name])
+        run = a_run(plugin, environment=an_environment(tmp_path), warm=WarmStart(preload=preload))
+        cold, *warm = await both.observe(run)
+        if any(found != cold for found in warm):
+            differing[name] = [cold, *warm]
+    assert differing == {}
+
+
 async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
     """ENGINE 12: what is documented as different is, so that the list does not outlive its truth."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)

@@ -110,6 +110,20 @@ async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner,
     assert await run_of(runner, a_preloading_run(tmp_path)) == [True, 1]
 
 
+async def test_a_file_that_a_preloaded_module_has_opened_is_written(
+    runner: WarmRunner, tmp_path: Path
+) -> None:
+    """ENGINE 12: it was made before the fork, what is in it after."""
+    kept = tmp_path / "kept"
+    run = a_preloading_run(tmp_path, library=f"VALUE = open({str(kept)!r}, 'a').write\n")
+    plugin = Path(run.entrypoint)
+    text = plugin.read_text()
+    plugin.write_text(text.replace("slow_library.VALUE]", "slow_library.VALUE('one\\n')]"))
+    assert await run_of(runner, run) == [True, 4]
+    assert await run_of(runner, run) == [True, 4]
+    assert kept.read_text() == "one\none\n"
+
+
 async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
