@@ -49,6 +49,8 @@ class Reader:
         if line.startswith("cd "):
             self.directory /= line.removeprefix("cd ")
             return ""
+        if line.startswith("export "):
+            return self._export(line)
         done = subprocess.run(
             ["/bin/sh", "-c", line],
             cwd=self.directory,
@@ -60,6 +62,19 @@ class Reader:
         )
         assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    def _export(self, line: str) -> str:
+        """What later lines find in their environment, as the shell would read it."""
+        shown = subprocess.run(
+            ["/bin/sh", "-c", f"{line}; env -0"],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.environment = dict(pair.split("=", 1) for pair in shown.stdout.split("\0") if pair)
+        return ""
 
     def _edit(self, doing: str, words: str, body: str) -> None:
         if doing == "file":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,16 +43,21 @@ def test_the_webhook_of_the_tutorial_runs_a_delivery_once(tmp_path: Path) -> Non
     assert job["job_id"] in repeated
 
 
-def test_the_readme_s_plugin_is_a_plugin_and_answers(tmp_path: Path) -> None:
-    """The ten lines on the first screen pass `plugin check` and speak the protocol."""
-    reader = a_reader(tmp_path)
-    reader.follow((ROOT / "README.md").read_text(encoding="utf-8"))
-    plugin = tmp_path / "plugins" / "greet"
-    (plugin / "run.py").chmod(0o755)
-    reader.follow(f"```sh\nductile plugin check {plugin}\n```\n")
-    request = json.dumps({"protocol": 2, "command": "handle", "config": {}, "payload": {"name": "Ada"}})
-    answer = subprocess.run([plugin / "run.py"], input=request, capture_output=True, text=True, check=True)
-    assert json.loads(answer.stdout)["result"] == "hello Ada"
+def test_the_readme_can_be_followed(tmp_path: Path) -> None:
+    """Beside the daemon of `make run`: what each command is said to print is what it prints."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    printed = a_reader(tmp_path).follow(page)
+    promised = re.findall(r"^ductile (?:pipeline )?run .*?  +# (.+)$", page, re.MULTILINE)
+    assert promised == ["hello from Ductile", "hello Ada, good to see you", "hello Ada"]
+    assert [text for text in promised if not any(f"{text}\n" in output for output in printed)] == []
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    """SPEC 11: a first result within a minute. What is to be typed comes before what is to be read."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^```\w*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [line.split("  ")[0] for line in commands[0].splitlines()] == ["make run", "make test"]
+    assert commands[1].splitlines()[1].startswith("ductile run echo ")
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
