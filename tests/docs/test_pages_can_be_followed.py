@@ -27,12 +27,16 @@ def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     assert a_reader(tmp_path).follow(page.read_text(encoding="utf-8")), "the page has no command in it"
 
 
-def test_the_tutorial_ends_with_an_active_and_sealed_plugin(tmp_path: Path) -> None:
+def test_the_tutorial_s_plugin_is_sealed_runs_and_passes_its_test(tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorials" / "first-plugin.md"
-    *_, sealed, checked = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
-    assert "greet" in sealed
+    printed = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
+    sealed = next(at for at, output in enumerate(printed) if output.startswith("Sealed "))
+    checked, configured, given = printed[sealed + 1 : sealed + 4]
+    assert "greet" in printed[sealed]
     assert checked.startswith("ok:")
     assert "warning" not in checked
+    assert (configured, given) == ("hello Ada\n", "hello Bob\n")
+    assert printed[-1].rstrip().endswith("ok: greet, 7 checks passed, 2 checks warned")
 
 
 def test_the_webhook_of_the_tutorial_runs_a_delivery_once(tmp_path: Path) -> None:

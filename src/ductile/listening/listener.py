@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from errno import EADDRNOTAVAIL, EAFNOSUPPORT
+from errno import EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
@@ -120,9 +120,21 @@ class Listener:
         message = f"the {self._name} cannot listen at {self._listen}: {why}"
         if isinstance(error, PermissionError):
             return DeniedError(message, hint="Ports below 1024 are for root: choose another one.")
+        if getattr(error, "errno", None) == EADDRINUSE:
+            return ConflictError(
+                message,
+                hint="Another program, perhaps another Ductile, has this port. Stop it, or choose another: "
+                f"`ductile config set {self._name}.listen {_next_port(self._listen)} --lock`.",
+            )
         return ConflictError(
             message, hint=f"Choose another address, or end what listens there ({self._name}.listen)."
         )
+
+
+def _next_port(listen: str) -> str:
+    """Not the very next: by default webhooks listen one above the API."""
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{(int(port) + 2) % 65536 or 8082}"
 
 
 def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:

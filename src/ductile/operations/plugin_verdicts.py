@@ -84,15 +84,16 @@ def judge_unknown_fields(command: str, first: Trial, more: Trial) -> Finding:
 
 
 def judge_unknown_command(trial: Trial) -> Finding:
+    """No more than a warning: Ductile asks for declared commands only, and loads no other protocol."""
     hint = 'answer {"status": "error", "error": "...", "retry": false}'
     match trial.kind:
         case "error":
             return passed(Check.UNKNOWN_COMMAND, f"error: {_short(trial)}")
         case "ok":
             message = "a command that it does not have is answered with ok"
-            return _failed(Check.UNKNOWN_COMMAND, message, hint=hint)
+            return _warned(Check.UNKNOWN_COMMAND, message, hint=hint)
         case _:
-            return _failed(Check.UNKNOWN_COMMAND, _short(trial), hint=hint)
+            return _warned(Check.UNKNOWN_COMMAND, _short(trial), hint=hint)
 
 
 def judge_wrong_protocol(trial: Trial) -> Finding:
@@ -101,7 +102,7 @@ def judge_wrong_protocol(trial: Trial) -> Finding:
         return passed(Check.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
     message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {trial.kind}, exit status {exit_code}"
     hint = f"compare `protocol` with {PROTOCOL_VERSION} and exit with {EXIT_CONFIG} if it differs"
-    return _failed(Check.WRONG_PROTOCOL, message, hint=hint)
+    return _warned(Check.WRONG_PROTOCOL, message, hint=hint)
 
 
 def judge_end_of_input(trial: Trial) -> Finding:

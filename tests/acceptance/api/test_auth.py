@@ -135,6 +135,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
         started = other.ductile("system", "start")
         assert started.status == 1
         assert f"the api cannot listen at 127.0.0.1:{api.port}" in started.err
+        assert "`ductile config set api.listen 127.0.0.1:" in started.err
         assert "Traceback" not in started.err
 
 
