@@ -87,6 +87,24 @@ def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
     assert f"system start --config {tmp_path / 'demo'}" in settings["ExecStart"]
 
 
+def test_a_store_below_var_lib_is_made_by_systemd(tmp_path: Path) -> None:
+    """SPEC 14: the directory belongs to the user of the service before the daemon looks at it."""
+    place = a_place(tmp_path)
+    assert "StateDirectory=" not in place.ductile("system", "unit").out
+    place.config.write_text(place.config.read_text() + "state: {path: /var/lib/ductile-test/state.db}\n")
+    unit = place.ductile("system", "unit").out
+    assert "\nStateDirectory=ductile-test\nStateDirectoryMode=0700\n" in unit
+    assert "\nWorkingDirectory=/var/lib/ductile-test\n" in unit
+
+
+def test_the_unit_says_as_whom_to_operate_it(tmp_path: Path) -> None:
+    """The socket and the files are for the user of the service alone."""
+    unit = a_place(tmp_path).ductile("system", "unit", "--user", "robot").out
+    assert re.search(
+        rf"^#   sudo -u robot \S*ductile status --config {tmp_path / 'demo'}$", unit, re.MULTILINE
+    )
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     place = a_place(tmp_path)

@@ -11,6 +11,7 @@ from ductile.operations.configuration import state_file
 
 #: Beyond the grace for running jobs: the time to end what did not finish, and to write it down.
 _MARGIN = timedelta(seconds=15)
+_VAR_LIB = Path("/var/lib")
 
 _UNIT = Template(
     """\
@@ -18,6 +19,8 @@ _UNIT = Template(
 #   useradd --system --home-dir $state --shell /usr/sbin/nologin $user
 #   install --directory --owner $user --group $user --mode 0700 $state
 #   chown --recursive $user: $config
+# From then on only $user can read the configuration and reach the daemon:
+#   sudo -u $user $command status --config $config
 
 [Unit]
 Description=Ductile: $name
@@ -34,7 +37,7 @@ User=$user
 Group=$user
 UMask=0077
 WorkingDirectory=$state
-
+$made
 Restart=on-failure
 RestartSec=1
 RestartSteps=8
@@ -86,9 +89,17 @@ def systemd_unit(snapshot: Snapshot, config: Path, command: Path, user: str) -> 
         config=_quoted(config.absolute()),
         state=_quoted(state),
         user=user,
+        made=_made_by_systemd(state),
         stop=f"{round(stop.total_seconds())}",
         home="read-only" if in_home else "yes",
     )
+
+
+def _made_by_systemd(state: Path) -> str:
+    """A directory right below /var/lib is one that systemd makes, and gives to the user of the service."""
+    if state.parent != _VAR_LIB or " " in state.name:
+        return ""
+    return f"StateDirectory={state.name.replace('%', '%%')}\nStateDirectoryMode=0700\n"
 
 
 def _quoted(path: Path) -> str:
