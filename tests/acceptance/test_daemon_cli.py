@@ -109,7 +109,7 @@ def test_a_dead_job_is_retried(tmp_path: Path) -> None:
         ran = place.ductile("run", "broken")
         assert ran.status == 1
         assert ran.out == ""
-        assert "broken poll dead (attempts_exhausted): it is broken" in ran.err
+        assert "broken poll is dead (attempts_exhausted): it is broken" in ran.err
         assert "no paper" in ran.err
         (job,) = place.said("job", "list", "--status", "dead", "--plugin", "broken")["jobs"]
         (plugin / "mended").touch()

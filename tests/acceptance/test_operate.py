@@ -75,7 +75,7 @@ def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
     with a_daemon(place) as daemon:
         said = place.said("system", "doctor", status=1)
         (ill,) = [row for row in findings(said, "health") if row["level"] == "error"]
-        assert "sick is not well: it is broken" in ill["message"]
+        assert "sick is not healthy: it is broken" in ill["message"]
         assert findings(said, "daemon")[0]["where"] == f"process {daemon.process.pid}"
         # What it says to do can be done.
         explained = place.ductile(*ill["fix"].split()[1:])

@@ -184,7 +184,7 @@ def test_exactly_this_request_is_run(tmp_path: Path) -> None:
     assert (said["judgement"], said["reason"], said["permanent"]) == ("error", "plugin_error", True)
     assert (said["exit_code"], said["error"]) == (3, "no")
     shown = terminal.ductile("run", "./mine", "--request", "request.json").out
-    assert shown.startswith("error, and not to be tried again\n")
+    assert shown.startswith("error, and not to be retried\n")
     assert "stdout\n" in shown
 
 

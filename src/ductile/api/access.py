@@ -136,7 +136,7 @@ class Gatekeeper:
         if wait is None:
             self._failed(peer)
             return UnauthorizedError(
-                "nobody knows this token", hint="See `ductile token list` for what there is."
+                "unknown token", hint="`ductile token list` shows which tokens there are."
             )
         seconds = max(1, round(wait))
         return TooManyError(

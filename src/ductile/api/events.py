@@ -51,7 +51,7 @@ def read_last_id(text: str | None) -> int | None:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
         raise UsageError(
-            "Last-Event-ID is not an id of ours", hint="It is the number of the last event received."
+            "Last-Event-ID is not a valid event id", hint="It is the number of the last event received."
         )
     return int(digits)
 

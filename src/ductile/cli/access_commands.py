@@ -33,8 +33,8 @@ WEBHOOK = Noun(
             options=(
                 Option(("--job",), "only those of this job", "JOB"),
                 Option(("--status",), "pending, delivered or dropped", "STATUS"),
-                Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER"),
-                Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT"),
+                Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER"),
+                Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT"),
             ),
             about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
         ),
@@ -51,13 +51,13 @@ WEBHOOK = Noun(
 
 TOKEN = Noun(
     "token",
-    "make, list and revoke API tokens and shared secrets",
+    "create, list and revoke API tokens and shared secrets",
     (
         Action(
             "create",
-            "make a token, and show its value this once",
+            "create a token, and show its value only once",
             "token:create",
-            arguments=(Argument("NAME", "what it is called in logs and in `secret_ref`"),),
+            arguments=(Argument("NAME", "its name in logs and in `secret_ref`"),),
             options=(
                 Option(
                     ("--scopes",),
@@ -65,22 +65,22 @@ TOKEN = Noun(
                     "signatures and opens nothing",
                     "LIST",
                 ),
-                Option(("--stdin",), "take the value from standard input instead of drawing one"),
+                Option(("--stdin",), "read the value from standard input instead of generating one"),
                 DRY_RUN,
             ),
             about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "
             "scopes/NAME.json, and the seal of these files is renewed; they have to be as they were sealed. "
-            "`ductile reload` puts it into force.",
+            "The daemon accepts it from the next `ductile reload`.",
         ),
         Action("list", "list tokens and secrets, without their values", "token:list_all"),
         Action(
             "revoke",
-            "take a token away: its entry, its value and its scopes",
+            "revoke a token: remove its entry, its value and its scopes",
             "token:revoke",
             arguments=(Argument("NAME", "name of the token"),),
             options=(DRY_RUN,),
-            about="Refused while a webhook needs it, or if nobody could use the API any more. "
-            "`ductile reload` puts it into force.",
+            about="Refused while a webhook needs it, or if no token could use the API any more. "
+            "A running daemon accepts it until `ductile reload`.",
         ),
     ),
 )

@@ -80,7 +80,7 @@ def try_request(call: Call) -> Answer:
     for option in ("COMMAND", "payload", "dedupe_key", "state_webhook_url", "no_wait"):
         if call.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
-            raise UsageError(f"{name} says nothing beside --request: the request has all of it")
+            raise UsageError(f"{name} has no effect with --request: the request holds everything")
     target, file = call.text("PLUGIN"), call.text("request")
     if call.switch("dry_run"):
         found = find_runnable(call.config, call.environ, target)
@@ -165,7 +165,7 @@ def _trial_as_json(trial: Trial) -> JsonObject:
 def _trial_text(trial: Trial, screen: Screen) -> str:
     said = _trial_as_json(trial)
     exit_text = f"signal {said['signal']}" if said["signal"] else value_text(said["exit_code"])
-    lasting = ", and not to be tried again" if said["permanent"] else ""
+    lasting = ", and not to be retried" if said["permanent"] else ""
     lines = [
         f"{screen.style('green' if trial.kind == 'ok' else 'red', trial.kind)}{lasting}",
         *facts(

@@ -86,7 +86,7 @@ def _left_out_lines(done: Said, screen: Screen) -> list[str]:
 def _secret_lines(done: Said, screen: Screen) -> list[str]:
     if not done["secrets"]:
         return []
-    return [f"{screen.style('yellow', 'warning:')} it holds secrets in the clear; keep it where they may be."]
+    return [f"{screen.style('yellow', 'warning:')} it holds secrets in the clear; keep it as safe as them."]
 
 
 def _verified_text(found: Said, screen: Screen) -> str:
@@ -101,7 +101,7 @@ def _restore_text(done: Said, screen: Screen) -> str:
     begin = "Would restore" if done["dry_run"] else "Restored"
     lines = [f"{begin} {count(done['files'], 'file')} to {screen.place(done['directory'])}."]
     lines += [
-        f"{screen.style('yellow', 'lay elsewhere:')} {row['from']} is now {screen.place(row['to'])}"
+        f"{screen.style('yellow', 'was elsewhere:')} {row['from']} is now {screen.place(row['to'])}"
         for row in done["outside"]
     ]
     lines += [

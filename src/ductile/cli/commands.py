@@ -142,9 +142,9 @@ VERSION_ACTION = Action("version", "show the version", "version:show")
 SHORT_FORMS = (
     ShortForm("run", "plugin", "run", "run a plugin and show its result"),
     ShortForm("status", "system", "status", "show the daemon, the queue and every plugin"),
-    ShortForm("logs", "system", "logs", "show what ran, as the ledger has it"),
-    ShortForm("queue", "queue", "list", "list what runs and what waits"),
-    ShortForm("reload", "system", "reload", "put the changed configuration into force"),
+    ShortForm("logs", "system", "logs", "show what ran, from the ledger"),
+    ShortForm("queue", "queue", "list", "list running and waiting jobs"),
+    ShortForm("reload", "system", "reload", "apply the changed configuration"),
     ShortForm("init", "config", "init", "write a working, sealed starter configuration"),
     ShortForm("plugins", "plugin", "list", "list the plugins"),
 )

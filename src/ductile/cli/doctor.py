@@ -27,7 +27,7 @@ def doctor(call: Call) -> Answer:
     connection = _daemon(call)
     if connection is not None:
         # Plugins are asked for their health, each in its own time: there is no limit to wait for.
-        with waiting_for(call, "the plugins to tell how they are"):
+        with waiting_for(call, "the health of the plugins"):
             found: Said = converse(connection, "system.doctor", {"version": __version__}, timeout=None)
     else:
         import asyncio  # noqa: PLC0415 - a running daemon spares it
@@ -66,9 +66,9 @@ def _doctor_text(found: Said, screen: Screen, *, verbose: bool) -> str:
     well = [row for row in found["findings"] if row["level"] == "ok"]
     if verbose or not troubled:
         rows = [(row["check"], row["message"]) for row in well]
-        parts.append(screen.table(("WELL", "ABOUT"), rows))
+        parts.append(screen.table(("OK", "ABOUT"), rows))
     counts = found["counts"]
-    summary = f"{count(counts['error'], 'error')}, {count(counts['warn'], 'warning')}, {counts['ok']} well"
+    summary = f"{count(counts['error'], 'error')}, {count(counts['warn'], 'warning')}, {counts['ok']} ok"
     return "\n\n".join([*parts, screen.style(_STYLES[found["verdict"]], f"{summary}.")])
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
 from ductile.cli.operating_commands import SYSTEM_CARE, job_explain, schedule_explain
 
-_LIMIT = Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER")
-_CURSOR = Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT")
+_LIMIT = Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER")
+_CURSOR = Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT")
 _OF_PLUGIN = Option(("--plugin",), "only those of this plugin", "NAME")
 _OF_COMMAND = Option(("--command",), "only those of this command", "NAME")
-_NO_WAIT = Option(("--no-wait",), "come back at once instead of waiting for the end")
+_NO_WAIT = Option(("--no-wait",), "return at once instead of waiting for the end")
 _JOB_ID = Argument("JOB", "id of the job; its beginning is enough if no other job begins like that")
 _PLUGIN = Argument("PLUGIN", "name of the plugin, as it is configured")
 _SCHEDULE_ID = Argument("SCHEDULE", "id of the schedule; the plugin's only one without it", required=False)
@@ -23,13 +23,14 @@ SYSTEM = Noun(
             "run the daemon in the foreground",
             "system:start",
             options=(DRY_RUN,),
-            about="Logs go to standard output. SIGTERM and Ctrl-C stop it in good order: running jobs get "
-            "service.shutdown_grace to finish, then go back to the queue; the second time at once. SIGHUP "
-            "reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the store.",
+            about="Logs go to standard output. SIGTERM and Ctrl-C stop it cleanly: running jobs get "
+            "service.shutdown_grace to finish, then go back to the queue; a second one stops it at once. "
+            "SIGHUP reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the "
+            "store.",
         ),
         Action(
             "stop",
-            "stop the daemon in good order and wait until it has",
+            "stop the daemon cleanly and wait until it has stopped",
             "system:stop",
             options=(_NO_WAIT, DRY_RUN),
         ),
@@ -38,7 +39,7 @@ SYSTEM = Noun(
             "show the daemon, the queue and every plugin",
             "system:status",
             options=(
-                Option(("--reveal",), "show what plugins keep in full, secrets too"),
+                Option(("--reveal",), "show the state of plugins in full, secrets too"),
                 Option(("--health",), "ask every plugin that has a health command first; needs the daemon"),
             ),
             about="Works without a daemon as well. Values in a plugin's state that look "
@@ -46,11 +47,11 @@ SYSTEM = Noun(
         ),
         Action(
             "reload",
-            "put the changed configuration into force",
+            "apply the changed configuration",
             "system:reload",
             options=(DRY_RUN,),
             about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
-            "you are told what it is. Running jobs keep the configuration they were started with.",
+            "the problem is reported. Running jobs keep the configuration they were started with.",
         ),
         Action(
             "reset",
@@ -67,17 +68,17 @@ SYSTEM = Noun(
         ),
         Action(
             "logs",
-            "show what ran, as the ledger has it",
+            "show what ran, from the ledger",
             "logs:show",
             arguments=(Argument("PLUGIN", "only this plugin", required=False),),
-            options=(Option(("-f", "--follow"), "go on with what ends from now on, until Ctrl-C"), _LIMIT),
+            options=(Option(("-f", "--follow"), "keep showing what ends, until Ctrl-C"), _LIMIT),
             about="One line for each execution, the latest at the end; with -v also what it wrote to stderr. "
             "With --follow and --json together, each line is a JSON object.",
         ),
         *SYSTEM_CARE,
         Action(
             "watch",
-            "watch what runs, waits and happens, and lend a hand, in the terminal",
+            "watch what runs, waits and happens in the terminal, and step in",
             "watching:watch",
             about="Keys: Tab moves between the tables, Enter shows a job, c cancels it, t retries what ended "
             "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
@@ -89,8 +90,8 @@ SYSTEM = Noun(
             "unit:print_unit",
             options=(Option(("--user",), "the user it runs as (default ductile)", "NAME"),),
             about="Put it under /etc/systemd/system. It says what to do before the first start, restarts "
-            "after every crash but not for a configuration that cannot be used, and takes away what a daemon "
-            "does not need.",
+            "after every crash but not for a configuration that cannot be used, and drops rights that a "
+            "daemon does not need.",
         ),
         Action(
             "completion",
@@ -113,7 +114,7 @@ JOB = Noun(
                 _OF_PLUGIN,
                 _OF_COMMAND,
                 Option(("--status",), "queued, running, succeeded, failed or dead", "STATUS"),
-                Option(("--by",), "who submitted them: scheduler, cli, route, api, ...", "DOOR"),
+                Option(("--by",), "only those submitted by scheduler, cli, route, api, ...", "DOOR"),
                 Option(("--from",), "created at or after this instant, such as 2026-02-08T10:00:00Z", "TIME"),
                 Option(("--to",), "created before this instant", "TIME"),
                 _LIMIT,
@@ -161,10 +162,10 @@ JOB = Noun(
 
 QUEUE = Noun(
     "queue",
-    "see what runs and what waits; empty the queue",
+    "see what is running and waiting; empty the queue",
     (
         Action("status", "show how deep the queue is", "queue:status"),
-        Action("list", "list what runs and what waits", "queue:list_all", options=(_OF_PLUGIN, _LIMIT)),
+        Action("list", "list running and waiting jobs", "queue:list_all", options=(_OF_PLUGIN, _LIMIT)),
         Action(
             "purge",
             "end queued jobs; they are kept as dead",
@@ -187,14 +188,14 @@ SCHEDULE = Noun(
         ),
         Action(
             "next",
-            "show what is to come, across clock changes",
+            "show the upcoming runs, across clock changes",
             "schedule:coming",
             arguments=(Argument("PLUGIN", "only this plugin", required=False), _SCHEDULE_ID),
             options=(Option(("-n", "--count"), "how many, from 1 to 1000 (default 10)", "NUMBER"),),
         ),
         Action(
             "history",
-            "show what became of every due instant: ran, late or skipped",
+            "show what became of every due run: ran, late or skipped",
             "schedule:history",
             arguments=(_PLUGIN, _SCHEDULE_ID),
             options=(_LIMIT, _CURSOR),
@@ -202,14 +203,14 @@ SCHEDULE = Noun(
         schedule_explain(_PLUGIN, _SCHEDULE_ID),
         Action(
             "pause",
-            "let a schedule rest until it is resumed",
+            "pause a schedule until it is resumed",
             "schedule:pause",
             arguments=(_PLUGIN, _SCHEDULE_ID),
             options=(DRY_RUN,),
         ),
         Action(
             "resume",
-            "let a paused schedule go on",
+            "resume a paused schedule",
             "schedule:resume",
             arguments=(_PLUGIN, _SCHEDULE_ID),
             options=(DRY_RUN,),
@@ -230,7 +231,7 @@ PLUGIN_RUN = Action(
     "run:run",
     arguments=(
         _PLUGIN,
-        Argument("COMMAND", "its poll, or else its handle, without it", required=False),
+        Argument("COMMAND", "poll if not given, or else handle", required=False),
     ),
     options=(
         Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON"),

@@ -60,14 +60,15 @@ def _print(call: Call, rows: list[Said]) -> None:
 
 def _sent_text(done: Said) -> str:
     if done.get("dry_run"):
-        return "\n".join(f"Would start {target}." for target in done["would_start"]) or _NOBODY
+        return "\n".join(f"Would start {target}." for target in done["would_start"]) or _unmatched(done)
     lines = [f"Started {one['target']}: {one['job_id']}" for one in done["started"]]
-    lines += [f"Not again {one['target']}: it is {one['job_id']}" for one in done["deduplicated"]]
+    lines += [f"Already started {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
     lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
-    return printable("\n".join(lines)) or _NOBODY
+    return printable("\n".join(lines)) or _unmatched(done)
 
 
-_NOBODY = "Nothing waits for such an event from `cli`."
+def _unmatched(done: Said) -> str:
+    return printable(f"No route or pipeline matches {done['type']} from `cli`.")
 
 
 def _tail_text(found: Said, screen: Screen) -> str:

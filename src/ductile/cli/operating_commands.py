@@ -7,19 +7,19 @@ from ductile.cli.grammar import DRY_RUN, Action, Argument, Option
 SYSTEM_CARE = (
     Action(
         "doctor",
-        "look at everything there is, and say what is wrong and what mends it",
+        "check the whole installation: what is wrong, and how to fix it",
         "doctor:doctor",
         about="Configuration and seal, permissions, plugins and their health, listeners, clock, disk, "
         "store, breakers, schedules, failed jobs, receivers of state webhooks. Works without a daemon as "
-        "well, and with a configuration that cannot be loaded. With -v what is well is told too. Exit "
+        "well, and with a configuration that cannot be loaded. -v also shows what is in order. Exit "
         "status 1 if something is wrong; a warning is 0.",
     ),
     Action(
         "selfcheck",
         "check that the store keeps its own rules",
         "doctor:selfcheck",
-        about="Reads every row, beside the running daemon or without one. With -v every rule is told. "
-        "Exit status 1 if one is broken: that is a defect of Ductile, or somebody else has written to the "
+        about="Reads every row, beside the running daemon or without one. -v shows every rule. "
+        "Exit status 1 if one is broken: that is a defect of Ductile, or another program has written to the "
         "store.",
     ),
     Action(
@@ -45,12 +45,12 @@ SYSTEM_CARE = (
         "backup:restore",
         arguments=(Argument("FILE", "the archive that `system backup` wrote"),),
         options=(
-            Option(("--to",), "where to; the directory that the backup is of, without it", "DIR"),
+            Option(("--to",), "where to (default: the directory that was backed up)", "DIR"),
             DRY_RUN,
         ),
         about="Every hash is checked first, and nothing is overwritten. Either all of it is there "
-        "afterwards, or nothing. What lay outside of the configuration's directory is put below "
-        "`outside`, and you are told where it came from.",
+        "afterwards, or nothing. What was outside of the configuration's directory is put below "
+        "`outside`, and its old place is shown.",
     ),
 )
 

@@ -95,7 +95,7 @@ def _means_noun(name: str, rest: list[str]) -> bool:
 def _parse_noun(name: str, lead: _Lead, rest: list[str]) -> Request:
     noun = find_noun(name)
     if noun is None:
-        raise _usage(f"there is no command {name!r}", hint=_suggestion(name, first_words(), "ductile --help"))
+        raise _usage(f"unknown command {name!r}", hint=_suggestion(name, first_words(), "ductile --help"))
     lead = _take_options(rest, lead)
     if not rest:
         return Request(noun=noun, config=lead.config, json=lead.json, verbose=lead.verbose, help=lead.help)
@@ -117,9 +117,7 @@ def _take_options(rest: list[str], lead: _Lead) -> _Lead:
         option, given, value = rest.pop(0).partition("=")
         if option not in known:
             flags = (*known, *VERSION.flags)
-            raise _usage(
-                f"there is no option {option!r} here", hint=_suggestion(option, flags, "ductile --help")
-            )
+            raise _usage(f"unknown option {option!r}", hint=_suggestion(option, flags, "ductile --help"))
         if option in CONFIG.flags and not given:
             if not rest:
                 raise _usage(f"{option} needs a path", hint=f"write {option} PATH")
@@ -176,7 +174,7 @@ def _readable(message: str, words: str) -> str:
     if kind == "the following arguments are required":
         return f"ductile {words} needs {names.replace(', ', ' and ')}"
     if kind == "unrecognized arguments":
-        return f"ductile {words} does not understand {names}"
+        return f"unexpected {'option' if names.startswith('-') else 'argument'}: {names}"
     return message
 
 

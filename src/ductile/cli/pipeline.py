@@ -195,7 +195,7 @@ def _show_text(shown: Said, screen: Screen) -> str:
             ("mode", shown["execution_mode"]),
             ("timeout", shown["timeout"] if waits else None),
             ("on timeout", shown["on_timeout"] if waits else None),
-            ("hooks", "told when a run ends" if shown["notify_on_complete"] else None),
+            ("hooks", "notified when a run ends" if shown["notify_on_complete"] else None),
         ]
     )
     title = screen.style("bold", printable(shown["name"]))

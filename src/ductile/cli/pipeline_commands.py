@@ -39,14 +39,14 @@ PIPELINE = Noun(
         ),
         Action(
             "check",
-            "check the pipelines; with a payload, tell what it would start",
+            "check the pipelines; with a payload, show what it would start",
             "pipeline:check",
             arguments=(Argument("NAME", "only this pipeline", required=False),),
             options=(
                 Option(("--payload",), "try this: a JSON object, @FILE, or - for standard input", "JSON"),
             ),
             about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
-            "first steps are told with why they would run or not; later ones depend on what those answer. "
+            "first steps are shown, and why they would run or not; later ones depend on what those answer. "
             "Exit status 78 if something has to be corrected.",
         ),
         Action(
@@ -62,7 +62,7 @@ PIPELINE = Noun(
         ),
         Action(
             "explain",
-            "tell what became of every step of a run, and why",
+            "show what became of every step of a run, and why",
             "pipeline:explain",
             arguments=(Argument("RUN", "id of the run, or of one of its steps; its beginning is enough"),),
         ),
@@ -91,8 +91,8 @@ EVENT = Noun(
             "show what happened last, from the ledger",
             "event:tail",
             options=(
-                Option(("-f", "--follow"), "go on with what happens from now on, until Ctrl-C"),
-                Option(("-n", "--limit"), "the latest so many, from 1 to 1000 (default 50)", "NUMBER"),
+                Option(("-f", "--follow"), "keep showing what happens, until Ctrl-C"),
+                Option(("-n", "--limit"), "how many of the latest, from 1 to 1000 (default 50)", "NUMBER"),
             ),
             about="With --follow and --json together, each line is a JSON object.",
         ),

@@ -24,13 +24,13 @@ PLUGIN_AUTHORING = (
             Option(("--timeout",), "how long each run may take, such as 5s", "DURATION"),
         ),
         about="Runs every command twice, with a payload that is made from its schema, and sends a few "
-        "requests that are odd on purpose. It is really run: what it does elsewhere, it does. Nothing is "
-        "stored. A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
+        "requests that are odd on purpose. The plugin really runs, side effects and all. Nothing is stored. "
+        "A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
         "a check failed.",
     ),
     Action(
         "new",
-        "write a plugin to begin with",
+        "write a new plugin from a template",
         "authoring:new",
         arguments=(Argument("NAME", "name of the new plugin, and of its directory"),),
         options=(
@@ -63,8 +63,8 @@ PLUGIN_AUTHORING = (
         arguments=(_NAME,),
         options=(
             _REVEAL,
-            Option(("-n", "--limit"), "at most so many, from 1 to 200 (default 50)", "NUMBER"),
-            Option(("--cursor",), "go on where the page before ended: its `next_cursor`", "TEXT"),
+            Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER"),
+            Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT"),
         ),
     ),
 )

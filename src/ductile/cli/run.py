@@ -109,7 +109,11 @@ def _result_text(job: Said, screen: Screen) -> str:
 def _failure_text(job: Said, screen: Screen, *, daemon_runs: bool) -> str:
     name = f"{job['plugin']} {job['command']}"
     ended = job["status"] in _ENDED
-    said = f"{name} {job['status']}" if ended else f"{name} has not ended: it is {job['status']}"
+    said = (
+        f"{name} {'is dead' if job['status'] == 'dead' else job['status']}"
+        if ended
+        else f"{name} has not ended: it is {job['status']}"
+    )
     lines = [f"{screen.style('red', 'error:')} {said} ({job['reason']})"]
     if error := telling_error(job):
         lines[0] += f": {printable(error)}"

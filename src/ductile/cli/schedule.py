@@ -76,7 +76,7 @@ def _list_text(found: Said, screen: Screen) -> str:
 
 def _coming_text(found: Said, screen: Screen) -> str:
     if not found["occurrences"]:
-        return "Nothing is to come."
+        return "No upcoming runs."
     rows = [
         (
             moment(row["start_at"]),

@@ -16,7 +16,7 @@ _MEANING = {
     "pipelines.yaml": "what happens when a plugin emits something",
     "tokens.yaml": "who may use the API",
     "scopes/admin.json": "what the admin token may do",
-    ".env": "the secret itself, readable for you only",
+    ".env": "the secret itself, readable by you only",
     "plugins/echo/": "an example plugin",
     ".checksums": "the seal over all of it",
 }

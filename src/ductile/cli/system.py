@@ -58,7 +58,7 @@ def stop(call: Call) -> Answer:
 
 def status(call: Call) -> Answer:
     if call.switch("health"):
-        with waiting_for(call, "the plugins to tell how they are"):
+        with waiting_for(call, "the health of the plugins"):
             ask_daemon(call, "system.health", {}, timeout=None)
     found = ask(call, "system.status", {"reveal": call.switch("reveal")})
     return Answer(data=found, text=lambda screen: _status_text(found, screen))

@@ -79,22 +79,22 @@ def _created_text(made: NewToken, screen: Screen, *, shown: bool) -> str:
     )
     what = "token" if made.scopes else "secret"
     if not made.written:
-        return f"{doubts}Would make the {what} {made.name} and write {', '.join(made.files)}."
-    about = "; its value is shown this once" if shown else ""
-    line = f"Made the {what} {made.name}{about}. Wrote {', '.join(made.files)}."
-    return f"{doubts}{line}\n`ductile reload` puts it into force."
+        return f"{doubts}Would create the {what} {made.name} and write {', '.join(made.files)}."
+    about = " Its value is shown only once." if shown else ""
+    line = f"Created the {what} {made.name} and wrote {', '.join(made.files)}.{about}"
+    return f"{doubts}{line}\nA running daemon accepts it after `ductile reload`."
 
 
 def _revoked_text(done: Revoked) -> str:
     files = ", ".join(done.files)
     if not done.written:
-        return f"Would take {done.name} out of {files}."
-    return f"Took {done.name} out of {files}.\n`ductile reload` puts it into force."
+        return f"Would revoke {done.name}: remove it from {files}."
+    return f"Revoked {done.name} in {files}.\nA running daemon still accepts it until `ductile reload`."
 
 
 def _list_text(rows: tuple[TokenRow, ...], screen: Screen) -> str:
     if not rows:
-        return "There are no tokens. Make one with `ductile token create`."
+        return "There are no tokens. Create one with `ductile token create`."
     table = [
         (row.name or "-", row.kind, " ".join(row.scopes) or "-", screen.place(f"{row.file}:{row.line}"))
         for row in rows

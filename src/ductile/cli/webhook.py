@@ -91,7 +91,7 @@ def _list_text(found: Said, screen: Screen) -> str:
         for row in found["endpoints"]
     ]
     table = screen.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
-    return f"{table}\n\nThey are listened for at {found['listen']}."
+    return f"{table}\n\nThe daemon listens for them at {found['listen']}."
 
 
 def _target(row: Said) -> str:

@@ -53,7 +53,7 @@ def _check_api(config: Config, report: Report) -> None:
         path = ("api", "auth", "tokens", index)
         check_scopes(token.scopes, (*path, "scopes"), config, report)
         if not token.scopes:
-            report.warn(path, "this token has no scopes, so nobody can log in with it", hint="give it scopes")
+            report.warn(path, "this token has no scopes, so it cannot log in", hint="give it scopes")
     can_log_in = any(token.scopes for token in config.api.auth.tokens) or any(
         token.scopes_file for token in config.tokens
     )
@@ -105,7 +105,7 @@ def check_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, report:
             hint = did_you_mean(scope, known)
             report.error(
                 (*path, index),
-                "there is no such scope",
+                "unknown scope",
                 expected=SCOPES_EXPECTED,
                 found=_quoted_scope(scope, (*path, index), report),
                 hint=hint,
@@ -154,7 +154,7 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Re
         report.error((*path, "command"), "`command` goes with `plugin` only")
     if endpoint.event is not None and endpoint.event.startswith("ductile."):
         report.error(
-            (*path, "event"), "types that begin with `ductile.` are our own", hint="choose another type"
+            (*path, "event"), "types that begin with `ductile.` are reserved", hint="choose another type"
         )
     for key in ("signature_header", "delivery_header"):
         _check_header(getattr(endpoint, key), (*path, key), report)

@@ -91,7 +91,7 @@ def check_zone(config: Config, report: Report) -> None:
 def _refuse_zone(path: KeyPath, report: Report) -> None:
     report.error(
         path,
-        "there is no such time zone",
+        "unknown time zone",
         expected="an IANA name such as Europe/Vienna",
         found=report.quote(path),
     )

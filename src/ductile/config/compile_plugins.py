@@ -110,9 +110,7 @@ def _parallelism(
     if settings.parallelism is None:
         return max_workers if safe else 1
     if settings.parallelism > 1 and not safe:
-        message = (
-            f"{name} says that it is not safe to run twice at once; the setting is followed all the same"
-        )
+        message = f"{name} says that it is not safe to run in parallel; `parallelism` is applied all the same"
         report.warn(("plugins", name, "parallelism"), message)
     return settings.parallelism
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHECKSUMS_FILE = ".checksums"
 _VERSION = 1
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
-AUTHORISE = "look at what changed; if it is meant, run `ductile config lock`"
+AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
 
 
 class Tier(StrEnum):

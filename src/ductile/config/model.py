@@ -158,7 +158,7 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
     listen: Annotated[str, about("Host and port of the listener for webhooks.")] = "127.0.0.1:8081"
-    endpoints: Annotated[tuple[WebhookEndpointSettings, ...], about("What it answers to.")] = ()
+    endpoints: Annotated[tuple[WebhookEndpointSettings, ...], about("The endpoints, by path.")] = ()
 
 
 class TokenSettings(Section, frozen=True, kw_only=True):

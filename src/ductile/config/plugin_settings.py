@@ -64,7 +64,7 @@ class ScheduleSettings(Section, frozen=True, kw_only=True):
     not_on: Annotated[
         tuple[WeekdayName, ...], about("Weekdays on which runs are skipped, by name or 0 to 6 from Sunday.")
     ] = ()
-    catch_up: Annotated[CatchUp, about("What becomes of the runs that a downtime has swallowed.")] = (
+    catch_up: Annotated[CatchUp, about("What happens to runs that were missed during a downtime.")] = (
         CatchUp.SKIP
     )
     if_running: Annotated[IfRunning, about("What to do when the previous run has not ended.")] = (
@@ -106,7 +106,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
 
 
 class PluginSettings(Section, frozen=True, kw_only=True):
-    enabled: Annotated[bool, about("Whether the plugin may run at all, through whichever door.")] = True
+    enabled: Annotated[bool, about("Whether the plugin may run at all, however it is started.")] = True
     uses: Annotated[
         str | None,
         about("The installed plugin that this instance runs.", default="the instance's own name"),
@@ -117,9 +117,7 @@ class PluginSettings(Section, frozen=True, kw_only=True):
     ] = Guarded.empty()
     env: Annotated[Variables, about("Environment variables of the plugin's processes.")] = Guarded.empty()
     schedules: Annotated[tuple[ScheduleSettings, ...], about("When the scheduler runs the plugin.")] = ()
-    schedule: Annotated[ScheduleSettings | None, about("A single schedule, for those who need no list.")] = (
-        None
-    )
+    schedule: Annotated[ScheduleSettings | None, about("A single schedule, instead of a list.")] = None
     parallelism: Annotated[
         int | None,
         about(

@@ -136,7 +136,7 @@ def _quantity(parse: Callable[[str], Quantity], node: Node, expected: str) -> Qu
 
 def _more_than_nothing(value: Quantity, at_least: int | None, expected: str) -> Quantity:
     if at_least is not None and not value:
-        raise UnreadableError(expected, message="it has to be more than nothing")
+        raise UnreadableError(expected, message="it must be greater than zero")
     return value
 
 

@@ -79,7 +79,7 @@ def _judge(
         return None
     check_scopes(scopes, (*path, "scopes_file"), config, report)
     if not scopes:
-        report.warn((*path, "scopes_file"), f"{file} lists no scopes, so nobody can log in with this token")
+        report.warn((*path, "scopes_file"), f"{file} lists no scopes, so this token cannot log in")
     return ScopeFile(token=token.name, path=file, data=data, scopes=scopes)
 
 
@@ -90,7 +90,7 @@ def _check_hash(token: TokenSettings, data: bytes, path: KeyPath, report: Report
     if digits == token.scopes_hash or len(digits) != _HEX_DIGITS:
         report.error(path, "this is not a hash", expected="blake3: and 64 hexadecimal digits")
     elif hash_bytes(data) != token.scopes_hash.lower():
-        hint = f"look at what changed; if it is meant, the hash is now {hash_bytes(data)}"
+        hint = f"review the change; if it is intended, the hash is now {hash_bytes(data)}"
         report.error(path, "the scopes file has another hash", hint=hint)
 
 

@@ -106,7 +106,7 @@ class ControlServer:
 
     def _handler(self, operation: str) -> Operation:
         if operation not in self._operations:
-            raise UsageError(f"the daemon knows no operation {operation}", hint="Is it an older version?")
+            raise UsageError(f"the daemon has no operation {operation}", hint="Is it an older version?")
         return self._operations[operation]
 
 
@@ -115,7 +115,7 @@ def _decode(line: bytes) -> tuple[str, JsonObject]:
         said = msgspec.json.decode(line)
         return str(said["operation"]), dict(said["given"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
-        raise UsageError("the request is not one of ours") from None
+        raise UsageError("the request cannot be read") from None
 
 
 def _error(error: DuctileError) -> bytes:

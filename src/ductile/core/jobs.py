@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 REASONS: dict[Reason, str] = {
     Reason.SUBMITTED: "It was accepted and is on disk.",
-    Reason.CLAIMED: "A worker took it; its process starts once this is on disk.",
+    Reason.CLAIMED: "A worker claimed it; its process starts once this is on disk.",
     Reason.COMPLETED: "The plugin answered ok.",
     Reason.PLUGIN_ERROR: "The plugin answered with an error.",
     Reason.PROTOCOL_ERROR: "What the plugin printed is not a valid answer.",
@@ -81,10 +81,10 @@ REASONS: dict[Reason, str] = {
     Reason.BAD_TEMPLATE: "A `with` template of its step could not be filled in.",
     Reason.BAD_BAGGAGE: "The `baggage` of its step could not be claimed.",
     Reason.BAD_CONDITION: "The `if` of its step could not be evaluated.",
-    Reason.CANCELLED: "Somebody cancelled it.",
+    Reason.CANCELLED: "It was cancelled.",
     Reason.PLUGIN_REMOVED: "Its plugin is no longer configured, or is disabled.",
     Reason.PURGED: "It was removed from the queue by `queue purge`.",
-    Reason.MANUAL_RETRY: "Somebody asked for it to be tried again.",
+    Reason.MANUAL_RETRY: "A retry was requested.",
     Reason.STEP_FAILED: "A step of the pipeline run failed.",
     Reason.PARTIAL_SUCCESS: "Some branches of the pipeline run succeeded and others failed.",
     Reason.STALLED: "A pipeline run had no live step left and had not ended: a defect of Ductile.",

@@ -42,16 +42,16 @@ class SkipReason(StrEnum):
 
 
 SKIP_REASONS: dict[SkipReason, str] = {
-    SkipReason.MISSED: "Nobody was there at its time, and `catch_up` does not make up for it.",
-    SkipReason.CATCH_UP_LIMIT: f"More were missed than the {MOST_CAUGHT_UP} that `run_all` makes up for.",
+    SkipReason.MISSED: "The daemon was not running when it was due, and `catch_up` does not make it up.",
+    SkipReason.CATCH_UP_LIMIT: f"More were missed than the {MOST_CAUGHT_UP} that `run_all` makes up.",
     SkipReason.JOINED: "It was moved to the start of the preferred window, where a later one runs too.",
     SkipReason.PAUSED: "The schedule was paused.",
-    SkipReason.OUTSIDE_HOURS: "It lay outside `only_between`.",
-    SkipReason.EXCLUDED_DAY: "It lay on a day that `not_on` excludes.",
+    SkipReason.OUTSIDE_HOURS: "It was outside `only_between`.",
+    SkipReason.EXCLUDED_DAY: "It was on a day that `not_on` excludes.",
     SkipReason.RUNNING: "The previous run had not ended (`if_running: skip`).",
     SkipReason.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` were queued or running.",
     SkipReason.BREAKER_OPEN: "The circuit breaker was open.",
-    SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the verdict of its probe.",
+    SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the result of its probe.",
     SkipReason.BAD_PAYLOAD: "The payload of the schedule cannot be stored; correct the configuration.",
 }
 

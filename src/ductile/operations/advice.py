@@ -7,18 +7,18 @@ from ductile.core.jobs import Reason
 #: `{plugin}`, `{command}` and `{job}` are filled in.
 ADVICE: dict[Reason, str] = {
     Reason.SUBMITTED: "Nothing has to be done.",
-    Reason.CLAIMED: "Nothing has to be done; ductile job wait {job} comes back when it has ended.",
+    Reason.CLAIMED: "Nothing has to be done; ductile job wait {job} returns when it has ended.",
     Reason.COMPLETED: "Nothing has to be done.",
-    Reason.PLUGIN_ERROR: "The plugin says itself what was wrong: mend that, then: ductile job retry {job}",
+    Reason.PLUGIN_ERROR: "The plugin itself reported the error: fix its cause, then: ductile job retry {job}",
     Reason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`; ductile plugin test {plugin} "
-    "tells where it leaves the protocol.",
-    Reason.BAD_EXIT: "It ended without an answer: its stderr (ductile job logs {job}) tells where.",
-    Reason.KILLED: "If nobody killed it, the kernel did: look at plugins.{plugin}.limits "
+    "shows where it breaks the protocol.",
+    Reason.BAD_EXIT: "It ended without an answer: its stderr (ductile job logs {job}) says where.",
+    Reason.KILLED: "If you did not kill it, the kernel did: look at plugins.{plugin}.limits "
     "and at the machine's memory (dmesg).",
-    Reason.OUTPUT_TOO_LARGE: "Let it write large results to a file and name that as an artifact.",
-    Reason.STATE_TOO_LARGE: "Let it keep less: ductile plugin state {plugin}",
-    Reason.TOO_MANY_EVENTS: "Let it emit fewer events in one answer, or several items in one event.",
-    Reason.RUN_TOO_LARGE: "Split the work: let it emit an event that starts a run of its own for each part.",
+    Reason.OUTPUT_TOO_LARGE: "Have it write large results to a file and name that as an artifact.",
+    Reason.STATE_TOO_LARGE: "Have it keep less: ductile plugin state {plugin}",
+    Reason.TOO_MANY_EVENTS: "Have it emit fewer events in one answer, or several items in one event.",
+    Reason.RUN_TOO_LARGE: "Split the work: have it emit an event that starts a run of its own for each part.",
     Reason.COULD_NOT_START: "Look at the entrypoint's first line and mode: ductile plugin check {plugin}",
     Reason.PLUGIN_UNAVAILABLE: "See why it is refused with `ductile plugin check {plugin}`, then: "
     "ductile job retry {job}",
@@ -26,22 +26,22 @@ ADVICE: dict[Reason, str] = {
     "plugins.{plugin}.warm to false.",
     Reason.DEADLINE_EXCEEDED: "Find out what it waits for, or give it more time: "
     "ductile config set plugins.{plugin}.timeouts.{command} DURATION",
-    Reason.ORPHANED: "Look in the log why the daemon died: a job that kills it is found out by its attempts.",
-    Reason.RETRY: "It is tried again by itself; ductile job cancel {job} ends that.",
-    Reason.ATTEMPTS_EXHAUSTED: "Mend the cause, then: ductile job retry {job}",
+    Reason.ORPHANED: "See in the log why the daemon died. A job that kills it runs out of attempts.",
+    Reason.RETRY: "It will be retried without your help; to prevent that: ductile job cancel {job}",
+    Reason.ATTEMPTS_EXHAUSTED: "Fix the cause, then: ductile job retry {job}",
     Reason.INTERRUPTED: "Nothing has to be done: it runs again.",
     Reason.RECOVERED: "Nothing has to be done: it runs again.",
     Reason.BAD_TEMPLATE: "The step's `with` names something that its input does not have: "
-    "correct the pipeline, then start it anew.",
+    "correct the pipeline, then start it again.",
     Reason.BAD_BAGGAGE: "The step's `baggage` names something that is not there, or is taken: "
-    "correct the pipeline, then start it anew.",
-    Reason.BAD_CONDITION: "The step's `if` cannot be evaluated: correct the pipeline, then start it anew.",
-    Reason.CANCELLED: "If that was not meant: ductile job retry {job}",
+    "correct the pipeline, then start it again.",
+    Reason.BAD_CONDITION: "The step's `if` cannot be evaluated: correct the pipeline, then start it again.",
+    Reason.CANCELLED: "If that was not intended: ductile job retry {job}",
     Reason.PLUGIN_REMOVED: "Put {plugin} back under `plugins`, or enable it, then: ductile job retry {job}",
-    Reason.PURGED: "If that was not meant: ductile job retry {job}",
+    Reason.PURGED: "If that was not intended: ductile job retry {job}",
     Reason.MANUAL_RETRY: "Nothing has to be done: it runs again.",
-    Reason.STEP_FAILED: "Mend what failed in the step, then: ductile job retry {job}",
-    Reason.PARTIAL_SUCCESS: "Mend the branch that failed, then: ductile job retry {job}",
+    Reason.STEP_FAILED: "Fix what failed in the step, then: ductile job retry {job}",
+    Reason.PARTIAL_SUCCESS: "Fix the branch that failed, then: ductile job retry {job}",
     Reason.STALLED: "That is a defect of Ductile: ductile system selfcheck, and report it. To go on: "
     "ductile job retry {job}",
 }

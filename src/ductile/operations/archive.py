@@ -177,7 +177,7 @@ def _read_manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
             raise _broken(path, f"its format is {content['format']}, and this Ductile knows {FORMAT}")
         return _parse(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _broken(path, "its manifest is not one of ours") from error
+        raise _broken(path, "its manifest was not written by Ductile") from error
 
 
 def _parse(content: dict[str, object]) -> Manifest:

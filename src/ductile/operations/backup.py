@@ -120,7 +120,7 @@ def _target(opened: OpenedConfiguration, wanted: Wanted) -> Path:
 
 
 def _taken(target: Path) -> ConflictError:
-    return ConflictError(f"{target} is there already, and is not overwritten", hint="Name another file.")
+    return ConflictError(f"{target} already exists, and is not overwritten", hint="Name another file.")
 
 
 # ------------------------------------------------------------------------------- what goes into it

@@ -84,7 +84,7 @@ def _judge_mode(path: Path, *, private: bool) -> Finding | None:
     want = 0o700 if stat.S_ISDIR(found.st_mode) else 0o600
     fix = f"chmod {want:o} {path}"
     if found.st_uid not in (os.geteuid(), 0):
-        message = f"it belongs to user {found.st_uid}, not to the one who runs this"
+        message = f"it belongs to user {found.st_uid}, not to the user who runs this"
         return doubtful(Check.PERMISSIONS, message, where=str(path), fix=f"chown {os.geteuid()} {path}")
     if open_to_others & _OTHERS_WRITE:
         return wrong(Check.PERMISSIONS, "other users can change it", where=str(path), fix=fix)
@@ -121,11 +121,11 @@ def health_findings(checked: JsonObject) -> Iterator[Finding]:
         said = row["error"] or row["status"]
         yield wrong(
             Check.HEALTH,
-            f"{row['plugin']} is not well: {said}",
+            f"{row['plugin']} is not healthy: {said}",
             where=f"job {row['job_id']}",
             fix=f"ductile job explain {row['job_id']}",
         )
     if rows and not ill:
-        yield fine(Check.HEALTH, f"{len(rows)} plugins say that they are well")
+        yield fine(Check.HEALTH, f"{len(rows)} plugins say that they are healthy")
     if not rows:
         yield fine(Check.HEALTH, "no plugin has a health command")

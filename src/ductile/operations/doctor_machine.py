@@ -75,10 +75,10 @@ def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Find
             said = "the daemon listens there" if daemon_runs else "it is free"
             yield fine(Check.LISTENERS, f"{listen}: {said}", key)
         else:
-            fix = f"end what listens there, or: ductile config set {key} HOST:PORT"
-            yield wrong(Check.LISTENERS, f"{listen} cannot be listened at: {fault}", where=key, fix=fix)
+            fix = f"stop what listens there, or: ductile config set {key} HOST:PORT"
+            yield wrong(Check.LISTENERS, f"{listen} cannot be listened on: {fault}", where=key, fix=fix)
     if not places:
-        yield fine(Check.LISTENERS, "nothing is to be listened at")
+        yield fine(Check.LISTENERS, "no listener is configured")
 
 
 def _listeners(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -51,7 +51,7 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[Finding]:
             f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
             f"{row.breaker.failures} failures: the scheduler does not run it",
             where=f"job {row.breaker.last_job_id}" if row.breaker.last_job_id else None,
-            fix=f"mend the cause (ductile job explain {row.breaker.last_job_id}), "
+            fix=f"fix the cause (ductile job explain {row.breaker.last_job_id}), "
             f"then: ductile system reset {row.plugin}",
         )
     if not open_ones:
@@ -70,7 +70,7 @@ async def schedule_findings(desk: Desk) -> AsyncIterator[Finding]:
                 troubled = True
                 yield finding
     if not troubled:
-        yield fine(Check.SCHEDULES, f"{len(watched)} schedules are looked after, without a gap")
+        yield fine(Check.SCHEDULES, f"{len(watched)} schedules run as configured, without a gap")
 
 
 def judge_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> Finding | None:

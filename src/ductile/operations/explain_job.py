@@ -118,13 +118,17 @@ def _verdict(case: _Case, blocked: str | None) -> str:
         case JobStatus.QUEUED:
             return f"{name} waits: {blocked}"
         case _ if case.run is not None:
-            return f"pipeline {job.command} {job.status}: {_failed_step(case.run) or _why(job.reason)}"
+            return f"pipeline {job.command} {_verb(job.status)}: {_failed_step(case.run) or _why(job.reason)}"
         case _:
             why = sentence(job.last_error or _why(job.reason))
             if job.reason is not Reason.ATTEMPTS_EXHAUSTED or last is None:
-                return f"{name} {job.status} ({job.reason}): {why}"
+                return f"{name} {_verb(job.status)} ({job.reason}): {why}"
             tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
             return f"{name} failed in {tries}, the last time ({last.reason}): {why}"
+
+
+def _verb(status: JobStatus) -> str:
+    return "is dead" if status is JobStatus.DEAD else status
 
 
 def _why(reason: Reason) -> str:
@@ -138,7 +142,8 @@ def _failed_step(run: RunRecord) -> str | None:
         return None
     first = min(bad, key=lambda job: job.completed_at or job.created_at)
     said = sentence(first.last_error or _why(first.reason))
-    return f"step {first.step_path} ({first.plugin} {first.command}, job {first.id}) {first.status}: {said}"
+    what = f"step {first.step_path} ({first.plugin} {first.command}, job {first.id})"
+    return f"{what} {_verb(first.status)}: {said}"
 
 
 # ------------------------------------------------------------------------------------------ the evidence
@@ -147,7 +152,7 @@ def _failed_step(run: RunRecord) -> str | None:
 def _evidence(case: _Case) -> list[str]:
     told = [_told_of(row) for row in case.executions if case.run is None]
     if case.job.cancel_requested_at is not None:
-        told.append(f"Somebody asked for it to be cancelled at {moment_of(case.job.cancel_requested_at)}.")
+        told.append(f"Its cancellation was requested at {moment_of(case.job.cancel_requested_at)}.")
     if case.run is not None:
         told += [
             f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."

@@ -39,7 +39,7 @@ _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
     ),
     ScheduleCause.BREAKER_OPEN: (
         "ductile job explain {broken}",
-        "When the cause is mended: ductile system reset {plugin}",
+        "Once the cause is fixed: ductile system reset {plugin}",
     ),
     ScheduleCause.BREAKER_HALF_OPEN: ("ductile job explain {broken}", "ductile system breaker {plugin}"),
     ScheduleCause.RUNNING: (
@@ -207,7 +207,7 @@ def _evidence(case: _Case, cause: ScheduleCause) -> list[str]:
 def _coming_skip(case: _Case, next_at: datetime) -> list[str]:
     """What is known already to be skipped, from its hours alone."""
     why = None if case.schedule is None else forbidden(case.schedule.rule, next_at)
-    return [] if why is None else [f"That will be skipped: {SKIP_REASONS[why]}"]
+    return [] if why is None else [f"It will be skipped: {SKIP_REASONS[why].removeprefix('It was ')}"]
 
 
 def _advice(case: _Case, cause: ScheduleCause) -> list[str]:

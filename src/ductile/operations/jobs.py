@@ -262,21 +262,21 @@ def refuse_retry(answer: RetryAnswer, job: Job) -> None:
     """Raise what stands against it, if anything does."""
     match answer:
         case RetryAnswer.UNKNOWN_JOB | RetryAnswer.RETAINED_NO_MORE:
-            raise GoneError("only the log of this job is left", hint="Submit it anew.")
+            raise GoneError("only the log of this job is left", hint="Submit it again.")
         case RetryAnswer.SUCCEEDED:
-            raise ConflictError("the job has succeeded", hint="Submit it anew to run it again.")
+            raise ConflictError("the job has succeeded", hint="Submit it as a new job to run it again.")
         case RetryAnswer.NOT_ENDED:
             raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
         case RetryAnswer.NOTHING_TO_RETRY:
             raise ConflictError(
                 "what failed here could not be made from what it was given, and would fail again",
-                hint="Correct the pipeline, then start it anew or from a step: job retry --from-step.",
+                hint="Correct the pipeline, then start it again or from a step: job retry --from-step.",
             )
         case RetryAnswer.UNKNOWN_STEP:
             raise NotFoundError("the run has no such step", hint="See its steps with `ductile job tree`.")
         case RetryAnswer.CHANGED:
             raise ConflictError(
-                "the pipeline was changed around this step", hint="Start it anew, or from an earlier step."
+                "the pipeline was changed around this step", hint="Start it again, or from an earlier step."
             )
         case RetryAnswer.RUN_ENDED:
             raise ConflictError(

@@ -87,7 +87,7 @@ def optional_instant(given: JsonObject, name: str) -> datetime | None:
     hint = "write it as 2026-02-08T10:00:00Z, or as a date"
     if _LOST_PLUS.search(value):
         hint = f"in an address a + is written %2B: {_LOST_PLUS.sub('%2B', value)}"
-    raise UsageError(f"{name} is not an instant", hint=hint)
+    raise UsageError(f"{name}: {value[:100]!r} is not a time", hint=hint)
 
 
 def optional_word(
@@ -112,4 +112,4 @@ def _word(value: str, name: str, words: type[Word], aliases: dict[str, Word] | N
         return words(value)
     except ValueError:
         known = ", ".join([*words, *(aliases or {})])
-        raise UsageError(f"{name}: there is no {value[:100]}", hint=f"one of {known}") from None
+        raise UsageError(f"{name}: unknown value {value[:100]!r}", hint=f"one of {known}") from None

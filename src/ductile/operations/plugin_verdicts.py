@@ -59,7 +59,7 @@ def judge_answer(command: str, trial: Trial) -> Finding:
                 Check.ANSWERS, f"exits with {EXIT_CONFIG}: {_last_words(trial)}", command, hint=hint
             )
         case "timeout":
-            hint = "give it more time with --timeout, or let it be quicker"
+            hint = "give it more time with --timeout, or make it faster"
             return _failed(Check.ANSWERS, _short(trial), command, hint=hint)
         case _:
             hint = "see what it prints: ductile plugin run PLUGIN --request FILE"
@@ -71,7 +71,7 @@ def judge_repetition(command: Command, first: Trial, again: Trial) -> Finding:
     if first.kind == again.kind:
         return passed(Check.REPEATS, f"{again.kind} again", command.name)
     message = f"first {first.kind}, then {again.kind}: {_short(again)}".removesuffix(": ")
-    hint = "a job may be run twice: let the second time succeed too, or keep what is done in the state"
+    hint = "a job may be run twice: make the second run succeed too, or record in the state what is done"
     return _warned(Check.REPEATS, message, command.name, hint=hint)
 
 

@@ -38,7 +38,7 @@ async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     """End queued jobs of a plugin, or all of them; they stay in the ledger as dead/purged."""
     plugin = await optional_plugin(desk, given)
     if plugin is None and not read.flag(given, "all"):
-        raise UsageError("which jobs?", hint="Name a plugin, or say --all.")
+        raise UsageError("no plugin was named", hint="Name a plugin, or use --all.")
     plugins = None if plugin is None else [plugin]
     if read.flag(given, "dry_run"):
         page = await desk.store.jobs(JobFilter(status=JobStatus.QUEUED, plugin=plugin), limit=LARGEST_PAGE)

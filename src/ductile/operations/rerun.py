@@ -52,7 +52,7 @@ def _told(desk: Desk, answer: Enqueued) -> str:
 async def _new_run(desk: Desk, door: Door, old: Job, pipeline: Pipeline, step: str) -> NewRun:
     event = None if old.source_event_id is None else await desk.store.event(old.source_event_id)
     if event is None:
-        raise GoneError("what the run began with is no longer kept", hint="Start the pipeline anew.")
+        raise GoneError("what the run began with is no longer kept", hint="Start the pipeline again.")
     job = NewJob(
         id=make_id(desk.now(), desk.dice),
         plugin=RUN_PLUGIN,

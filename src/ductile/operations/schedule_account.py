@@ -25,10 +25,10 @@ async def account_of(
     """
     rule = _rule_of(desk, entry)
     if rule is None:
-        return _unproven("the schedule is not configured as it was when these were due")
+        return _unproven("the schedule was changed after these were due")
     held = _held_to(rule, entry, rows)
     if not held:
-        return _unproven("nothing was due since the schedule is defined as it is")
+        return _unproven("nothing has been due since the schedule was last changed")
     since, last = held[0].nominal_at, max(row.until_at or row.nominal_at for row in held)
     until = last
     if newest and entry.nominal_at is not None:

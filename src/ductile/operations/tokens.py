@@ -117,11 +117,11 @@ def _fit_value(value: str) -> str:
 
 def _refuse_taken(sources: Sources, name: str, variable: str, environ: Mapping[str, str]) -> None:
     if any(row.name == name for row in list_rows(sources)):
-        raise ConflictError(f"there is a token {name} already", hint=f"ductile token revoke {name}")
+        raise ConflictError(f"there already is a token {name}", hint=f"ductile token revoke {name}")
     # A line of an env file that nothing refers to is what a crash left of an earlier try: it is replaced.
     if variable in environ or _uses(sources, variable):
         raise ConflictError(
-            f"the variable {variable} is set already", hint="choose another name, or unset the variable"
+            f"the variable {variable} is already set", hint="choose another name, or unset the variable"
         )
 
 
@@ -157,7 +157,7 @@ def _plan_files(
 
 def _new_file(path: Path, hint: str) -> Path:
     if os.path.lexists(path):
-        raise ConflictError(f"{path} is there already, and is not part of the configuration", hint=hint)
+        raise ConflictError(f"{path} already exists, and is not part of the configuration", hint=hint)
     return path
 
 

@@ -70,7 +70,7 @@ def send_trial(trial: Trial) -> JsonObject:
         status, content = response.status, response.read()
     except (OSError, HTTPException) as error:
         raise DaemonNotRunningError(
-            f"nobody answers at {trial.host}:{trial.port}", hint="Start it with `ductile system start`."
+            f"nothing answers at {trial.host}:{trial.port}", hint="Start it with `ductile system start`."
         ) from error
     finally:
         connection.close()

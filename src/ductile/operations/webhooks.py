@@ -258,7 +258,7 @@ async def resend_delivery(desk: Desk, given: JsonObject) -> JsonObject:
     if found is None:
         raise NotFoundError(f"there is no delivery {wanted}", hint="ductile webhook deliveries lists them.")
     if found.status is DeliveryStatus.PENDING:
-        raise ConflictError("the delivery is pending: it is sent without your help")
+        raise ConflictError("the delivery is pending: it will be sent anyway")
     if read.flag(given, "dry_run"):
         return {"id": found.id, "job_id": found.job_id, "state": found.state, "dry_run": True}
     await desk.store.resend(found.id)

@@ -326,7 +326,7 @@ class _Builder:
 
     def _follow(self, event: yaml.AliasEvent) -> _Built:
         if event.anchor not in self._anchors:
-            raise self._stop(f"the alias *{event.anchor} stands for nothing defined before it", event)
+            raise self._stop(f"the alias *{event.anchor} is not defined before this line", event)
         return self._anchors[event.anchor]
 
     def _refuse_tag(self, event: yaml.Event, tag: str | None) -> None:

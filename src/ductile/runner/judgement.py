@@ -54,7 +54,7 @@ def judge(ending: Ending) -> Judgement:
             outcome = TimedOut(error=error, evidence=_evidence(remains))
             return Judgement(outcome=outcome, remarks=_remarks(remains))
         case PrintedTooMuch(remains=remains):
-            error = f"stdout went over the limit of {MAX_STDOUT} bytes; only the beginning is kept"
+            error = f"stdout exceeded the limit of {MAX_STDOUT >> 20} MiB; only the beginning is kept"
             too_much = Failed(reason=Reason.OUTPUT_TOO_LARGE, error=error, evidence=_evidence(remains))
             return Judgement(outcome=too_much, remarks=_remarks(remains))
         case Exited(remains=remains):

@@ -268,7 +268,7 @@ class Supervised:
             duration=timedelta(seconds=self._duration),
         )
         if status is None and self._cause is not _Cause.DEADLINE:
-            error = "what had started the process was lost before it told how the process ended"
+            error = "what had started the process was lost before it reported how the process ended"
             return RunnerLost(error=error, remains=remains)
         match self._cause:
             case None:

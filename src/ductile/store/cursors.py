@@ -25,7 +25,5 @@ def decode_cursor(cursor: str | None) -> int | None:
         raw = b""
     number = raw.removeprefix(_MARK)
     if not raw.startswith(_MARK) or not number.isdigit() or len(number) > _LONGEST:
-        raise RefusedError(
-            "the cursor is not one of ours", hint="Pass next_cursor of the previous page, unchanged."
-        )
+        raise RefusedError("invalid cursor", hint="Pass next_cursor of the previous page, unchanged.")
     return int(number)

@@ -132,7 +132,7 @@ METRICS: Mapping[Name, Described] = {
     Name.LATENCY: Described(
         kind=_HISTOGRAM, help="Time to answer a request to the API.", labels=("endpoint",), buckets=_QUICK
     ),
-    Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with a token that nobody knows."),
+    Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with an unknown token."),
     Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
 }
 _SPANS = {Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}

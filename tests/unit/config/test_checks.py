@@ -174,7 +174,7 @@ STEP = "steps: [{uses: e}]"
         (
             "webhooks: {endpoints: [{path: /a, event: ductile.x, secret: '${T}'}]}",
             "webhooks.endpoints[0].event",
-            "our own",
+            "reserved",
         ),
         (
             "webhooks: {endpoints: [{path: /a, event: x, command: poll, secret: '${T}'}]}",
@@ -324,7 +324,7 @@ def test_a_scope_file_of_another_form_is_refused(tmp_path: Path, content: str) -
 def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_path: Path) -> None:
     """SPEC 8.1."""
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
-    assert "no such scope" in problem.message
+    assert "unknown scope" in problem.message
     result = loaded(scoped(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
     assert ["not configured" in warning.message for warning in result.warnings] == [True]
 

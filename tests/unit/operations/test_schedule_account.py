@@ -118,4 +118,4 @@ async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp
             bench.snapshot = other.snapshot
         found = await account(bench)
         assert found["complete"] is None
-        assert "not configured" in found["about"]
+        assert "was changed" in found["about"]
