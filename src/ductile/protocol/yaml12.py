@@ -40,6 +40,7 @@ _OCTAL = re.compile(r"0o[0-7]+")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_CLOSING = {"[": "]", "{": "}"}
 NULL_WORDS = frozenset(("", "~", "null", "Null", "NULL"))
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(NULL_WORDS, None),
@@ -184,9 +185,29 @@ def _syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str) -> Proble
     line = lines[place.line - 1] if place.line <= len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return _problem("a tab is used for indentation", place, expected="spaces", found="a tab")
+    begun = place if error.context_mark is None else _place_of(error.context_mark, file)
+    at_the_end = place.line >= len(lines) and place.column > len(line)
+    if begun.line < place.line or (begun.column < place.column and at_the_end):
+        return _unfinished(lines[begun.line - 1][begun.column - 1 :], error, begun, place)
     context = f" ({error.context})" if error.context else ""
     hint = "inside { } and [ ], quote a value that contains one of these" if "flow" in context else None
     return _problem(f"{error.problem or 'not valid YAML'}{context}", place, hint=hint)
+
+
+def _unfinished(rest: str, error: yaml.MarkedYAMLError, begun: Place, noticed: Place) -> Problem:
+    """The parser gave up lines after what it was reading began: the mistake is there, for most of them."""
+    context, opened = error.context or "", rest[:1]
+    if "quoted scalar" in context and opened in ("'", '"'):
+        return _problem(f"the quote {opened} is not closed", begun, hint=f"end the value with {opened}")
+    if "flow" in context and opened in _CLOSING:
+        hint = f"close it with {_CLOSING[opened]}, or quote a value that contains one of [ ] {{ }} ,"
+        return _problem(f"the {opened} is not closed by line {noticed.line}", begun, hint=hint)
+    if "simple key" in context:
+        name = rest.strip()
+        return _problem(f'there is no ":" after {name}', begun, hint=f"write {name}: and its value")
+    message = f"{error.problem or 'not valid YAML'} ({context}, in what begins on line {begun.line})"
+    hint = "look at the indentation of this line, and for an open quote above it"
+    return _problem(message, noticed, hint=hint)
 
 
 def _problem(
@@ -230,6 +251,8 @@ class _Builder:
         self.problems: list[Problem] = []
         self._events = _events(text)
         self._anchors: dict[str, _Built] = {}
+        #: The way to what is being built.
+        self._path: list[str] = []
 
     def read_document(self) -> Node | None:
         next(self._events)  # stream start
@@ -269,9 +292,11 @@ class _Builder:
     def _list(self, event: yaml.SequenceStartEvent, depth: int) -> _Built:
         self._refuse_tag(event, event.tag)
         self._check_bounds(event, _Built(node=_EMPTY, size=0, height=1), depth)
-        items = []
+        items: list[_Built] = []
         while not isinstance(following := next(self._events), yaml.SequenceEndEvent):
+            self._path.append(f"[{len(items)}]")
             items.append(self._build(following, depth + 1))
+            self._path.pop()
         node = ListNode(items=tuple(item.node for item in items), place=self._place(event))
         return _around(node, items)
 
@@ -283,7 +308,10 @@ class _Builder:
         merged: dict[str, tuple[ScalarNode, Node]] = {}
         while not isinstance(following := next(self._events), yaml.MappingEndEvent):
             key = self._build(following, depth + 1)
+            name = getattr(key.node, "text", "?")
+            self._path.append(f".{name}" if self._path else name)
             value = self._build(next(self._events), depth + 1)
+            self._path.pop()
             inner += (key, value)
             self._add_entry(own, merged, key.node, value.node)
         entries = tuple((own | {name: merged[name] for name in merged if name not in own}).values())
@@ -304,7 +332,8 @@ class _Builder:
         elif key.text in own:
             first = own[key.text][0].place
             message = f'the key "{key.text}" is written twice, first on line {first.line}'
-            self.problems.append(_problem(message, key.place, key=key.text, hint="keep one of them"))
+            path = "".join([*self._path, f".{key.text}" if self._path else key.text])
+            self.problems.append(_problem(message, key.place, key=path, hint="keep one of them"))
         else:
             own[key.text] = (key, value)
 

@@ -70,9 +70,9 @@ def test_every_node_knows_where_it_was_written() -> None:
 
 def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
     """SPEC 2.1: duplicate keys are an error."""
-    first, second = problems("a: 1\nb: {c: 1, c: 2}\na: 3\n")
-    assert (first.line, first.key) == (2, "c")
-    assert second.line == 3
+    first, second = problems("a: 1\nb: [{d: {c: 1, c: 2}}]\na: 3\n")
+    assert (first.line, first.key) == (2, "b[0].d.c")
+    assert (second.line, second.key) == (3, "a")
     assert "first on line 1" in second.message
 
 
@@ -96,7 +96,7 @@ def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
         (b"a: \xff\xfe", "UTF-8"),
         (b"a: x\x00y", "NUL"),
         ("a: x\x07y", "U+0007"),
-        ("a: 'open", "unexpected end"),
+        ("a: 'open", "not closed"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) -> None:
@@ -105,6 +105,34 @@ def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) 
     assert words in problem.message
     assert problem.file == "f.yaml"
     assert problem.line is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message", "hint"),
+    [
+        ('a: 1\nb: "hello\nc: 2\nd: 3\n', (2, 4), 'the quote " is not closed', 'end the value with "'),
+        ("a: 'open\nb: 1\n", (1, 4), "the quote ' is not closed", "end the value with '"),
+        ("env:\n  include: [.env\nservice:\n  x: 1\n", (2, 12), "the [ is not closed", "close it with ]"),
+        ("a: {b: 1\nc: 2\n", (1, 4), "the { is not closed", "close it with }"),
+        ("a: [1, 2\n", (1, 4), "the [ is not closed", "close it with ]"),
+        ("a: [1, 2", (1, 4), "the [ is not closed", "close it with ]"),
+        ("b:\n  x: 1\nservice\nc: 3\n", (3, 1), 'there is no ":" after service', "service:"),
+        ("a: {b: x, c: ${X}}\n", (1, 15), "did not find expected ',' or '}'", "quote a value"),
+        ("a:\n  b: 1\n c: 2\n", (3, 2), "what begins on line 1", "indentation"),
+    ],
+)
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+def test_a_mistake_is_told_where_it_was_made(
+    monkeypatch: pytest.MonkeyPatch, loader: str, text: str, place: tuple[int, int], message: str, hint: str
+) -> None:
+    """SPEC 2.1: not where the parser gave up, which may be the end of the file."""
+    if loader == "SafeLoader":
+        monkeypatch.delattr(yaml, "CSafeLoader")
+        message = message.replace("did not find expected", "expected")
+    (problem,) = problems(text)
+    assert (problem.line, problem.column) == place
+    assert message in problem.message
+    assert hint in (problem.hint or "")
 
 
 def test_the_line_of_a_bad_byte_is_told() -> None:
