@@ -9,7 +9,6 @@ from ductile.cli.answers import Answer, Call
 from ductile.cli.failures import (
     error_as_json,
     error_as_text,
-    paragraph,
     problem_as_json,
     problems_as_text,
 )
@@ -49,7 +48,7 @@ def check(call: Call) -> Answer:
         "files": list(found.files),
         "problems": [],
         "warnings": [problem_as_json(warning) for warning in found.warnings],
-        "refused": [_refused_as_json(plugin) for plugin in found.refused],
+        "refused": [_refused_as_json(plugin, found) for plugin in found.refused],
     }
     if error is not None:
         data |= error_as_json(error)
@@ -77,12 +76,16 @@ def _answer_refused(error: ConfigError) -> Answer:
     )
 
 
-def _refused_as_json(plugin: PluginInstance) -> JsonObject:
-    why = plugin.refused
+def _refused_as_json(plugin: PluginInstance, found: Check) -> JsonObject:
+    why, place = plugin.refused, found.refusal_of(plugin)
     return {
         "name": plugin.name,
         "code": why.code if why else None,
         "reason": why.reason if why else None,
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "key": place.key,
         "hint": why.hint if why else None,
     }
 
@@ -166,13 +169,8 @@ def _check_text(found: Check, error: ConfigError | None, screen: Screen, *, verb
         parts += [title, problems_as_text(found.warnings, screen)]
     if error is None:
         return "\n\n".join([*parts, _all_is_well(found, screen, verbose=verbose)])
-    refused = [_refused_text(plugin, screen) for plugin in found.refused]
-    return "\n\n".join([*parts, error_as_text(error, screen), *refused])
-
-
-def _refused_text(plugin: PluginInstance, screen: Screen) -> str:
-    reason, hint = (plugin.refused.reason, plugin.refused.hint) if plugin.refused else ("", None)
-    return paragraph(screen.style("bold", plugin.name), reason, (("hint", hint),), screen)
+    refused = [found.refusal_of(plugin) for plugin in found.refused]
+    return "\n\n".join([*parts, error_as_text(error, screen), problems_as_text(refused, screen)])
 
 
 def _all_is_well(found: Check, screen: Screen, *, verbose: bool) -> str:

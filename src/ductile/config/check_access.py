@@ -16,7 +16,7 @@ from ductile.core.durations import format_size
 from ductile.core.templates import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ductile.config.keypath import KeyPath
     from ductile.config.model import Config, WebhookEndpointSettings
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
 _SUBJECTS = ("plugin", "jobs", "events", "system")
 _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
+_EVERY_SUBJECT = frozenset((*_SUBJECTS, *_OLDER_SCOPES, "*"))
 SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%a-z]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})", re.ASCII)
 _HIGHEST_PORT = 65535
@@ -95,25 +96,47 @@ def _refuse_equal_keys(config: Config, report: Report) -> None:
 
 def check_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, report: Report) -> None:
     for index, scope in enumerate(scopes):
-        if scope == "*" or scope in _OLDER_SCOPES:
-            continue
-        found = _SCOPE.fullmatch(scope)
-        if found is None or (found["subject"] in RESERVED and found["subject"] not in _SUBJECTS):
-            known = [
-                f"{subject}:{right}" for subject in (*_SUBJECTS, *config.plugins) for right in ("ro", "rw")
-            ]
-            hint = did_you_mean(scope, known)
+        subject = subject_of(scope)
+        if subject is None:
             report.error(
                 (*path, index),
                 "unknown scope",
                 expected=SCOPES_EXPECTED,
                 found=_quoted_scope(scope, (*path, index), report),
-                hint=hint,
+                hint=_nearest(scope, config.plugins),
             )
-        elif found["subject"] not in _SUBJECTS and found["subject"] not in config.plugins:
+        elif subject not in _EVERY_SUBJECT and subject not in config.plugins:
             shown = _quoted_scope(scope, (*path, index), report)
             message = f"the scope {shown} is for a plugin that is not configured"
-            report.warn((*path, index), message, hint=did_you_mean(found["subject"], config.plugins))
+            hint = did_you_mean(subject, (*_SUBJECTS, *config.plugins))
+            report.warn((*path, index), message, hint=hint)
+
+
+def subject_of(scope: str) -> str | None:
+    """What a scope is about: one of our words or a plugin's name; None if it is no scope at all."""
+    if scope == "*" or scope in _OLDER_SCOPES:
+        return scope
+    found = _SCOPE.fullmatch(scope)
+    if found is None or (found["subject"] in RESERVED and found["subject"] not in _SUBJECTS):
+        return None
+    return found["subject"]
+
+
+def misspelt_scope(scope: str, plugins: Collection[str]) -> str | None:
+    """What to write instead of a scope that is none, or that is nearly one; None if it may stand."""
+    subject = subject_of(scope)
+    if subject is None:
+        return _nearest(scope, plugins) or SCOPES_EXPECTED
+    if subject in _EVERY_SUBJECT or subject in plugins:
+        return None
+    right = scope.rpartition(":")[2]
+    known = [f"{each}:{right}" for each in (*_SUBJECTS, *plugins)]
+    return did_you_mean(scope, known) if did_you_mean(subject, (*_SUBJECTS, *plugins)) else None
+
+
+def _nearest(scope: str, plugins: Collection[str]) -> str | None:
+    known = [f"{subject}:{right}" for subject in (*_SUBJECTS, *plugins) for right in ("ro", "rw")]
+    return did_you_mean(scope, known)
 
 
 def _quoted_scope(scope: str, path: KeyPath, report: Report) -> str:

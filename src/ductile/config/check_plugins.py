@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.config.cron import CRON_EXPECTED, parse_cron
+from ductile.config.keypath import did_you_mean
 from ductile.config.names import NAME, VARIABLE, fault_in_name
-from ductile.config.zones import find_zone
+from ductile.config.zones import all_zones, find_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Report) -
     if not NAME.fullmatch(schedule.id):
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a schedule")
     if schedule.timezone is not None and not find_zone(schedule.timezone):
-        _refuse_zone((*path, "timezone"), report)
+        _refuse_zone((*path, "timezone"), schedule.timezone, report)
     if schedule.cron is not None:
         _check_cron((*path, "cron"), schedule.cron, report)
     window = schedule.preferred_window
@@ -85,13 +86,14 @@ def _check_cron(path: KeyPath, cron: str, report: Report) -> None:
 def check_zone(config: Config, report: Report) -> None:
     zone = config.service.timezone
     if zone is not None and not find_zone(zone):
-        _refuse_zone(("service", "timezone"), report)
+        _refuse_zone(("service", "timezone"), zone, report)
 
 
-def _refuse_zone(path: KeyPath, report: Report) -> None:
+def _refuse_zone(path: KeyPath, zone: str, report: Report) -> None:
     report.error(
         path,
         "unknown time zone",
         expected="an IANA name such as Europe/Vienna",
         found=report.quote(path),
+        hint=did_you_mean(zone, all_zones()),
     )

@@ -14,6 +14,7 @@ from ductile.config.check_pipelines import steps_of
 from ductile.config.compile_pipelines import compile_pipelines
 from ductile.config.compile_plugins import compile_plugin, plugin_rules
 from ductile.config.integrity import find_plugin_faults, hash_bytes
+from ductile.config.keypath import did_you_mean
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
 from ductile.config.names import endpoint_name, parse_target
@@ -120,7 +121,11 @@ def _check_targets(config: Config, plugins: Mapping[str, PluginInstance], report
         if installed is not None and command not in installed.manifest.commands:
             expected = f"one of {', '.join(installed.manifest.commands)}"
             report.error(
-                path, f"{plugin} has no command {command}", expected=expected, found=report.quote(path)
+                path,
+                f"{plugin} has no command {command}",
+                expected=expected,
+                found=report.quote(path),
+                hint=did_you_mean(command, installed.manifest.commands),
             )
 
 

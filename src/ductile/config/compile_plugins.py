@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ductile.config.check_plugins import schedules_of
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.integrity import hash_bytes
+from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Refusal, Schedule
 from ductile.core.breaker import BreakerPolicy
 from ductile.core.hours import DayHours
@@ -79,10 +80,12 @@ def _refusal(name: str, uses: str, settings: PluginSettings, discovery: Discover
     if uses in discovery.refused:
         refused = discovery.refused[uses]
         return Refusal(code=refused.code, reason=refused.reason, hint=refused.hint)
+    near = did_you_mean(uses, (*discovery.installed, *discovery.refused))
+    hint = "install it under one of `plugin_roots`, or remove it from `plugins`"
     return Refusal(
         code="not_installed",
         reason=f'no plugin "{uses}" was found in the plugin roots',
-        hint="install it under one of `plugin_roots`, or remove it from `plugins`",
+        hint=hint if near is None else f"{near} Otherwise {hint}",
     )
 
 
@@ -97,7 +100,8 @@ def _check_commands(
             message = f"{installed.name} has no command {report.quote((*path, 'command'))}"
             if schedule.command == "poll":
                 message = f"{installed.name} has no command poll, which a schedule runs if it names none"
-            report.error((*path, "command"), message, expected=f"one of {known}")
+            hint = did_you_mean(schedule.command, installed.manifest.commands)
+            report.error((*path, "command"), message, expected=f"one of {known}", hint=hint)
     for command in settings.timeouts:
         if command not in installed.manifest.commands:
             report.warn(("plugins", name, "timeouts", command), f"{installed.name} has no command {command}")

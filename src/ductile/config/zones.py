@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,11 @@ def find_zone(name: str) -> ZoneInfo | None:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # unknown, a directory of the database, or not a name at all
         return None
+
+
+def all_zones() -> list[str]:
+    """By name, for a hint at the one that was meant."""
+    return sorted(available_timezones())
 
 
 def system_zone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME) -> str:

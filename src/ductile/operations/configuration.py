@@ -20,6 +20,7 @@ from ductile.config.integrity import (
     seal,
     write_checksums,
 )
+from ductile.config.keypath import KeyPath, node_at, place_of, problem_at
 from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.locate import locate_config
 from ductile.config.model import Config
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import PluginInstance, Snapshot
     from ductile.core.json_values import JsonValue
     from ductile.errors import Problem
+    from ductile.protocol.yaml12 import MapNode
 
 
 class OpenedConfiguration(Value):
@@ -53,6 +55,7 @@ class Check(Value):
     path: Path
     files: tuple[str, ...]
     snapshot: Snapshot
+    tree: MapNode
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -61,6 +64,15 @@ class Check(Value):
     @property
     def refused(self) -> tuple[PluginInstance, ...]:
         return self.snapshot.refused
+
+    def refusal_of(self, plugin: PluginInstance) -> Problem:
+        """Why it cannot run, at the place that names what cannot be run."""
+        path: KeyPath = ("plugins", plugin.name)
+        if node_at(self.tree, (*path, "uses")) is not None:
+            path = (*path, "uses")
+        why = plugin.refused
+        place = place_of(self.tree, path)
+        return problem_at(place, path, why.reason if why else "", hint=why.hint if why else None)
 
 
 class SealChange(StrEnum):
@@ -125,6 +137,7 @@ def check_configuration(named: str | Path | None, environ: Mapping[str, str]) ->
         path=opened.loaded.path,
         files=tuple(file.name for file in opened.loaded.files),
         snapshot=opened.snapshot,
+        tree=opened.loaded.tree,
     )
 
 

@@ -335,7 +335,7 @@ def _event_type(given: JsonObject) -> str:
     if len(kind) > LONGEST_TYPE:
         raise read.refused("type", f"an event type has at most {LONGEST_TYPE} characters")
     if not kind or kind.startswith(RESERVED_TYPES):
-        hint = f"Types that begin with {RESERVED_TYPES} are ours."
+        hint = f"Types that begin with {RESERVED_TYPES} are reserved."
         raise read.refused("type", f"an event cannot be of type {kind[:_SHOWN_TYPE]!r}", hint)
     return kind
 

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ductile.config.check_access import misspelt_scope
 from ductile.config.edit import with_entry, without_entry
 from ductile.config.environment import load_environment_files, parse_environment
 from ductile.config.integrity import Tier, forget_sealed, hash_bytes, write_new_sealed, write_sealed
-from ductile.config.keypath import did_you_mean
+from ductile.config.keypath import did_you_mean, node_at
 from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.locate import CONFIG_FILE, locate_config
 from ductile.config.names import NAME
@@ -27,6 +28,7 @@ from ductile.config.sources import Sources, load_sources
 from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, Problem, UsageError
 from ductile.operations.starter import draw_token
 from ductile.operations.token_rows import TokenRow, list_rows
+from ductile.protocol.yaml12 import MapNode
 from ductile.value import Value, hides
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def create_token(
     with _alone(config_file.parent):
         sources = load_sources(config_file)
         _refuse_taken(sources, name, variable, environ)
+        _refuse_misspelt(sources, scopes)
         files = _plan_files(config_file, sources, name, scopes, variable, secret)
         warnings = _about(_check(config_file, environ, files), name)
         if not dry_run:
@@ -123,6 +126,15 @@ def _refuse_taken(sources: Sources, name: str, variable: str, environ: Mapping[s
         raise ConflictError(
             f"the variable {variable} is already set", hint="choose another name, or unset the variable"
         )
+
+
+def _refuse_misspelt(sources: Sources, scopes: tuple[str, ...]) -> None:
+    """Whoever holds the token would find out by a refusal only."""
+    plugins = node_at(sources.root, ("plugins",))
+    names = [key.text for key, _ in plugins.entries] if isinstance(plugins, MapNode) else []
+    for scope in scopes:
+        if hint := misspelt_scope(scope, names):
+            raise UsageError(f"unknown scope {scope!r}; nothing was written", hint=hint)
 
 
 def _plan_files(

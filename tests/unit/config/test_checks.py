@@ -329,6 +329,14 @@ def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_pa
     assert ["not configured" in warning.message for warning in result.warnings] == [True]
 
 
+def test_a_misspelt_zone_or_scope_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    """SPEC 2.1: did-you-mean."""
+    (problem,) = problems_of(a_config(tmp_path / "a", "service: {timezone: Europe/Berln}"), {})
+    assert problem.hint == "did you mean Europe/Berlin?"
+    (warning,) = loaded(scoped(tmp_path, '{"scopes": ["plugn:rw"]}'), {"T": "t"}).warnings
+    assert warning.hint == "did you mean plugin?"
+
+
 def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> None:
     """ENGINE 10: both a `secret_ref` and scopes is a config error."""
     more = "state_webhooks: {secret_ref: admin}\n"

@@ -172,6 +172,34 @@ def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> 
     assert problem.line == 2
 
 
+@pytest.mark.parametrize(
+    ("yaml", "hint"),
+    [
+        ("plugins: {echo: {schedule: {every: 1h, command: pol}}}", "did you mean poll?"),
+        (
+            "plugins: {echo: {}}\nroutes: [{from: echo, event_type: t, to: echo.hand}]",
+            "did you mean handle?",
+        ),
+        ("plugins: {echo: {}}\npipelines: [{name: p, steps: [{uses: echo.zzz}]}]", None),
+    ],
+)
+def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path: Path, yaml: str, hint: str | None) -> None:
+    """SPEC 2.1: did-you-mean."""
+    with pytest.raises(ConfigError) as refused:
+        a_snapshot(tmp_path, yaml)
+    assert [problem.hint for problem in refused.value.problems] == [hint]
+
+
+def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    """SPEC 2.1: did-you-mean; a plugin that was found and refused is one that may be meant, too."""
+    yaml = "plugins: {announce: {uses: ecko}, fetsh: {}, other: {}}"
+    plugins = a_snapshot(tmp_path, yaml, a_manifest("echo"), refused=("fetch",)).plugins
+    hints = [(plugins[name].refused or pytest.fail(name)).hint or "" for name in plugins]
+    assert [hint.partition("?")[0] for hint in hints[:2]] == ["did you mean echo", "did you mean fetch"]
+    assert "did you mean" not in hints[2]
+    assert all("plugin_roots" in hint for hint in hints)
+
+
 def test_a_schedule_for_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: 1h}}}", a_manifest("echo", "handle"))

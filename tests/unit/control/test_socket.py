@@ -102,7 +102,7 @@ async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
     server = ControlServer(tmp_path / "s", {}, Signals())
     await server.start()
     try:
-        with pytest.raises(UsageError, match="knows no operation it"):
+        with pytest.raises(UsageError, match="has no operation it"):
             await asyncio.to_thread(ask, tmp_path / "s", "it", {})
     finally:
         await server.stop()

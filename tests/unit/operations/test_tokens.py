@@ -95,8 +95,10 @@ def test_a_dry_run_checks_everything_and_writes_nothing(demo: Path) -> None:
     made = create_token(str(demo), {}, "ci", SCOPES, dry_run=True)
     assert (made.value, made.written) == (None, False)
     assert made.files == ("scopes/ci.json", ".env", "tokens.yaml")
-    with pytest.raises(ConfigError):
+    with pytest.raises(UsageError):
         create_token(str(demo), {}, "ci", ("no-such:scope",), dry_run=True)
+    with pytest.raises(ConfigError):
+        create_token(str(demo), {}, "ci", (), value="dtl_of_the_admin", dry_run=True)
     create_token(str(demo), {}, "extra", SCOPES)
     between = contents(demo)
     revoke_token(str(demo), {}, "extra", dry_run=True)
@@ -169,7 +171,7 @@ def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
         (UsageError, lambda: create_token(str(demo), {}, "../evil", SCOPES)),
         (UsageError, lambda: create_token(str(demo), {}, "x", (), value=" \n ")),
         (UsageError, lambda: create_token(str(demo), {}, "x", (), value="a\nB=c")),
-        (ConfigError, lambda: create_token(str(demo), {}, "x", ("jobs:maybe",))),
+        (UsageError, lambda: create_token(str(demo), {}, "x", ("jobs:maybe",))),
         (ConfigError, lambda: create_token(str(demo), {}, "x", (), value="dtl_of_the_admin")),
         (NotFoundError, lambda: revoke_token(str(demo), {}, "cj")),
     ]
@@ -177,6 +179,26 @@ def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
         with pytest.raises(kind) as told:
             mistake()
         assert "dtl_of_the_admin" not in repr(told.value.__dict__)
+    assert contents(demo) == before
+
+
+@pytest.mark.parametrize(
+    ("scope", "hint"),
+    [
+        ("plugn:rw", "did you mean plugin:rw?"),
+        ("ecko:ro", "did you mean echo:ro?"),
+        ("jobs:read", "did you mean jobs:rw?"),
+        ("all", "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"),
+    ],
+)
+def test_a_misspelt_scope_is_refused_before_the_token_is_handed_out(
+    demo: Path, scope: str, hint: str
+) -> None:
+    """SPEC 8.1: a token without the right that was meant would be found out by a 403 only."""
+    before = contents(demo)
+    with pytest.raises(UsageError) as refused:
+        create_token(str(demo), {}, "ci", ("jobs:ro", scope))
+    assert refused.value.hint == hint
     assert contents(demo) == before
 
 
