@@ -9,8 +9,7 @@ from ductile.config.check_pipelines import check_pipeline_name, check_plugin_nam
 from ductile.config.interpolate import literal_default
 from ductile.config.keypath import did_you_mean, node_at
 from ductile.config.names import NAME, RESERVED, endpoint_name
-from ductile.config.redaction import secret_scalars
-from ductile.config.secrets import mask_userinfo
+from ductile.config.redaction import literal_urls, secret_scalars
 from ductile.core.addresses import parse_literal
 from ductile.core.durations import format_size
 from ductile.core.templates import references_in
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ductile.config.model import Config, WebhookEndpointSettings
     from ductile.config.report import Report
     from ductile.config.secrets import Secret
+    from ductile.protocol.yaml12 import MapNode, ScalarNode
 
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
 _SUBJECTS = ("plugin", "jobs", "events", "system")
@@ -262,19 +262,30 @@ def _check_listen(path: KeyPath, listen: str, report: Report) -> None:
 
 def check_literal_secrets(config: Config, report: Report) -> None:
     """A secret in the clear: doubtful, and refused in strict mode (SPEC 2.1)."""
-    for path, node in secret_scalars(report.root):
-        if node.written is not None and not literal_default(node.written):
-            continue
-        if path == ("state", "url") and mask_userinfo(node.text) == node.text:
-            continue  # an address without a password
-        if _is_reference(path, node.text):
-            continue
+    for path in _literal_secrets(report.root):
         message = "a secret is written in the clear"
         hint = "put it into a variable and refer to it as ${NAME}"
         if config.service.strict_mode:
             report.error(path, message, hint=hint)
         else:
             report.warn(path, message, hint=hint)
+
+
+def _literal_secrets(root: MapNode) -> Iterator[KeyPath]:
+    """In the order of the files."""
+    found = dict(literal_urls(root))
+    for path, node in secret_scalars(root):
+        if node.written is not None and not literal_default(node.written):
+            continue
+        if path == ("state", "url"):
+            continue  # an address without a password is none, and one with it was found above
+        if not _is_reference(path, node.text):
+            found[path] = node
+    yield from sorted(found, key=lambda path: _line_and_column(found[path]))
+
+
+def _line_and_column(node: ScalarNode) -> tuple[str, int, int]:
+    return node.place.file, node.place.line, node.place.column
 
 
 def _is_reference(path: KeyPath, text: str) -> bool:

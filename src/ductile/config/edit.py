@@ -24,7 +24,7 @@ from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.masked_diff import masked_diff
 from ductile.config.model import Config
 from ductile.config.redaction import shown_config
-from ductile.config.secrets import mask_userinfo
+from ductile.config.secrets import mask_urls
 from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
 from ductile.config.sources import load_sources
 from ductile.errors import ConfigError, NotFoundError, UsageError
@@ -104,7 +104,7 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
 
 def _diff(file: Path, before: bytes, after: bytes) -> str:
     """What is masked by its place, and besides it what `config show` would not show of other values."""
-    return mask_userinfo(without_defaults(masked_diff(file, before, after)))
+    return mask_urls(without_defaults(masked_diff(file, before, after)))
 
 
 def apply_edit(edit: Edit, *, renew: bool = False) -> None:

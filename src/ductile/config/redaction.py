@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ductile.config.interpolate import without_defaults
 from ductile.config.kinds import Kind
 from ductile.config.model import Config
-from ductile.config.secrets import MASK, looks_secret, mask_userinfo
+from ductile.config.secrets import MASK, looks_secret, mask_urls
 from ductile.config.shape import Leaf, settings_under
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode, scalar_value
 
@@ -61,6 +61,21 @@ def secret_scalars(
                 yield path, node
 
 
+def literal_urls(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ScalarNode]]:
+    """Every URL in a configuration with a password or a secret-looking parameter written out in it."""
+    match node:
+        case MapNode(entries=entries):
+            for key, value in entries:
+                yield from literal_urls(value, (*path, key.text))
+        case ListNode(items=items):
+            for index, item in enumerate(items):
+                yield from literal_urls(item, (*path, index))
+        case ScalarNode():
+            written = node.text if node.written is None else node.written
+            if mask_urls(written) != written:
+                yield path, node
+
+
 def _compares_secret(node: MapNode, key: str) -> bool:
     """Whether this is the value of a condition on something secret: then it says what that would be."""
     if key != "value":
@@ -88,11 +103,11 @@ def _shown(node: Node, *, secret: bool) -> JsonValue:
 
 def _shown_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:
     if node.written is not None and not (secret and _has_literal_text(node.written)):
-        return without_defaults(node.written)
+        return mask_urls(without_defaults(node.written))
     value = scalar_value(node)
     if secret and value is not None and not isinstance(value, bool):
         return MASK
-    return mask_userinfo(value) if isinstance(value, str) else value
+    return mask_urls(value) if isinstance(value, str) else value
 
 
 def _has_literal_text(written: str) -> bool:

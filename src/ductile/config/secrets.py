@@ -80,7 +80,11 @@ _HARMLESS_ENDINGS = frozenset(
     ]
 )
 _HARMLESS_STARTS = frozenset(("max", "min", "num", "total"))
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^/?#@:\s]*):[^/?#@\s]*@")
+#: What is no more than a reference to a variable, or a template's, is no secret itself.
+_AFTER_COLON = r"(?!\$\{\w+\}@)[^/?#@\s]*"
+_USERINFO = re.compile(rf"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^/?#@:\s]*):{_AFTER_COLON}@")
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
+_PARAMETER = re.compile(r"(?P<name>(?<=[?&;#])[^=?&;#]+)=(?!\$?\{[\w.]+\}(?:[&;#]|$))[^&;#]+")
 
 
 class Secret:
@@ -166,9 +170,16 @@ def looks_secret(key: str) -> bool:
     return words[-1] in ("key", "keys") and bool(_KEY_OWNERS.intersection(words[:-1]))
 
 
-def mask_userinfo(text: str) -> str:
-    """Hide the password in every `scheme://user:password@host` of a text."""
-    return _USERINFO.sub(rf"\g<scheme>\g<user>:{MASK}@", text)
+def mask_urls(text: str) -> str:
+    """Hide the password of every URL in a text, and its parameters whose names look secret."""
+    if "://" not in text:
+        return text
+    masked = _USERINFO.sub(rf"\g<scheme>\g<user>:{MASK}@", text)
+    return _URL.sub(lambda url: _PARAMETER.sub(_mask_parameter, url[0]), masked)
+
+
+def _mask_parameter(found: re.Match[str]) -> str:
+    return f"{found['name']}={MASK}" if looks_secret(found["name"]) else found[0]
 
 
 def redact(value: JsonValue) -> JsonValue:
@@ -179,7 +190,7 @@ def redact(value: JsonValue) -> JsonValue:
         case list():
             return [redact(item) for item in value]
         case str():
-            return mask_userinfo(value)
+            return mask_urls(value)
         case _:
             return value
 

@@ -348,11 +348,14 @@ def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> No
 def test_a_secret_in_the_clear_is_a_warning_and_an_error_in_strict_mode(tmp_path: Path) -> None:
     """SPEC 2.1: a literal secret in config is a WARN, an error in strict mode; a default is literal too."""
     body = (
-        "plugins:\n  e:\n    config: {api_key: abc, url: x, max_tokens: 5, password: '${P}'}\n"
+        "plugins:\n  e:\n    config: {api_key: abc, url: x, max_tokens: 5, password: '${P}',\n"
+        "      a: 'https://u:abc@h/', b: 'https://h/?token=abc', c: 'https://u:${P}@h/?token=${P}&q=1',\n"
+        "      d: 'https://h/?token=${P:-abc}'}\n"
         "    env: {TOKEN: '${T:-abc}'}\n"
         "tokens: [{name: s, key: abc}]\nstate: {url: 'postgresql://u:abc@h/d'}\n"
     )
-    keys = ["plugins.e.config.api_key", "plugins.e.env.TOKEN", "tokens[0].key", "state.url"]
+    of_urls = ["plugins.e.config.a", "plugins.e.config.b", "plugins.e.config.d"]
+    keys = ["plugins.e.config.api_key", *of_urls, "plugins.e.env.TOKEN", "tokens[0].key", "state.url"]
     config = a_config(tmp_path, body)
     assert [warning.key for warning in loaded(config, {"P": "p"}).warnings] == keys
     config.write_text(body + "service: {strict_mode: true}\n")

@@ -32,6 +32,8 @@ plugins:
       nested: {{api_key: "{CANARY}-2", list: [{{client_secret: {CANARY}-3}}]}}
       tokens: [{CANARY}-4]
       dsn_url: https://user:{CANARY}-5@example.org/
+      hook: https://example.org/x?page=2&access_token={CANARY}-14&sort_key=b#token={CANARY}-15
+      partly: https://me:{CANARY}-16@${{HOST:-h}}/?key={CANARY}-17&token=${{FROM_ENV}}
       greeting: hello
       fallback: ${{UNSET:-{CANARY}-6}}
     env: {{API_TOKEN: {CANARY}-7, PLAIN: "${{FROM_ENV}}"}}
@@ -87,7 +89,7 @@ def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
     )
     revealed += " ".join(token.key.reveal() for token in snapshot.tokens)
     revealed += " ".join(endpoint.secret.reveal() for endpoint in snapshot.webhooks)
-    for number in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
+    for number in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17):
         assert f"{CANARY}-{number}" in revealed
 
 
@@ -99,9 +101,19 @@ def test_what_is_shown_names_the_variable_and_keeps_what_is_no_secret(tmp_path: 
         "nested": {"api_key": MASK, "list": [{"client_secret": MASK}]},
         "tokens": [MASK],
         "dsn_url": f"https://user:{MASK}@example.org/",
+        "hook": f"https://example.org/x?page=2&access_token={MASK}&sort_key=b#token={MASK}",
+        "partly": f"https://me:{MASK}@${{HOST}}/?key={MASK}&token=${{FROM_ENV}}",
         "greeting": "hello",
         "fallback": "${UNSET}",
     }
+
+
+def test_no_secret_of_a_url_is_in_what_a_change_shows(tmp_path: Path) -> None:
+    """The line beside the change is shown too."""
+    text = f"plugins: {{e: {{config: {{a: 'https://h/?token={CANARY}'}}}}}}\nservice: {{log_level: info}}\n"
+    diff = plan_edit(a_config_of(tmp_path, {"config.yaml": text}), "service.log_level", "debug", {}).diff
+    assert f"?token={MASK}" in diff
+    assert CANARY not in diff
 
 
 def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
@@ -266,12 +278,12 @@ def test_redaction_of_a_plain_tree() -> None:
     tree: JsonValue = {
         "token": "x",
         "a": [{"password": {"deep": "x"}, "n": 1}],
-        "ok": "https://u:x@h",
+        "ok": "https://u:x@h/?a=1&api_key=x",
         "secret": None,
     }
     assert redact(tree) == {
         "token": MASK,
         "a": [{"password": MASK, "n": 1}],
-        "ok": f"https://u:{MASK}@h",
+        "ok": f"https://u:{MASK}@h/?a=1&api_key={MASK}",
         "secret": None,
     }
