@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Protocol
 
+from ductile.core.jobs import TERMINAL, Reason, Transition
 from ductile.core.occurrences import SkipReason, forbidden
 from ductile.core.schedule import CLOCK_SLACK, Every, ScheduleRule, Slot, place, slots_from, step
 from ductile.value import Value
@@ -55,6 +56,20 @@ class Accounted(Protocol):
 
     @property
     def job_id(self) -> str | None: ...
+
+
+def first_end(changes: Sequence[tuple[datetime, Transition]]) -> datetime | None:
+    """When a job ended first, all its retries over; None if it has not. Its changes come oldest first.
+
+    `failed` is also the middle of the way to another attempt. So an end is what nothing follows, or only a
+    retry that somebody asked for: by then the schedule has long gone on.
+    """
+    following = (*(change for _, change in changes[1:]), None)
+    for (at, change), after in zip(changes, following, strict=False):
+        rests = after is None or after.reason is Reason.MANUAL_RETRY
+        if rests and change.to_status in TERMINAL:
+            return at
+    return None
 
 
 class Gap(Value):

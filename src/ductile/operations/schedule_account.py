@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ductile.core.accounting import RUN_NOW, Gap, prove_no_gap
-from ductile.core.jobs import TERMINAL
+from ductile.core.accounting import RUN_NOW, Gap, first_end, prove_no_gap
 from ductile.core.json_values import JsonObject
 from ductile.core.schedule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.desk import Desk
@@ -73,9 +72,9 @@ async def _ends(desk: Desk, rows: Sequence[Occurrence]) -> dict[str, datetime]:
     """When each run ended first. One that was retried by hand has ended again since, to no effect here."""
     ends: dict[str, datetime] = {}
     for job_id in (row.job_id for row in rows if row.job_id is not None):
-        for change in await desk.store.transitions(job_id):
-            if change.transition.to_status in TERMINAL:
-                ends.setdefault(job_id, change.at)
+        changes = await desk.store.transitions(job_id)
+        if (end := first_end([(each.at, each.transition) for each in changes])) is not None:
+            ends[job_id] = end
     return ends
 
 

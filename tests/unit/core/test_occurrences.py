@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, told, utc
-from ductile.core.accounting import RUN_NOW, preview, prove_no_gap
+from ductile.core.accounting import RUN_NOW, first_end, preview, prove_no_gap
+from ductile.core.jobs import JobStatus, Reason, Transition
 from ductile.core.occurrences import (
     MOST_CAUGHT_UP,
     SKIP_REASONS,
@@ -311,3 +312,32 @@ def test_the_check_follows_an_interval_from_the_ends_of_its_runs() -> None:
     assert gaps(rule, *rows, a="01:40", b="05:10") == []
     assert gaps(rule, rows[0], *rows[2:], a="01:40", b="05:10") == ["01:00-02:40 1/0", "04:40-05:40 1/0"]
     assert gaps(rule, *rows, until="09:00", a="01:40", b="05:10", c="06:20") == ["06:10-07:20 1/0"]
+
+
+_QUEUED, _RUNNING, _FAILED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.FAILED
+_TAKEN = Transition(from_status=_QUEUED, to_status=_RUNNING, reason=Reason.CLAIMED)
+_BROKE = Transition(from_status=_RUNNING, to_status=_FAILED, reason=Reason.PLUGIN_ERROR)
+_AGAIN = Transition(from_status=_FAILED, to_status=_QUEUED, reason=Reason.RETRY)
+_GIVEN_UP = Transition(from_status=_FAILED, to_status=JobStatus.DEAD, reason=Reason.ATTEMPTS_EXHAUSTED)
+_DONE = Transition(from_status=_RUNNING, to_status=JobStatus.SUCCEEDED, reason=Reason.COMPLETED)
+_BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=Reason.MANUAL_RETRY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ([], None),
+        ([_TAKEN], None),
+        ([_TAKEN, _DONE], 1),
+        ([_TAKEN, _BROKE], 1),
+        ([_TAKEN, _BROKE, _AGAIN], None),
+        ([_TAKEN, _BROKE, _AGAIN, _TAKEN, _DONE], 4),
+        ([_TAKEN, _BROKE, _AGAIN, _TAKEN, _BROKE, _GIVEN_UP], 5),
+        ([_TAKEN, _BROKE, _GIVEN_UP, _BY_HAND, _TAKEN, _DONE], 2),
+    ],
+)
+def test_a_job_ends_when_no_attempt_follows(changes: list[Transition], end: int | None) -> None:
+    """The first end counts: what somebody retried by hand had ended before."""
+    begin = utc("2026-02-08 10:00")
+    found = first_end([(begin + number * HOUR, change) for number, change in enumerate(changes)])
+    assert found == (None if end is None else begin + end * HOUR)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.clocks import SimulatedClock
-from builders.jobs import ok
+from builders.jobs import failed, ok
 from builders.scheduling import Bench, scheduling
 from ductile.operations.desk import Desk
 from ductile.operations.schedules import schedule_history
@@ -119,3 +119,18 @@ async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp
         found = await account(bench)
         assert found["complete"] is None
         assert "was changed" in found["about"]
+
+
+async def test_a_run_that_was_retried_leaves_no_gap(tmp_path: Path) -> None:
+    """An `every` counts from the end of its run, which is the end of its last attempt, not of its first."""
+    tried = "p: {retry: {max_attempts: 2, backoff_base: 10s, backoff_max: 20s}, schedule: {every: 1m}}"
+    async with scheduling(tmp_path, tried) as bench:
+        for last in (ok(), failed()):
+            await bench.run_next(failed())
+            await bench.clock.advance(seconds=20)
+            await bench.store.release_due()
+            await bench.run_next(last)
+            await bench.clock.advance(seconds=61)
+        assert len(await bench.history()) == 3
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (True, [])
