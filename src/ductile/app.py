@@ -31,7 +31,7 @@ from ductile.engine.inits import init_of
 from ductile.engine.lock import StoreLock
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
-from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError
+from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, file_error
 from ductile.operations import registry
 from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
@@ -205,10 +205,8 @@ def _lock(directory: Path) -> StoreLock:
     try:
         return StoreLock(directory)
     except OSError as error:
-        raise DeniedError(
-            f"the store's directory {directory} cannot be used: {error.strerror}",
-            hint="Look at its permissions, or set state.path to another place.",
-        ) from error
+        hint = "Look at its permissions, or set state.path to another place."
+        raise file_error(f"the store's directory {directory} cannot be used", error, hint=hint) from error
 
 
 def _lock_for_a_moment(directory: Path) -> StoreLock:

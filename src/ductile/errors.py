@@ -31,6 +31,7 @@ surface decides for itself. A message says what was wrong and a hint what to do 
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
@@ -204,3 +205,22 @@ STATUSES: dict[str, tuple[int, Exit]] = {
     "store_schema": (503, Exit.CONFIG),
     "store_failed": (503, Exit.FAILURE),
 }
+
+
+#: The disk has no room left, or the user's share of it has not.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno in _FULL
+
+
+def file_error(what: str, error: OSError, *, hint: str | None = None) -> DuctileError:
+    """What the system said of a file, as our error: no room left is to be tried again, the rest is denied.
+
+    `what` could not be done, such as `cannot write demo/.env`. It names the file that was meant, which the
+    system's own error may not know: that names a temporary one, or none.
+    """
+    if is_full(error):
+        return StoreFullError(f"{what}: the disk is full", hint="Free some space, then try again.")
+    return DeniedError(f"{what}: {error.strerror}", hint=hint)

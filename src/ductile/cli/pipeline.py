@@ -13,7 +13,7 @@ from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import count, facts, moment, status_word, telling_error
 from ductile.control.client import converse
-from ductile.errors import DeniedError, Exit, UsageError
+from ductile.errors import Exit, UsageError, file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def graph(call: Call) -> Answer:
     try:
         Path(output).write_text(drawn, encoding="utf-8")
     except OSError as error:
-        raise DeniedError(f"{output} cannot be written: {error.strerror}") from None
+        raise file_error(f"cannot write {output}", error) from None
     return Answer(data=data, text=lambda _: f"Wrote {output}.")
 
 

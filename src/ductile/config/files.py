@@ -12,7 +12,18 @@ PRIVATE_DIRECTORY = 0o700
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file, keeping the owner and mode it had; a new one is for its owner only."""
+    """Replace a file, keeping the owner and mode it had; a new one is for its owner only.
+
+    What goes wrong is told of the file itself: nobody knows the name of the temporary one.
+    """
+    try:
+        _replace(path, data)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)

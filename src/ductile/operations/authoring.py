@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ductile.config.names import fault_in_name
-from ductile.errors import ConflictError, DeniedError, UsageError
+from ductile.errors import ConflictError, UsageError, file_error
 from ductile.value import Value
 
 _TEMPLATES = Path(__file__).parent / "plugin_templates"
@@ -97,6 +97,7 @@ def _file(data: bytes, name: str) -> _File:
 
 def _write(directory: Path, files: dict[str, _File]) -> None:
     made: list[Path] = []
+    path = directory
     try:
         for name, file in files.items():
             path = directory / name
@@ -106,7 +107,7 @@ def _write(directory: Path, files: dict[str, _File]) -> None:
             path.chmod(file.mode)
     except OSError as error:
         _take_away(made)
-        raise DeniedError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise file_error(f"cannot write {error.filename or path}", error) from error
 
 
 def _make_directories(directory: Path, made: list[Path]) -> None:

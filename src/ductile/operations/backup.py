@@ -17,7 +17,7 @@ from ductile.config.integrity import CHECKSUMS_FILE, name_in
 from ductile.config.locate import resolve_path
 from ductile.core.instants import format_instant
 from ductile.core.json_values import JsonObject
-from ductile.errors import ConflictError, DeniedError, UsageError
+from ductile.errors import ConflictError, DeniedError, UsageError, file_error
 from ductile.operations.archive import Manifest, Member, digest_of, write_archive
 from ductile.operations.configuration import OpenedConfiguration, state_file
 from ductile.value import Value, replace
@@ -195,7 +195,7 @@ def _member(source: _Source) -> Member:
             mode = os.fstat(stream.fileno()).st_mode & _PRIVATE
             size, digest = digest_of(stream)
     except OSError as error:
-        raise DeniedError(f"{source.path} cannot be read: {error.strerror}") from error
+        raise file_error(f"cannot read {source.path}", error) from error
     mode = 0o600 if source.scope is Scope.STATE else mode | 0o600
     return Member(
         name=source.name, scope=source.scope, size=size, hash=digest, mode=mode, origin=source.origin
@@ -214,7 +214,7 @@ def _beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
     try:
         made = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise DeniedError(f"cannot write to {target.parent}: {error.strerror}") from error
+        raise file_error(f"cannot write to {target.parent}", error) from error
     with made:
         yield Path(made.name)
 
@@ -240,7 +240,7 @@ def _write(
     except FileExistsError:
         raise _taken(target) from None
     except OSError as error:
-        raise DeniedError(f"cannot write {target}: {error.strerror}") from error
+        raise file_error(f"cannot write {target}", error) from error
     sync_directory(target.parent)
 
 

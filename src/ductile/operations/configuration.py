@@ -27,7 +27,7 @@ from ductile.config.model import Config
 from ductile.config.schema import config_schema
 from ductile.config.shape import SectionOf
 from ductile.config.snapshot import SqliteLocation
-from ductile.errors import ConfigError, DeniedError, IntegrityError
+from ductile.errors import ConfigError, IntegrityError, file_error
 from ductile.operations.effective import fill_in_defaults
 from ductile.plugins.discovery import discover
 from ductile.value import Value
@@ -155,7 +155,7 @@ def lock_configuration(
         try:
             write_checksums(directory, now)
         except OSError as error:
-            raise DeniedError(f"cannot write {directory / CHECKSUMS_FILE}: {error.strerror}") from error
+            raise file_error(f"cannot write {directory / CHECKSUMS_FILE}", error) from error
     entries = tuple(_compare(before or Checksums(), now))
     return Lock(path=directory / CHECKSUMS_FILE, entries=entries, written=not dry_run)
 
@@ -191,7 +191,7 @@ def change_setting(
         try:
             apply_edit(edit, renew=lock)
         except OSError as error:
-            raise DeniedError(f"cannot write {edit.path}: {error.strerror}") from error
+            raise file_error(f"cannot write {error.filename or edit.path}", error) from error
     return Change(key=key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ductile.config.integrity import CHECKSUMS_FILE, read_checksums, write_checksums
 from ductile.config.load import Seal
-from ductile.errors import ConflictError, DeniedError, RefusedError
+from ductile.errors import ConflictError, RefusedError, file_error
 from ductile.operations.configuration import Lock, SealChange, SealEntry, open_configuration
 from ductile.operations.plugins import find_plugin
 from ductile.value import replace
@@ -36,7 +36,7 @@ def lock_plugins(
         try:
             write_checksums(directory, replace(sealed, plugins=MappingProxyType({**kept, **now})))
         except OSError as error:
-            raise DeniedError(f"cannot write {directory / CHECKSUMS_FILE}: {error.strerror}") from error
+            raise file_error(f"cannot write {directory / CHECKSUMS_FILE}", error) from error
     entries = [
         SealEntry(name=name, change=_change(sealed.plugins.get(name), value), plugin=True)
         for name, value in now.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from ductile.core.json_values import JsonObject
-from ductile.errors import ConflictError, DeniedError
+from ductile.errors import ConflictError, file_error
 from ductile.operations.archive import Manifest, Member, check_digest, digest_of, opened_archive
 from ductile.operations.backup import Progress, StoreFiles, sync_directory
 
@@ -63,7 +63,7 @@ def restore(
             # Allowed onto an empty directory, and not onto one that holds something: both as wanted.
             scratch.rename(target)
         except OSError as error:
-            raise DeniedError(f"cannot put it at {target}: {error.strerror}") from error
+            raise file_error(f"cannot put it at {target}", error) from error
         sync_directory(target.parent)
     return _shown(target, manifest, dry_run=False)
 
@@ -87,7 +87,7 @@ def _beside(target: Path) -> Iterator[Path]:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
-        raise DeniedError(f"cannot write to {target.parent}: {error.strerror}") from error
+        raise file_error(f"cannot write to {target.parent}", error) from error
     try:
         yield made
     finally:
@@ -105,7 +105,7 @@ def _unpack(
         for member, stream in members:
             is_store = member.name == manifest.store
             place = None if only_store and not is_store else scratch / placed(member)
-            found = digest_of(stream) if place is None else _write(stream, place, member.mode)
+            found = digest_of(stream) if place is None else _write(stream, place, member, scratch.parent)
             check_digest(path, member, found)
             if is_store and place is not None:
                 version = files.inspect(place)
@@ -120,17 +120,17 @@ def placed(member: Member) -> str:
     return rest if first == _INSIDE else member.name
 
 
-def _write(stream: IO[bytes], place: Path, mode: int) -> tuple[int, str]:
+def _write(stream: IO[bytes], place: Path, member: Member, where: Path) -> tuple[int, str]:
     try:
         _make_private(place.parent)
         # Nothing for others, whatever the archive says.
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o700)
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o700)
         with os.fdopen(descriptor, "wb") as target:
             found = digest_of(stream, target.write)
             target.flush()
             os.fsync(descriptor)
     except OSError as error:
-        raise DeniedError(f"cannot write {place}: {error.strerror}") from error
+        raise file_error(f"cannot unpack {placed(member)} in {where}", error) from error
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ductile.config.files import PRIVATE_DIRECTORY, PRIVATE_FILE
 from ductile.config.integrity import CHECKSUMS_FILE, hash_bytes
 from ductile.config.locate import CONFIG_FILE
-from ductile.errors import ConflictError, DeniedError, NotFoundError
+from ductile.errors import ConflictError, NotFoundError, file_error
 from ductile.operations.configuration import lock_configuration
 from ductile.value import Value
 
@@ -111,14 +111,16 @@ def _refuse_to_overwrite(directory: Path, files: Mapping[str, _File]) -> None:
 
 def _write(directory: Path, files: Mapping[str, _File], environ: Mapping[str, str]) -> None:
     made: list[Path] = []
+    path = directory
     try:
         for name, file in files.items():
-            _make_directories((directory / name).parent, made)
-            _write_new(directory / name, file, made)
+            path = directory / name
+            _make_directories(path.parent, made)
+            _write_new(path, file, made)
         lock_configuration(directory / CONFIG_FILE, environ)
     except OSError as error:
         _take_away(made)
-        raise DeniedError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise file_error(f"cannot write {error.filename or path}", error) from error
     except BaseException:
         _take_away(made)
         raise

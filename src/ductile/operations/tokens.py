@@ -25,7 +25,7 @@ from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.locate import CONFIG_FILE, locate_config
 from ductile.config.names import NAME
 from ductile.config.sources import Sources, load_sources
-from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, Problem, UsageError
+from ductile.errors import ConfigError, ConflictError, NotFoundError, Problem, UsageError, file_error
 from ductile.operations.starter import draw_token
 from ductile.operations.token_rows import TokenRow, list_rows
 from ductile.protocol.yaml12 import MapNode
@@ -291,7 +291,7 @@ def _write(sources: Sources, files: Mapping[Path, bytes]) -> None:
             if path.suffix not in (".yaml", ".yml") and (mode := path.stat().st_mode) & _OTHERS:
                 path.chmod(mode & ~_OTHERS & 0o7777)
     except OSError as error:
-        raise DeniedError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise file_error(f"cannot write {error.filename}", error) from error
 
 
 def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from ductile.errors import (
     StoreFailedError,
     StoreFullError,
     StoreSchemaError,
+    is_full,
 )
 
 #: "Duct": tells our files from anybody else's SQLite files.
@@ -97,10 +98,9 @@ def translated(path: Path) -> Iterator[None]:
 def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
     match error:
         case apsw.FullError():
-            return StoreFullError(
-                f"the disk that holds {path} is full",
-                hint="Free some space. Nothing was lost: intake resumes by itself.",
-            )
+            return _full(path)
+        case OSError() if is_full(error):
+            return _full(path)
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusyError(
                 f"{path} is locked by another process",
@@ -123,6 +123,13 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
             )
         case _:
             return StoreError(f"the store refused the operation: {error}")
+
+
+def _full(path: Path) -> StoreFullError:
+    return StoreFullError(
+        f"the disk that holds {path} is full",
+        hint="Free some space. Nothing was lost: intake resumes by itself.",
+    )
 
 
 def must_stop(error: BaseException) -> bool:
