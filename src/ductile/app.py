@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +27,20 @@ from ductile.dice import Dice
 from ductile.engine.alone import TreeRunner
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
-from ductile.engine.execution import Executor, Surroundings
+from ductile.engine.execution import Executor, ResultGivenUpError, Surroundings
 from ductile.engine.inits import init_of
 from ductile.engine.lock import StoreLock
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
-from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, file_error
+from ductile.errors import (
+    ConfigError,
+    ConflictError,
+    DeniedError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    file_error,
+)
 from ductile.operations import registry
 from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
@@ -44,6 +53,7 @@ from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.news import News
 from ductile.telemetry.signals import Signal, Signals, Subscriber
 from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
+from ductile.value import Value
 from ductile.webhooks.serving import webhooks_served
 
 if TYPE_CHECKING:
@@ -52,6 +62,8 @@ if TYPE_CHECKING:
 #: So many new objects, and the collector looks for those that hold each other.
 _COLLECTED_AFTER = 10_000
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
+#: How often a result is offered to a full store where somebody waits for it: a second apart, then it is said.
+_OFFERS = 2
 
 
 def _now() -> datetime:
@@ -261,6 +273,23 @@ def store_files() -> StoreFiles:
     return StoreFiles(copy=copy_store, inspect=inspect_copy)
 
 
+class Stopped(StrEnum):
+    """What ended a run before it was over."""
+
+    SIGNAL = "signal"
+    TIMEOUT = "timeout"
+
+
+class RunHere(Value):
+    """What came of a job that was run in this process."""
+
+    #: What `job.show` says of it.
+    job: JsonObject
+    #: Nothing was run: another job had succeeded under the same key.
+    deduplicated: bool
+    stopped: Stopped | None
+
+
 async def run_without_daemon(
     named: str | None,
     environ: Mapping[str, str],
@@ -269,8 +298,8 @@ async def run_without_daemon(
     *,
     patience: timedelta | None = None,
     ended: Callable[[JsonObject], None] = lambda _job: None,
-) -> JsonObject:
-    """Submit one job and run it here, with everything it leads to; what `job.show` says of it then.
+) -> RunHere:
+    """Submit one job and run it here, with everything it leads to.
 
     `operation` submits it. `ended` is told of each job that has ended, as lists show jobs.
     When `patience` ends, or at the first signal, what runs is ended and goes back to the queue.
@@ -294,15 +323,43 @@ async def run_without_daemon(
             SystemClock(),
             Reporter(signals, Waiters(), followers),
             Surroundings(environ=environ, directory=str(Path.cwd())),
+            offers=_OFFERS,
         )
         try:
             submitted = await registry.OPERATIONS[operation](desk, given)
-            await _record_config(desk)
-            with _stoppable(executor, patience):
-                await tree.run(executor, str(submitted["job_id"]))
+            job_id = str(submitted["job_id"])
+            with _known_as(job_id):
+                await _record_config(desk)
+                with _stoppable(executor, patience) as stopped:
+                    await tree.run(executor, job_id)
         finally:
             await runner.close()
-        return await registry.OPERATIONS["job.show"](desk, {"job_id": submitted["job_id"]})
+        return RunHere(
+            job=await registry.OPERATIONS["job.show"](desk, {"job_id": job_id}),
+            deduplicated=bool(submitted["deduplicated"]),
+            stopped=stopped[0] if stopped else None,
+        )
+
+
+@contextmanager
+def _known_as(job_id: str) -> Iterator[None]:
+    """A store that cannot take any more is told of with the job that is in it by then."""
+    try:
+        yield
+    except ResultGivenUpError as given_up:
+        said = given_up.__cause__
+        if not isinstance(said, StoreError):
+            raise
+        raise type(said)(
+            f"{said.message}: the result of job {given_up.job_id} could not be kept",
+            hint="Once that is mended, `ductile system start` runs the job again, and "
+            f"`ductile job cancel {job_id}` ends it.",
+            details={"job_id": job_id},
+        ) from given_up
+    except (StoreFullError, StoreBusyError) as error:
+        error.details["job_id"] = job_id
+        error.hint = f"Job {job_id} is on the queue: `ductile system start` runs it, once that is mended."
+        raise
 
 
 def _inits_at(desk: Desk) -> Callable[[str], NewInit | None]:
@@ -321,20 +378,23 @@ async def _record_config(desk: Desk) -> None:
 
 
 @contextmanager
-def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[None]:
-    """Meanwhile a signal ends what runs, as it does for the daemon: first in good order, then at once."""
-    loop = asyncio.get_running_loop()
-    asked: list[None] = []
+def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[Stopped]]:
+    """Meanwhile a signal ends what runs, as it does for the daemon: first in good order, then at once.
 
-    def stop() -> None:
+    What asked for the end is told, in order.
+    """
+    loop = asyncio.get_running_loop()
+    asked: list[Stopped] = []
+
+    def stop(by: Stopped) -> None:
         executor.stop_all(at_once=bool(asked))
-        asked.append(None)
+        asked.append(by)
 
     for number in _STOPPING:
-        loop.add_signal_handler(number, stop)
-    timer = None if patience is None else loop.call_later(patience.total_seconds(), stop)
+        loop.add_signal_handler(number, stop, Stopped.SIGNAL)
+    timer = None if patience is None else loop.call_later(patience.total_seconds(), stop, Stopped.TIMEOUT)
     try:
-        yield
+        yield asked
     finally:
         if timer is not None:
             timer.cancel()

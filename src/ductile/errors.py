@@ -47,6 +47,8 @@ class Exit(IntEnum):
     TRY_AGAIN = 75
     DENIED = 77
     CONFIG = 78
+    #: As a shell says of a process that SIGINT ended.
+    INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

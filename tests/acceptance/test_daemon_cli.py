@@ -97,8 +97,30 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
         daemon.wait_until_started(job_id)
         assert place.ductile("job", "wait", job_id, "--timeout", "10ms").status == 75
         late = place.ductile("run", "slow", "--timeout", "10ms")
-        assert late.status == 1
+        assert late.status == 75
         assert "slow poll has not ended" in late.err
+
+
+def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
+    """SPEC 11: exit 130, and by which name to find the job again or to end it."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        process = subprocess.Popen(
+            [DUCTILE, "run", "slow", "--config", "demo"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        job_id = daemon.wait_for("job.started")["job_id"]
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (130, "")
+        assert f"Job {job_id} goes on" in said
+        assert place.said("job", "show", job_id)["status"] == "running"
 
 
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:

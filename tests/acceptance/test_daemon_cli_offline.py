@@ -166,22 +166,25 @@ def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> Non
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     plugin = int(started.read_text())
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 1
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
     with pytest.raises(ProcessLookupError):
         os.kill(plugin, 0)
     (job,) = place.said("job", "list")["jobs"]
     assert (job["status"], job["reason"], job["attempt"]) == ("queued", "interrupted", 1)
+    assert f"ductile job cancel {job['job_id']}" in said
 
 
 def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
     """SPEC 11: `--timeout` bounds the command, with a daemon or without."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
-    answer = place.said("run", "slow", "--timeout", "100ms", status=1)
+    answer = place.said("run", "slow", "--timeout", "100ms", status=75)
     assert (answer["status"], answer["reason"], answer["attempt"]) == ("queued", "interrupted", 1)
     assert place.ductile("run", "slow", "--timeout", "soon").status == 2
 
@@ -229,8 +232,13 @@ def test_what_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
 def test_the_same_key_is_run_once(tmp_path: Path) -> None:
     """SPEC 4.5: the second is given the first one's job."""
     place = a_place(tmp_path)
-    first, second = (place.said("run", "echo", "--dedupe-key", "monday")["job_id"] for _ in range(2))
-    assert first == second
+    first, second = (place.said("run", "echo", "--dedupe-key", "monday") for _ in range(2))
+    assert first["job_id"] == second["job_id"]
+    assert (first["deduplicated"], second["deduplicated"]) == (False, True)
+    assert second["dedupe_key"] == "monday"
+    again = place.ductile("run", "echo", "--dedupe-key", "monday")
+    assert (again.status, again.out) == (0, "done\n")
+    assert f"Not run again: job {first['job_id']} succeeded under this key at 20" in again.err
 
 
 def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,19 @@ from builders.disks import on_a_disk
 
 INIT = "ductile init disk/c >/dev/null || exit 98\n"
 FULL = "the disk is full"
+#: Makes `echo` a plugin that leaves no room, and answers with more than the store keeps free for itself.
+GREEDY = r"""
+rm disk/c/plugins/echo/*.py
+cat >disk/c/plugins/echo/run.sh <<'END'
+#!/bin/sh
+cat >/dev/null
+dd if=/dev/zero of=disk/filling bs=1k 2>/dev/null
+printf '{"status": "ok", "result": "%s"}' "$(head -c 2000000 /dev/zero | tr '\0' x)"
+END
+chmod 755 disk/c/plugins/echo/run.sh
+sed -i 's/^entrypoint:.*/entrypoint: run.sh/' disk/c/plugins/echo/manifest.yaml
+ductile config lock --config disk/c >/dev/null || exit 97
+"""
 
 
 @pytest.mark.parametrize(
@@ -50,3 +64,20 @@ def test_a_disk_that_may_not_be_written_to_is_a_refusal(words: str, names: str, 
     assert ran.status == 77, ran
     assert f"{names}" in ran.err
     assert "Read-only file system" in ran.err
+
+
+def test_a_run_that_fills_the_disk_says_so_and_names_its_job(tmp_path: Path) -> None:
+    """SPEC 11: exit 75 after a moment, not a wait without end; the store has the job, as running."""
+    ran = on_a_disk(
+        tmp_path,
+        f"{INIT}{GREEDY}ductile run echo --json --config disk/c\nstatus=$?\nrm disk/filling\n"
+        "ductile job list --json --config disk/c >jobs.json\nexit $status\n",
+        kib=6000,
+    )
+    assert ran.status == 75, ran
+    error = json.loads(ran.out)["error"]
+    assert error["code"] == "store_full"
+    (job,) = json.loads((tmp_path / "jobs.json").read_text())["jobs"]
+    assert error["details"] == {"job_id": job["job_id"]}
+    assert job["job_id"] in error["message"]
+    assert job["status"] == "running"

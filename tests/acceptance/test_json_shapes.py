@@ -48,6 +48,7 @@ READING = {
 NAMED = {
     "Job": ("job list", "jobs"),
     "WholeJob": ("job wait",),
+    "RunJob": ("plugin run",),
     "JobNode": ("job tree", "tree"),
     "LogRow": ("system logs", "logs"),
     "Execution": ("job logs", "executions"),

@@ -68,7 +68,7 @@ async def test_an_example_runs(example: str, tmp_path: Path) -> None:
     assert names
     for name in names:
         given: JsonObject = {"pipeline": name, "payload": ORDER}
-        run = await run_without_daemon(str(tmp_path), environ, "pipeline.run", given)
+        run = (await run_without_daemon(str(tmp_path), environ, "pipeline.run", given)).job
         assert (run["status"], run["last_error"]) == ("succeeded", None), name
 
 

@@ -8,7 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.dedupe import KeyDoor, Match, find_duplicate, namespaced_key, normalise_key
+from ductile.core.dedupe import (
+    KeyDoor,
+    Match,
+    find_duplicate,
+    given_key,
+    namespaced_key,
+    normalise_key,
+)
 
 ages = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 matches = st.lists(
@@ -75,3 +82,11 @@ def test_no_text_of_a_caller_reaches_into_another_door(text: str, other: str) ->
     mine = namespaced_key(KeyDoor.CALLER, text)
     theirs = namespaced_key(KeyDoor.IDEMPOTENCY, other, owner="token")
     assert mine is None or theirs is None or mine != theirs
+
+
+@given(st.sampled_from(KeyDoor), st.text(), st.text(min_size=1))
+def test_a_key_is_shown_as_it_was_given(door: KeyDoor, key: str, owner: str) -> None:
+    """Whatever stands before it in the store, and whatever is in it."""
+    owned = door in (KeyDoor.IDEMPOTENCY, KeyDoor.DELIVERY)
+    stored = namespaced_key(door, key, owner=owner if owned else None)
+    assert given_key(stored) == normalise_key(key)

@@ -235,7 +235,9 @@ PLUGIN_RUN = Action(
     ),
     options=(
         Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON"),
-        Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION"),
+        Option(
+            ("--timeout",), "wait no longer than this, such as 30s; without a daemon, end it then", "DURATION"
+        ),
         Option(("--dedupe-key",), "do not run again what succeeded under this key", "KEY"),
         Option(("--state-webhook-url",), "tell this URL whenever the job changes its state", "URL"),
         Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
@@ -243,5 +245,6 @@ PLUGIN_RUN = Action(
         DRY_RUN,
     ),
     about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
-    "Exit status 0 if the job succeeded, 1 if it did not. With --request, PLUGIN may be a directory.",
+    "Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time. With --request, "
+    "PLUGIN may be a directory.",
 )

@@ -49,7 +49,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         if request.action is None or request.help:
             return _show_help(request, out, err)
         return _show_answer(_call(request.action, request, environ, out), request, environ, out, err)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        if stop.args:  # what goes on all the same
+            print(stop.args[0], file=err)
         return _INTERRUPTED
     except BrokenPipeError:
         raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
-from ductile.cli.run import outcome, run_here, wait_for
+from ductile.cli.run import outcome, run_here, telling_where_it_goes_on, wait_for
 from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import count, facts, moment, status_word, telling_error
@@ -54,7 +54,7 @@ def graph(call: Call) -> Answer:
     try:
         Path(output).write_text(drawn, encoding="utf-8")
     except OSError as error:
-        raise file_error(f"cannot write {output}", error) from None
+        raise file_error(f"{output} cannot be written", error) from None
     return Answer(data=data, text=lambda _: f"Wrote {output}.")
 
 
@@ -73,13 +73,14 @@ def run(call: Call) -> Answer:
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
     connection = find_daemon(call)
     if connection is None:
-        return outcome(run_here(call, "pipeline.run", given, _teller(call)), daemon_runs=False)
+        return outcome(run_here(call, "pipeline.run", given, _teller(call)))
     submitted = converse(connection, "pipeline.run", present(given), timeout=PATIENCE)
-    run_id = str(submitted["job_id"])
     # Whoever limits the waiting is not kept by the steps: they are told while there is no limit.
     if _is_watched(call) and call.optional("timeout") is None:
-        _tell_steps(call, run_id)
-    return outcome(wait_for(call, run_id), daemon_runs=True)
+        run_id = str(submitted["job_id"])
+        with telling_where_it_goes_on(run_id):
+            _tell_steps(call, run_id)
+    return outcome(wait_for(call, submitted))
 
 
 def check(call: Call) -> Answer:

@@ -27,7 +27,11 @@ PIPELINE = Noun(
             arguments=(_NAME,),
             options=(
                 _PAYLOAD,
-                Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION"),
+                Option(
+                    ("--timeout",),
+                    "wait no longer than this, such as 30s; without a daemon, end it then",
+                    "DURATION",
+                ),
                 _DEDUPE_KEY,
                 Option(("--state-webhook-url",), "tell this URL whenever the run changes its state", "URL"),
                 Option(("--no-wait",), "print the id of the run and do not wait for it; needs the daemon"),
@@ -35,7 +39,7 @@ PIPELINE = Noun(
             ),
             about="Works with and without a daemon: without one its steps are run here, one after the other, "
             "and what has to be tried again is left to the daemon. On a terminal each step is shown as it "
-            "ends. Exit status 0 if the run succeeded, 1 if it did not.",
+            "ends. Exit status 0 if the run succeeded, 1 if it did not, 75 if it has not ended in time.",
         ),
         Action(
             "check",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
@@ -14,7 +15,7 @@ from ductile.control.client import converse
 from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
@@ -46,17 +47,45 @@ def run(call: Call) -> Answer:
     name = " ".join(part for part in (call.text("PLUGIN"), call.optional("COMMAND")) if part)
     if connection is None:
         with waiting_for(call, name):
-            ended = run_here(call, "plugin.run", given)
-        return outcome(ended, daemon_runs=False)
+            ran = run_here(call, "plugin.run", given)
+        return outcome(ran)
     submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
     with waiting_for(call, f"{name}, job {submitted['job_id']}"):
-        ended = wait_for(call, str(submitted["job_id"]))
-    return outcome(ended, daemon_runs=True)
+        return outcome(wait_for(call, submitted))
 
 
-def wait_for(call: Call, job_id: str) -> Said:
+class Ran(NamedTuple):
+    """A job that was submitted, and waited for."""
+
+    job: Said
+    deduplicated: bool
+    #: Whether there is a daemon that goes on with it.
+    daemon_runs: bool
+    #: `signal` or `timeout` if that ended it here before it was over.
+    stopped: str | None = None
+
+
+def wait_for(call: Call, submitted: Said) -> Ran:
     """The job when it has ended, or as it stands when the time is up."""
-    waiting = {"job_id": job_id, "timeout": call.optional("timeout")}
+    job_id = str(submitted["job_id"])
+    waiting: JsonObject = {"job_id": job_id, "timeout": call.optional("timeout")}
+    with telling_where_it_goes_on(job_id):
+        return Ran(_waited(call, waiting), bool(submitted["deduplicated"]), daemon_runs=True)
+
+
+@contextmanager
+def telling_where_it_goes_on(job_id: str) -> Iterator[None]:
+    """Whoever stops waiting for a job of the daemon has not stopped the job, and needs its name."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"Job {job_id} goes on: `ductile job wait {job_id}`. Not wanted: `ductile job cancel {job_id}`."
+        ) from None
+
+
+def _waited(call: Call, waiting: JsonObject) -> Said:
+    job_id = waiting["job_id"]
     try:
         return ask_daemon(call, "job.wait", waiting, timeout=None)
     except (DaemonNotRunningError, StoreBusyError) as gone:
@@ -68,7 +97,7 @@ def wait_for(call: Call, job_id: str) -> Said:
 
 def run_here(
     call: Call, operation: str, given: JsonObject, ended: Callable[[JsonObject], None] = lambda _job: None
-) -> Said:
+) -> Ran:
     """Submit a job by this operation and run it in this process, with what it leads to."""
     import asyncio  # noqa: PLC0415 - 60 ms that a running daemon spares
 
@@ -76,22 +105,39 @@ def run_here(
     from ductile.operations.parameters import optional_duration  # noqa: PLC0415
 
     patience = optional_duration({"timeout": call.optional("timeout")}, "timeout")
-    return asyncio.run(
+    ran = asyncio.run(
         run_without_daemon(
             call.config, call.environ, operation, present(given), patience=patience, ended=ended
         )
     )
+    return Ran(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
 
 
-def outcome(job: Said, *, daemon_runs: bool) -> Answer:
-    """The result of a job that succeeded; for one that did not, why, and status 1."""
-    if job["status"] == "succeeded":
-        return Answer(data=job, text=lambda screen: _result_text(job, screen))
-    return Answer(
-        data=job,
-        exit_status=Exit.FAILURE,
-        aside=lambda screen: _failure_text(job, screen, daemon_runs=daemon_runs),
-    )
+def outcome(ran: Ran) -> Answer:
+    """The result of a job that succeeded; for one that did not, why, and a status that tells it from that."""
+    data = ran.job | {"deduplicated": ran.deduplicated}
+    if ran.job["status"] == "succeeded":
+        return Answer(
+            data=data,
+            text=lambda screen: _result_text(ran.job, screen),
+            aside=(lambda _: _not_again(ran.job)) if ran.deduplicated else None,
+        )
+    return Answer(data=data, exit_status=_status(ran), aside=lambda screen: _failure_text(ran, screen))
+
+
+def _status(ran: Ran) -> Exit:
+    """Not yet is not failed: a script that cannot tell them apart would start the job once more."""
+    if ran.job["status"] in _ENDED:
+        return Exit.FAILURE
+    if ran.stopped == "signal":
+        return Exit.INTERRUPTED
+    # Without a daemon, and not stopped: it was tried here in vain, and nobody goes on trying.
+    return Exit.TRY_AGAIN if ran.daemon_runs or ran.stopped else Exit.FAILURE
+
+
+def _not_again(job: Said) -> str:
+    at = moment(job["completed_at"])
+    return f"Not run again: job {job['job_id']} succeeded under this key at {at}."
 
 
 def _result(job: Said) -> Any:
@@ -106,7 +152,8 @@ def _result_text(job: Said, screen: Screen) -> str:
     return text if screen.width is None else printable(text)
 
 
-def _failure_text(job: Said, screen: Screen, *, daemon_runs: bool) -> str:
+def _failure_text(ran: Ran, screen: Screen) -> str:
+    job = ran.job
     name = f"{job['plugin']} {job['command']}"
     ended = job["status"] in _ENDED
     said = (
@@ -120,7 +167,7 @@ def _failure_text(job: Said, screen: Screen, *, daemon_runs: bool) -> str:
     if job["stderr"]:
         kept = job["stderr"].rstrip("\n").split("\n")[-_LINES_OF_STDERR:]
         lines += [screen.style("bold", "stderr:"), indented("\n".join(kept))]
-    hint = _hint(job, ended=ended, daemon_runs=daemon_runs)
+    hint = _hint(job, ended=ended, daemon_runs=ran.daemon_runs)
     return "\n".join([*lines, f"{screen.style('bold', 'hint:')} {hint}"])
 
 
@@ -131,4 +178,7 @@ def _hint(job: Said, *, ended: bool, daemon_runs: bool) -> str:
     if daemon_runs:
         return f"ductile job wait {job_id}"
     when = f" at {moment(job['next_retry_at'])}" if job["next_retry_at"] else ""
-    return f"it is tried again{when} by the daemon, once one runs: ductile system start"
+    return (
+        f"it is tried again{when} by the daemon, once one runs: `ductile system start`. "
+        f"Not wanted: `ductile job cancel {job_id}`"
+    )

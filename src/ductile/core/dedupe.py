@@ -20,6 +20,10 @@ class KeyDoor(StrEnum):
     DELIVERY = "delivery"
 
 
+#: Doors whose keys are stored with their owner.
+_OWNED = frozenset({KeyDoor.IDEMPOTENCY, KeyDoor.DELIVERY})
+
+
 class Match(Value):
     """A job with the same plugin, command and key."""
 
@@ -42,6 +46,14 @@ def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) 
         return f"{door}:{text}"
     # Where the owner ends must not depend on what it is called.
     return f"{door}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
+
+
+def given_key(stored: str | None) -> str | None:
+    """The key as whoever gave it knows it: without its door and owner."""
+    if stored is None:
+        return None
+    door, _, text = stored.partition(":")
+    return text.partition(":")[2] if door in _OWNED else text
 
 
 def find_duplicate(

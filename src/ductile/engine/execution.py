@@ -50,7 +50,14 @@ class _Lasting(Value):
 
 
 class ResultGivenUpError(Exception):
-    """The store could not take a result and we may not wait: the next start finds the job running."""
+    """The store could not take a result and we may not wait: the next start finds the job running.
+
+    Its cause is what the store said.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
 
 
 class Executor:
@@ -62,13 +69,17 @@ class Executor:
         clock: Clock,
         reporter: Reporter,
         surroundings: Surroundings,
+        *,
+        offers: int | None = None,
     ) -> None:
+        """`offers` is how often a result is offered to a store that cannot take it; None for no end."""
         self._store = store
         self._runner = runner
         self._snapshot = snapshot
         self._clock = clock
         self._report = reporter
         self._surroundings = surroundings
+        self._offers = offers
         self._processes: dict[str, Process] = {}
         self._stop_wanted: set[str] = set()
         self._stopping = False
@@ -264,14 +275,16 @@ class Executor:
     ) -> SettleAnswer:
         """Write the outcome. A full or locked store is asked again; the result is held meanwhile."""
         pause = FIRST_PAUSE
+        offered = 0
         while True:
             makes_room()
+            offered += 1
             rules = rules_at_end(snapshot, self._snapshot(), job.plugin)
             try:
                 return await self._store.settle(job, outcome, rules)
             except (StoreFullError, StoreBusyError) as error:
                 self._report.held(job, error)
-                if self._give_up.is_set():
+                if self._give_up.is_set() or offered == self._offers:
                     raise ResultGivenUpError(job.id) from error
                 await self._clock.wait(self._clock.now() + pause, self._give_up)
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ductile.core.breaker import Breaker
+from ductile.core.dedupe import given_key
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job
 from ductile.core.json_values import JsonObject, JsonValue
@@ -36,7 +37,7 @@ def shown_job(job: Job) -> JsonObject:
         "execution": job.execution,
         "submitted_by": job.submitted_by,
         "submitted_detail": job.submitted_detail,
-        "dedupe_key": job.dedupe_key,
+        "dedupe_key": given_key(job.dedupe_key),
         "created_at": instant(job.created_at),
         "started_at": instant(job.started_at),
         "completed_at": instant(job.completed_at),
