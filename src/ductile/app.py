@@ -29,7 +29,7 @@ from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
 from ductile.engine.execution import Executor, ResultGivenUpError, Surroundings
 from ductile.engine.inits import init_of
-from ductile.engine.lock import StoreLock
+from ductile.engine.lock import Keeper, StoreLock, holder_of
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
 from ductile.errors import (
@@ -46,7 +46,7 @@ from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
 from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_to_read
 from ductile.store.values.settling import NewInit
 from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.logs import LogWriter
@@ -195,39 +195,66 @@ def _follow(log: LogWriter, snapshot: Snapshot) -> None:
 
 
 @asynccontextmanager
-async def without_daemon(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[Desk]:
+async def without_daemon(
+    named: str | None, environ: Mapping[str, str], keeper: Keeper = Keeper.COMMAND
+) -> AsyncIterator[Desk]:
     """The store while no daemon runs: under its lock, without scheduler and listeners.
 
     Raises `StoreBusyError` if somebody holds it.
     """
     snapshot = open_configuration(named, environ).snapshot
     path = state_file(snapshot)
-    lock = _lock_for_a_moment(path.parent)
+    lock = _lock_for_a_moment(path.parent, keeper)
     try:
         store = open_sqlite_store(path, clock=_now, dice=Dice())
+        runner = os.getpid() if keeper is Keeper.RUN else None
         try:
-            yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=Dice())
+            yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=Dice(), runner_pid=runner)
         finally:
             await store.close()
     finally:
         lock.release()
 
 
-def _lock(directory: Path) -> StoreLock:
+@asynccontextmanager
+async def to_look_at(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[Desk]:
+    """The store for whoever only reads: also beside a job that is run without a daemon.
+
+    A daemon is asked instead; one that holds the lock and does not answer is starting or stopping, and what
+    the store says then is not what it will say in a moment.
+    """
+    snapshot = open_configuration(named, environ).snapshot
+    path = state_file(snapshot)
+    holder = holder_of(path.parent)
+    if holder is None or holder.keeper is not Keeper.RUN or not path.exists():
+        async with without_daemon(named, environ) as desk:
+            yield desk
+        return
+    store = open_sqlite_store_to_read(path, clock=_now)
     try:
-        return StoreLock(directory)
+        yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=Dice(), runner_pid=holder.pid)
+    finally:
+        await store.close()
+
+
+def _lock(directory: Path, keeper: Keeper = Keeper.DAEMON) -> StoreLock:
+    try:
+        return StoreLock(directory, keeper)
     except OSError as error:
         hint = "Look at its permissions, or set state.path to another place."
         raise file_error(f"the store's directory {directory} cannot be used", error, hint=hint) from error
 
 
-def _lock_for_a_moment(directory: Path) -> StoreLock:
+def _lock_for_a_moment(directory: Path, keeper: Keeper) -> StoreLock:
     try:
-        return _lock(directory)
+        return _lock(directory, keeper)
     except ConflictError as held:
+        holder = holder_of(directory)
+        if holder is not None and holder.keeper is not Keeper.DAEMON:
+            raise StoreBusyError(held.message, hint=held.hint, details=held.details) from held
         raise StoreBusyError(
             f"{held.message}, and does not answer",
-            hint="It may just be starting, stopping or running a job: try again.",
+            hint="The daemon may just be starting or stopping: try again.",
             details=held.details,
         ) from held
 
@@ -236,7 +263,8 @@ async def ask_without_daemon(
     named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
 ) -> JsonObject:
     """An operation on the store of a daemon that does not run."""
-    async with without_daemon(named, environ) as desk:
+    opened = to_look_at if operation in registry.LOOKING else without_daemon
+    async with opened(named, environ) as desk:
         return await registry.OPERATIONS[operation](desk, given)
 
 
@@ -256,7 +284,7 @@ async def diagnose_without_daemon(
     if not path.exists():
         return doctor.doctor_without_store(snapshot, doctor.not_running(), doctor.no_store(path))
     try:
-        async with without_daemon(named, environ) as desk:
+        async with to_look_at(named, environ) as desk:
             return await doctor.doctor(desk, given)
     except StoreBusyError as busy:
         return doctor.doctor_without_store(snapshot, doctor.of_error(doctor.Check.DAEMON, busy))
@@ -304,7 +332,7 @@ async def run_without_daemon(
     `operation` submits it. `ended` is told of each job that has ended, as lists show jobs.
     When `patience` ends, or at the first signal, what runs is ended and goes back to the queue.
     """
-    async with without_daemon(named, environ) as desk:
+    async with without_daemon(named, environ, Keeper.RUN) as desk:
         tree = TreeRunner(
             desk.store, f"cli:{os.getpid()}", _inits_at(desk), lambda job: ended(shown_job(job))
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_place, answering
+from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_daemon, a_place, answering
 from builders.terminal import DUCTILE
 
 
@@ -292,6 +292,84 @@ def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Pa
     assert f"process {holder} uses " in ran.err
     assert "try again" in ran.err
     assert not (place.config.parent / "data" / "state.db").exists()
+
+
+@contextmanager
+def a_run_under_way(place: Place) -> Iterator[int]:
+    """`ductile run slow` without a daemon, its plugin at work, and ended in the end; its process."""
+    started = place.directory / "started"
+    os.mkfifo(started)
+    place.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
+    process = subprocess.Popen(
+        [DUCTILE, "run", "slow", "--config", "demo"],
+        cwd=place.directory,
+        env={"PATH": os.environ["PATH"], "HOME": str(place.directory)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        started.read_text()
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE)
+
+
+def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> None:
+    """SPEC 13: reads never wait for who writes; what would write ends with 75, and says for what."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    with a_run_under_way(place) as pid:
+        (job,) = place.said("job", "list")["jobs"]
+        assert (job["plugin"], job["status"]) == ("slow", "running")
+        assert "orphaned" not in job
+        assert place.said("job", "show", job["job_id"])["status"] == "running"
+        assert "is running since" in place.said("job", "explain", job["job_id"])["verdict"]
+        for words in (("queue",), ("queue", "status"), ("logs",), ("schedule", "list"), ("event", "tail")):
+            assert place.ductile(*words).status == 0, words
+        status = place.said("status")
+        assert (status["daemon"], status["queue"]["orphaned"]) == ({"running": False, "run_pid": pid}, 0)
+        assert f"process {pid} runs a job without one" in place.ductile("status").out
+        assert place.ductile("system", "selfcheck").status == 0
+        assert place.ductile("system", "doctor").status == 0
+        for line in ("run echo", f"job cancel {job['job_id']}", "queue purge --all"):
+            refused = place.ductile(*line.split())
+            assert refused.status == 75, line
+            assert f"process {pid} uses this store to run a job without a daemon" in refused.err
+        second = place.ductile("system", "start")
+        assert second.status == 1
+        assert "Wait until that `ductile run` has ended" in second.err
+        assert place.ductile("system", "stop").status == 69
+
+
+def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
+    """SPEC 4.8, promise 2: without a daemon `running` is what was, and what becomes of it is told."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        daemon.wait_until_started(job_id)
+        daemon.end(signal.SIGKILL)
+    told = place.said("job", "explain", job_id)
+    assert "was running when the daemon died, attempt 1 of 4" in told["verdict"]
+    assert "The next start takes it up again, as attempt 2 of 4." in told["verdict"]
+    assert told["advice"] == ["ductile system start"]
+    assert place.said("job", "show", job_id)["orphaned"]
+    assert "running (nobody runs it any more)" in place.ductile("job", "show", job_id).out
+    assert "nobody runs it any more" in place.ductile("queue").out
+    assert place.said("status")["queue"]["orphaned"] == 1
+    assert "1 running (nobody runs them any more" in place.ductile("status").out
+    assert "1 job was running when whoever ran" in place.ductile("system", "doctor").out
+    cancelled = place.ductile("job", "cancel", job_id)
+    assert cancelled.status == 0
+    assert "will be ended as cancelled at the next start" in cancelled.out
+    assert "The next start ends it as cancelled." in place.said("job", "explain", job_id)["verdict"]
+    with a_daemon(place):
+        ended = place.said("job", "wait", job_id, status=1)
+    assert (ended["status"], ended["reason"]) == ("dead", "cancelled")
+    assert "orphaned" not in ended
+    (execution,) = ended["executions"]
+    assert execution["duration_ms"] is None
 
 
 @pytest.mark.parametrize("words", [("system", "start"), ("status",), ("run", "echo")])

@@ -66,15 +66,15 @@ def state_directory(call: Call) -> Path:
 
 
 def _nobody(call: Call) -> DuctileError:
-    from ductile.engine.lock import holder_of  # noqa: PLC0415 - as above
+    from ductile.engine.lock import Keeper, holder_of  # noqa: PLC0415 - as above
 
     holder = holder_of(state_directory(call))
-    if holder is None:
+    if holder is None or holder.keeper is not Keeper.DAEMON:
         return not_running()
     return StoreBusyError(
-        f"process {holder} uses the store and does not answer",
-        hint="It may just be starting, stopping or running a job: try again.",
-        details={"pid": holder},
+        f"process {holder.pid} uses the store and does not answer",
+        hint="The daemon may just be starting or stopping: try again.",
+        details={"pid": holder.pid},
     )
 
 

@@ -11,6 +11,7 @@ from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable
 from ductile.cli.wording import (
     JOB_HEADERS,
+    NOBODY_RUNS,
     facts,
     indented,
     job_row,
@@ -109,6 +110,11 @@ def _wait_status(job: Said) -> Exit:
 def _cancel_text(done: Said) -> str:
     if done.get("dry_run"):
         return f"{done['job_id']} would be cancelled; it is {done['status']}."
+    if done.get("orphaned"):
+        return (
+            f"{done['job_id']} will be ended as cancelled at the next start: nobody runs it any more. "
+            "ductile system start"
+        )
     if done["cancel"] == "requested":
         return f"{done['job_id']} is being ended; it is cancelled when its process is gone."
     return f"{done['job_id']} is cancelled."
@@ -128,7 +134,8 @@ def _verdict(job: Said, screen: Screen) -> str:
 
 
 def _show_text(job: Said, screen: Screen) -> str:
-    title = f"{job['plugin']} {job['command']}: {status_word(job['status'], screen)} ({job['reason']})"
+    about = NOBODY_RUNS if job.get("orphaned") else job["reason"]
+    title = f"{job['plugin']} {job['command']}: {status_word(job['status'], screen)} ({about})"
     lines = [title, *facts(_job_facts(job))]
     if job["payload"] is not None:
         lines += section("Payload", indented(value_text(job["payload"])), screen)

@@ -33,7 +33,8 @@ def purge(call: Call) -> Answer:
 
 
 def depth_text(queue: Said) -> str:
-    return f"{queue['running']} running, {queue['ready']} ready, {queue['waiting']} waiting"
+    orphaned = " (nobody runs them any more: ductile system start)" if queue.get("orphaned") else ""
+    return f"{queue['running']} running{orphaned}, {queue['ready']} ready, {queue['waiting']} waiting"
 
 
 def _list_text(found: Said, screen: Screen) -> str:

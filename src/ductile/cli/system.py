@@ -107,7 +107,8 @@ def _status_text(found: Said, screen: Screen) -> str:
 
 def _daemon_text(daemon: Said, screen: Screen) -> str:
     if not daemon["running"]:
-        return f"daemon: {screen.style('yellow', 'not running')}"
+        run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
+        return f"daemon: {screen.style('yellow', 'not running')}{run}"
     word = screen.style("yellow", "stopping") if daemon["stopping"] else screen.style("green", "running")
     up = span(daemon["uptime_seconds"] * 1000)
     return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"

@@ -23,6 +23,7 @@ _COLOURS = {
     "timed_out": "red",
     "running": "yellow",
 }
+NOBODY_RUNS = "nobody runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
 
 
@@ -89,6 +90,8 @@ def about_job(job: Said) -> str:
     """Why it is where it is, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
         return f"{job['last_error'] or job['reason']}; next try {moment(job['next_retry_at'])}"
+    if job.get("orphaned"):
+        return NOBODY_RUNS
     if job["status"] in ("failed", "dead"):
         return f"{job['reason']}: {error}" if (error := telling_error(job)) else str(job["reason"])
     return job["hold"] or ("" if job["reason"] in ("submitted", "claimed", "completed") else job["reason"])

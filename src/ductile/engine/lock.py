@@ -5,19 +5,36 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 
 from ductile.errors import ConflictError
+from ductile.value import Value
 
 LOCK_FILE = "ductile.lock"
 _LOOKS = 5
 _BETWEEN_LOOKS = 0.02
 
 
+class Keeper(StrEnum):
+    """What somebody holds a store for."""
+
+    DAEMON = "daemon"
+    #: A job that is run without a daemon, for as long as it takes.
+    RUN = "run"
+    #: A command that works on the store, for a moment.
+    COMMAND = "command"
+
+
+class Holder(Value):
+    pid: int
+    keeper: Keeper
+
+
 class StoreLock:
     """Held from the making of this object until `release`, or until the process ends, however that is."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keeper: Keeper = Keeper.DAEMON) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = directory / LOCK_FILE
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -25,7 +42,7 @@ class StoreLock:
             os.close(self._descriptor)
             raise held(self.path)
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._descriptor, f"{os.getpid()} {keeper}\n".encode(), 0)
 
     def _take(self) -> bool:
         """Somebody who only looks who holds the lock takes it for a moment, so one refusal is no answer."""
@@ -46,15 +63,27 @@ class StoreLock:
 
 def held(path: Path) -> ConflictError:
     holder = holder_of(path.parent)
-    who = f"process {holder}" if holder else "another process"
+    who = f"process {holder.pid}" if holder else "another process"
+    message, hint = _TOLD[Keeper.DAEMON if holder is None else holder.keeper]
     return ConflictError(
-        f"{who} uses this store already ({path})",
-        hint="Talk to that daemon with `ductile status`, or stop it with `ductile system stop`.",
-        details={"pid": holder},
+        f"{who} {message} ({path})", hint=hint, details={"pid": None if holder is None else holder.pid}
     )
 
 
-def holder_of(directory: Path) -> int | None:
+_TOLD = {
+    Keeper.DAEMON: (
+        "uses this store already",
+        "Talk to that daemon with `ductile status`, or stop it with `ductile system stop`.",
+    ),
+    Keeper.RUN: (
+        "uses this store to run a job without a daemon",
+        "Wait until that `ductile run` has ended, or end it, then try again.",
+    ),
+    Keeper.COMMAND: ("uses this store for a moment", "It is a command that will have ended soon: try again."),
+}
+
+
+def holder_of(directory: Path) -> Holder | None:
     """The process that wrote itself into the lock file, if the lock is held."""
     path = directory / LOCK_FILE
     try:
@@ -64,8 +93,14 @@ def holder_of(directory: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
+        return _read_holder(os.pread(descriptor, 64, 0).decode(errors="replace"))
     finally:
         os.close(descriptor)
     return None
+
+
+def _read_holder(text: str) -> Holder | None:
+    """An earlier version wrote no more than its number; that was a daemon, most of the time."""
+    pid, _, keeper = text.strip().partition(" ")
+    known = Keeper(keeper) if keeper in tuple(Keeper) else Keeper.DAEMON
+    return Holder(pid=int(pid), keeper=known) if pid.isdigit() else None

@@ -85,10 +85,17 @@ class Desk(Value):
     dice: Random
     #: None where a command works on the store while no daemon runs.
     engine: RunningEngine | None = None
+    #: The process that runs a job of this store without a daemon, if there is one.
+    runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
     #: Tells that something has happened. Only where an engine runs.
     news: News | None = None
+
+    @property
+    def nobody_runs(self) -> bool:
+        """Whether a job that counts as running cannot be: whoever ran it has died."""
+        return self.engine is None and self.runner_pid is None
 
     def wake(self) -> None:
         if self.engine is not None:

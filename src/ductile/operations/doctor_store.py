@@ -101,6 +101,17 @@ async def _gap(desk: Desk, entry: ScheduleEntry) -> Finding | None:
     )
 
 
+def orphan_findings(orphaned: int) -> Iterator[Finding]:
+    if orphaned:
+        jobs = "1 job was" if orphaned == 1 else f"{orphaned} jobs were"
+        yield doubtful(
+            Check.JOBS,
+            f"{jobs} running when whoever ran them died; the next start takes them up again, or ends them",
+            where="ductile queue list",
+            fix="ductile system start",
+        )
+
+
 def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
     for bad in troubles.endings:
         jobs = "job" if bad.jobs == 1 else "jobs"

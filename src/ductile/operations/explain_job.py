@@ -18,6 +18,7 @@ from ductile.operations.desk import Desk
 from ductile.operations.job_chain import chain_of
 from ductile.operations.job_ids import named_job
 from ductile.operations.job_waiting import attempt_of, moment_of, sentence, why_waiting
+from ductile.operations.orphans import fate_of, is_orphan, who_died
 from ductile.operations.run_differences import (
     Difference,
     compare_configs,
@@ -58,20 +59,21 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
     case = await _gather(desk, job)
     blocked = await why_waiting(desk, job) if job.status is JobStatus.QUEUED else None
     differences = _differences(case)
+    orphaned = is_orphan(desk, job)
     return {
         "job_id": job.id,
         "plugin": job.plugin,
         "command": job.command,
         "status": job.status.value,
         "reason": job.reason.value,
-        "verdict": _verdict(case, blocked),
+        "verdict": _verdict(case, blocked, orphaned=orphaned),
         "chain": await chain_of(desk, job),
         "evidence": [*_evidence(case)],
         "saw": await _saw(desk, case),
         "executions": [shown_execution(row) for row in case.executions],
         "compared_with": None if case.good is None or not case.ended_badly else case.good.job_id,
         "differences": [{"what": each.what, "good": each.good, "now": each.now} for each in differences],
-        "advice": [*_advice(case, waits=blocked is not None)],
+        "advice": ["ductile system start"] if orphaned else [*_advice(case, waits=blocked is not None)],
     }
 
 
@@ -107,12 +109,14 @@ async def _last_good(desk: Desk, job: Job) -> LogRow | None:
 # ------------------------------------------------------------------------------------------ the sentence
 
 
-def _verdict(case: _Case, blocked: str | None) -> str:
+def _verdict(case: _Case, blocked: str | None, *, orphaned: bool) -> str:
     job, last = case.job, case.last
     name = f"{job.plugin} {job.command}"
     match job.status:
         case JobStatus.SUCCEEDED:
             return f"{name} succeeded, {attempt_of(job)}."
+        case JobStatus.RUNNING if orphaned:
+            return f"{name} was running when {who_died(job)} died, {attempt_of(job)}. {fate_of(job)}"
         case JobStatus.RUNNING:
             return f"{name} is running since {moment_of(job.started_at)}, {attempt_of(job)}."
         case JobStatus.QUEUED:
@@ -171,10 +175,10 @@ def _told_of(row: LogRow) -> str:
     ended = f"signal {row.signal}" if row.signal is not None else ended
     said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else _why(row.reason))
     parts = [part for part in (ended, said) if part]
-    took = f"{row.duration.total_seconds():.3f}s"
+    took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f}s"
     stderr = first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr and row.status is not LogStatus.SUCCEEDED else ""
-    return f"Execution {row.execution} {row.status} after {took}: {sentence(', '.join(parts) or 'ok')}{tail}"
+    return f"Execution {row.execution} {row.status}{took}: {sentence(', '.join(parts) or 'ok')}{tail}"
 
 
 async def _saw(desk: Desk, case: _Case) -> JsonObject:

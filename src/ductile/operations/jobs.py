@@ -27,12 +27,12 @@ from ductile.operations.intake import (
 )
 from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.log import catch_up
+from ductile.operations.orphans import is_orphan, shown_at
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.run_account import steps_of
 from ductile.operations.shown import (
     result_of,
     shown_execution,
-    shown_job,
     shown_transition,
 )
 from ductile.operations.system import engine_of
@@ -148,7 +148,7 @@ async def list_jobs(desk: Desk, given: JsonObject) -> JsonObject:
         await catch_up(desk)
     limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
     page = await desk.store.jobs(where, limit=limit, cursor=read.optional_text(given, "cursor"))
-    return {"jobs": [shown_job(job) for job in page.rows], "next_cursor": page.next_cursor}
+    return {"jobs": [shown_at(desk, job) for job in page.rows], "next_cursor": page.next_cursor}
 
 
 async def show_job(desk: Desk, given: JsonObject) -> JsonObject:
@@ -167,7 +167,7 @@ async def _whole_job(desk: Desk, job: Job) -> JsonObject:
     executions = await desk.store.executions(job.id)
     transitions = await desk.store.transitions(job.id)
     return {
-        **shown_job(job),
+        **shown_at(desk, job),
         "payload": job.payload,
         "result": result_of(executions[-1]) if executions else None,
         "stderr": executions[-1].stderr if executions else None,
@@ -183,12 +183,12 @@ async def job_tree(desk: Desk, given: JsonObject) -> JsonObject:
     children: dict[str | None, list[Job]] = {}
     for job in jobs:
         children.setdefault(job.parent_job_id, []).append(job)
-    return {"tree": _branch(root, children)}
+    return {"tree": _branch(desk, root, children)}
 
 
-def _branch(job: Job, children: dict[str | None, list[Job]]) -> JsonValue:
-    below = [_branch(child, children) for child in children.get(job.id, ()) if child.id != job.id]
-    return {**shown_job(job), "children": below}
+def _branch(desk: Desk, job: Job, children: dict[str | None, list[Job]]) -> JsonValue:
+    below = [_branch(desk, child, children) for child in children.get(job.id, ()) if child.id != job.id]
+    return {**shown_at(desk, job), "children": below}
 
 
 async def job_logs(desk: Desk, given: JsonObject) -> JsonObject:
@@ -221,7 +221,9 @@ async def cancel_job(desk: Desk, given: JsonObject) -> JsonObject:
     answer = await cancel_all(desk, job.id)
     if answer in (CancelAnswer.UNKNOWN_JOB, CancelAnswer.ALREADY_ENDED):
         raise _ended_already(await find_job(desk, job.id))
-    return {"job_id": job.id, "cancel": answer, **_status_of(await find_job(desk, job.id))}
+    after = await find_job(desk, job.id)
+    orphaned: JsonObject = {"orphaned": True} if is_orphan(desk, after) else {}
+    return {"job_id": job.id, "cancel": answer, **_status_of(after), **orphaned}
 
 
 async def cancel_all(desk: Desk, job_id: str) -> CancelAnswer:

@@ -7,8 +7,8 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.errors import UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.orphans import orphans, shown_at
 from ductile.operations.plugin_names import optional_plugin
-from ductile.operations.shown import shown_job
 from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
 
 
@@ -19,6 +19,7 @@ async def queue_status(desk: Desk, _given: JsonObject) -> JsonObject:
         "ready": counts.ready,
         "waiting": counts.waiting,
         "running": counts.running,
+        "orphaned": await orphans(desk),
         "workers": desk.snapshot().max_workers,
     }
 
@@ -30,7 +31,7 @@ async def queue_list(desk: Desk, given: JsonObject) -> JsonObject:
     shown: dict[str, JsonValue] = {}
     for status in (JobStatus.RUNNING, JobStatus.QUEUED):
         page = await desk.store.jobs(JobFilter(status=status, plugin=plugin), limit=limit)
-        shown[status] = [shown_job(job) for job in page.rows]
+        shown[status] = [shown_at(desk, job) for job in page.rows]
     return {"running": shown[JobStatus.RUNNING], "queued": shown[JobStatus.QUEUED]}
 
 

@@ -73,6 +73,20 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
+#: Those that only read: they are answered beside whoever writes.
+LOOKING = frozenset(
+    {
+        *("plugin.state", "plugin.facts"),
+        *("job.list", "job.show", "job.tree", "job.explain", "job.logs", "job.wait"),
+        *("pipeline.list", "pipeline.explain", "log.list", "ledger.tail"),
+        *("queue.status", "queue.list"),
+        *("schedule.list", "schedule.next", "schedule.history", "schedule.explain"),
+        *("webhook.list", "webhook.deliveries"),
+        *("system.status", "system.breaker", "system.selfcheck", "system.doctor"),
+    }
+)
+
+
 def at(desk: Desk) -> Mapping[str, Callable[[JsonObject], Awaitable[JsonObject]]]:
     """The operations, each bound to a desk."""
     return {name: partial(operation, desk) for name, operation in OPERATIONS.items()}

@@ -28,6 +28,8 @@ def compare_runs(good: LogRow, bad: LogRow) -> Iterator[Difference]:
     yield from _unless_same("signal", good.signal, bad.signal)
     yield from _unless_same("first line of stderr", first_line(good.stderr), first_line(bad.stderr))
     yield from _unless_same("submitted by", good.submitted_by.value, bad.submitted_by.value)
+    if good.duration is None or bad.duration is None:
+        return
     quick, slow = good.duration.total_seconds(), bad.duration.total_seconds()
     if max(quick, slow) > _TELLING_RATIO * max(min(quick, slow), 0.001):
         yield Difference(what="duration", good=f"{quick:.3f}s", now=f"{slow:.3f}s")

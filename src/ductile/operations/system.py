@@ -15,6 +15,7 @@ from ductile.errors import DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
+from ductile.operations.orphans import orphans
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.store.values.reading import BreakerRow, LogFilter
 from ductile.store.values.schedules import ScheduleEntry
@@ -42,15 +43,22 @@ async def status(desk: Desk, given: JsonObject) -> JsonObject:
         for plugin in snapshot.plugins.values()
     ]
     return {
-        "daemon": {"running": False} if desk.engine is None else {"running": True, **desk.engine.status()},
+        "daemon": _daemon(desk),
         "queue": {
             "depth": counts.depth,
             "ready": counts.ready,
             "waiting": counts.waiting,
             "running": counts.running,
+            "orphaned": await orphans(desk),
         },
         "plugins": plugins,
     }
+
+
+def _daemon(desk: Desk) -> JsonObject:
+    if desk.engine is not None:
+        return {"running": True, **desk.engine.status()}
+    return {"running": False} if desk.runner_pid is None else {"running": False, "run_pid": desk.runner_pid}
 
 
 async def _plugin_status(

@@ -120,6 +120,11 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
 LOG_COLUMNS = 29
 
 
+def _duration(duration_ms: float, *, watched: bool) -> timedelta | None:
+    """A process that was watched to its end has a status or a signal. Of the others nobody took the time."""
+    return timedelta(milliseconds=duration_ms) if watched or duration_ms else None
+
+
 def read_log(row: tuple[Any, ...]) -> LogRow:
     """A row of the log; the three columns of output may be missing."""
     (
@@ -145,7 +150,7 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
         exit_code=exit_code,
         signal=signal,
         error=error,
-        duration=timedelta(milliseconds=duration_ms),
+        duration=_duration(duration_ms, watched=exit_code is not None or signal is not None),
         submitted_by=SubmittedBy(submitted_by),
         submitted_detail=submitted_detail,
         dedupe_key=dedupe_key,

@@ -183,6 +183,7 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
     assert timedelta(0) < job.next_retry_at - clock.now <= timedelta(seconds=60)
     (row,) = await store.executions(job_id)
     assert row.status is LogStatus.ORPHANED
+    assert row.duration is None  # nobody saw it end
     assert (await stored(store, waiting)).attempt == 1
     assert (await path_of(store, job_id))[-1] == "running>queued:recovered"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile.engine.lock import LOCK_FILE, StoreLock, holder_of
+from ductile.engine.lock import LOCK_FILE, Holder, Keeper, StoreLock, held, holder_of
 from ductile.errors import ConflictError
 
 
@@ -26,7 +26,7 @@ def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(
     descriptor = looking(tmp_path)
     monkeypatch.setattr("ductile.engine.lock.time.sleep", lambda _seconds: os.close(descriptor))
     lock = StoreLock(tmp_path)
-    assert holder_of(tmp_path) == os.getpid()
+    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
     lock.release()
     assert holder_of(tmp_path) is None
 
@@ -41,3 +41,31 @@ def test_a_lock_that_is_not_let_go_of_is_held(tmp_path: Path) -> None:
     assert refused.value.details == {"pid": 4711}
     os.close(descriptor)
     StoreLock(tmp_path).release()
+
+
+@pytest.mark.parametrize(
+    ("keeper", "says", "advises"),
+    [
+        (Keeper.DAEMON, "uses this store already", "ductile system stop"),
+        (Keeper.RUN, "to run a job without a daemon", "that `ductile run` has ended"),
+        (Keeper.COMMAND, "for a moment", "try again"),
+    ],
+)
+def test_what_holds_a_store_is_told(keeper: Keeper, says: str, advises: str, tmp_path: Path) -> None:
+    """A run is not called a daemon, nor is anybody sent to stop one that is not there."""
+    lock = StoreLock(tmp_path, keeper)
+    refused = held(tmp_path / LOCK_FILE)
+    assert f"process {os.getpid()}" in refused.message
+    assert says in refused.message
+    assert refused.hint is not None
+    assert advises in refused.hint
+    lock.release()
+
+
+def test_a_lock_of_an_earlier_version_is_a_daemon_s(tmp_path: Path) -> None:
+    """It wrote no more than its number."""
+    descriptor = looking(tmp_path)
+    os.pwrite(descriptor, b"4711\n", 0)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert holder_of(tmp_path) == Holder(pid=4711, keeper=Keeper.DAEMON)
+    os.close(descriptor)

@@ -37,6 +37,18 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
                 _apply(connection, version, sql)
 
 
+def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
+    """For whoever may only look: what is not of our own version cannot be read by our queries."""
+    newest = migrations()[-1][0]
+    with translated(path):
+        current = schema_version(connection)
+    if current != newest:
+        raise StoreSchemaError(
+            f"{path} has schema version {current}; this Ductile reads version {newest}",
+            hint="Another version of Ductile is using it: ask that one, or try again when it has ended.",
+        )
+
+
 def _apply(connection: apsw.Connection, version: int, sql: str) -> None:
     connection.execute("BEGIN IMMEDIATE").fetchall()
     try:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import apsw
 
@@ -18,9 +19,10 @@ from ductile.core.lineage import NewContext
 from ductile.core.outcomes import Outcome
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
+from ductile.errors import StoreBusyError
 from ductile.store.invariants import Invariant
-from ductile.store.sqlite.connection import open_writer, translated
-from ductile.store.sqlite.migrate import migrate
+from ductile.store.sqlite.connection import open_reader, open_writer, translated
+from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.places import load_compiled
 from ductile.store.sqlite.readers import Readers
 from ductile.store.sqlite.session import SqliteSession
@@ -349,6 +351,40 @@ class SqliteStore:
 
     async def troubles(self, *, since: datetime) -> Troubles:
         return await self._read(lambda session: checking.troubles(session, since))
+
+
+class SqliteStoreToRead(SqliteStore):
+    """The same file while another process writes it. What would write is refused: that one has to do it."""
+
+    def __init__(self, readers: Readers, store_id: str) -> None:
+        self._readers = readers
+        self._store_id = store_id
+        self._write = _refuse_to_write
+        self._read = readers.read
+
+    async def close(self) -> None:
+        self._readers.close()
+
+    def watch_outbox(self, grew: Callable[[], None]) -> None:
+        _refuse_to_write(grew)
+
+
+def _refuse_to_write(*_given: object, **_named: object) -> Any:
+    raise StoreBusyError("another process writes to the store", hint="Try again when it has ended.")
+
+
+def open_sqlite_store_to_read(path: Path, *, clock: Callable[[], datetime]) -> SqliteStoreToRead:
+    """Look into a store that another process has open, and has brought up to date."""
+    queries = load_compiled("ductile.store.sqlite.queries")
+    connection = open_reader(path)
+    try:
+        refuse_other_version(connection, path)
+        with translated(path):
+            session = SqliteSession(connection, queries, Random(0), clock())
+            found = session.one("get_meta", key="store_id")
+    finally:
+        connection.close()
+    return SqliteStoreToRead(Readers(path, queries, clock), str(found[0]) if found else "")
 
 
 def open_sqlite_store(path: Path, *, clock: Callable[[], datetime], dice: Random) -> SqliteStore:

@@ -69,7 +69,8 @@ class LogRow(Value):
     exit_code: int | None
     signal: int | None
     error: str | None
-    duration: timedelta
+    #: None where nobody saw it end: whoever ran it had died.
+    duration: timedelta | None
     submitted_by: SubmittedBy
     submitted_detail: str | None
     dedupe_key: str | None
