@@ -115,6 +115,7 @@ NULLABLE = frozenset(
             "next_at",
         ),
         *("nominal_at", "opened_at", "last_failure_at", "file", "hint", "refused", "health"),
+        *("duration_ms", "rule", "timezone", "next_local", "local"),
     }
 )
 KEEPING = (
@@ -131,7 +132,7 @@ MORE = """\
   broken:
     retry: {max_attempts: 1}
     circuit_breaker: {threshold: 1}
-    schedules: [{id: hourly, every: 1h}]
+    schedules: [{id: hourly, every: 1h, timezone: Europe/Berlin}]
   patient: {retry: {backoff_base: 1h}}
   slow: {}
   gone: {}

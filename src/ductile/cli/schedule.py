@@ -9,8 +9,13 @@ from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.wording import count, moment, span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
+
+#: For what is due, and waits for a daemon.
+AT_START = "at the next start"
 
 
 def list_all(call: Call) -> Answer:
@@ -60,18 +65,43 @@ def _named(call: Call) -> JsonObject:
 
 def _list_text(found: Said, screen: Screen) -> str:
     if not found["schedules"]:
-        return "No schedules are known. The daemon enters those of the configuration when it starts."
+        return "There are no schedules. They are configured under `plugins.NAME.schedules`."
     rows = [
         (
             row["plugin"],
             row["id"],
-            "paused" if row["paused_at"] else moment(row["next_at"]),
+            row["command"] or "-",
+            _rule_text(row),
+            _next_text(row),
+            row["next_local"] or "-",
             moment(row["last_fired_at"]),
             row["last_job_id"] or "-",
+            "" if row["breaker"] == "closed" else f"breaker {row['breaker']}",
         )
         for row in found["schedules"]
     ]
-    return screen.table(("PLUGIN", "ID", "NEXT", "LAST", "LAST JOB"), rows)
+    headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
+    return _table(headers, rows, screen)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen) -> str:
+    """Without the local times where no schedule has a clock of its own."""
+    local = headers.index("LOCAL")
+    if all(row[local] == "-" for row in rows):
+        headers, *rows = ([*row[:local], *row[local + 1 :]] for row in (headers, *rows))
+    return screen.table(headers, rows)
+
+
+def _rule_text(row: Said) -> str:
+    if row["rule"] is None:
+        return "no longer configured"
+    return row["rule"] if row["timezone"] == "UTC" else f"{row['rule']} {row['timezone']}"
+
+
+def _next_text(row: Said) -> str:
+    if row["paused_at"]:
+        return "paused"
+    return AT_START if row["at_start"] else moment(row["next_at"])
 
 
 def _coming_text(found: Said, screen: Screen) -> str:
@@ -79,7 +109,8 @@ def _coming_text(found: Said, screen: Screen) -> str:
         return "No upcoming runs."
     rows = [
         (
-            moment(row["start_at"]),
+            AT_START if row["at_start"] else moment(row["start_at"]),
+            row["local"] or "-",
             row["plugin"],
             row["id"],
             moment(row["nominal_at"]),
@@ -87,7 +118,7 @@ def _coming_text(found: Said, screen: Screen) -> str:
         )
         for row in found["occurrences"]
     ]
-    return screen.table(("STARTS", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows)
+    return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, screen)
 
 
 def _history_text(found: Said, screen: Screen) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from random import Random
 from typing import Protocol
 
 from ductile.core.jobs import TERMINAL, Reason, Transition
-from ductile.core.occurrences import SkipReason, forbidden
+from ductile.core.occurrences import SkipReason, forbidden, plan_due
 from ductile.core.schedule import CLOCK_SLACK, Every, ScheduleRule, Slot, place, slots_from, step
 from ductile.value import Value
 
@@ -37,6 +38,21 @@ def preview(rule: ScheduleRule, slot: Slot | None, count: int) -> tuple[Upcoming
         )
         for nominal in nominals
     )
+
+
+def made_up_at_start(
+    rule: ScheduleRule, slot: Slot, *, now: datetime, dice: Random
+) -> tuple[tuple[Upcoming, ...], Slot | None]:
+    """What would run at once if a daemon started now, and where the schedule would stand then."""
+    runs: list[Upcoming] = []
+    following: Slot | None = slot
+    while following is not None:
+        plan = plan_due(rule, following, now=now, armed_since=now, paused=False, dice=dice)
+        if plan is None:
+            break
+        runs += [Upcoming(nominal_at=run.nominal_at, start_at=now, skip=None) for run in plan.runs]
+        following = plan.following
+    return tuple(runs), following
 
 
 class Accounted(Protocol):

@@ -31,6 +31,7 @@ from ductile.value import Value
 #: Clocks that differ by less than this have not been set.
 CLOCK_SLACK = timedelta(seconds=1)
 _MONTHS = 12
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _TICK = timedelta(microseconds=1)
 
 
@@ -127,17 +128,34 @@ def _describe(trigger: Trigger, started_at: datetime) -> str:
             return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
 
 
-def written(trigger: Trigger) -> str:
-    """What starts a run, as the configuration has it: `every 5m`, `cron 0 3 * * *`."""
+def describe_rule(rule: ScheduleRule) -> str:
+    """The rule as one would write it: `every 5m ±15s`, `cron 30 2 * * *`, with its hours and days."""
+    parts = [_told(rule.trigger)]
+    if rule.jitter:
+        parts.append(f"±{format_duration(rule.jitter / 2)}")
+    if rule.preferred_window is not None:
+        parts.append(f"within {_hours(rule.preferred_window)}")
+    if rule.only_between is not None:
+        parts.append(f"only {_hours(rule.only_between)}")
+    if rule.not_on:
+        parts.append(f"not on {', '.join(_WEEKDAYS[day] for day in sorted(rule.not_on))}")
+    return " ".join(parts)
+
+
+def _told(trigger: Trigger) -> str:
     match trigger:
         case Every(interval=interval):
             return f"every {interval if isinstance(interval, CalendarStep) else format_duration(interval)}"
         case Cron(times=times):
             return f"cron {times.expression}"
         case At(instant=instant):
-            return f"at {format_instant(instant)}"
+            return f"at {instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case After(delay=delay):
             return f"after {format_duration(delay)}"
+
+
+def _hours(hours: DayHours) -> str:
+    return f"{hours.start:%H:%M}-{hours.end:%H:%M}"
 
 
 def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, dice: Random) -> Slot | None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from ductile.config.keypath import did_you_mean
-from ductile.config.snapshot import Snapshot
-from ductile.core.accounting import preview
 from ductile.core.json_values import JsonObject
-from ductile.core.schedule import written
-from ductile.engine.schedule_table import slot_of, watched_schedules
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.schedule_account import account_of
-from ductile.operations.shown import instant, shown_occurrence
+from ductile.operations.schedule_view import coming_of, shown_schedule, standing_schedules
+from ductile.operations.shown import shown_occurrence
 from ductile.operations.system import engine_of
 from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE
 from ductile.store.values.schedules import ScheduleEntry
@@ -23,28 +20,9 @@ _DEFAULT = "default"
 
 async def list_schedules(desk: Desk, given: JsonObject) -> JsonObject:
     plugin = await optional_plugin(desk, given)
-    stored = await desk.store.schedules()
-    snapshot = desk.snapshot()
-    return {"schedules": [_shown(entry, snapshot) for entry in stored if plugin in (None, entry.plugin)]}
-
-
-def _shown(entry: ScheduleEntry, snapshot: Snapshot) -> JsonObject:
-    """Where it stands, and what the configuration in force says of it; null if that is nothing."""
-    instance = snapshot.plugins.get(entry.plugin)
-    own = () if instance is None else instance.schedules
-    settings = next((each for each in own if each.id == entry.schedule_id), None)
-    return {
-        "plugin": entry.plugin,
-        "id": entry.schedule_id,
-        "command": None if settings is None else settings.command,
-        "rule": None if settings is None else written(settings.rule.trigger),
-        "timezone": None if settings is None else settings.rule.timezone,
-        "next_at": instant(entry.next_at),
-        "nominal_at": instant(entry.nominal_at),
-        "last_fired_at": instant(entry.last_fired_at),
-        "last_job_id": entry.last_job_id,
-        "paused_at": instant(entry.paused_at),
-    }
+    standing = [entry for entry in await standing_schedules(desk) if plugin in (None, entry.plugin)]
+    breakers = {(row.plugin, row.command): row for row in await desk.store.breakers()}
+    return {"schedules": [shown_schedule(desk, entry, breakers) for entry in standing]}
 
 
 async def schedule_history(desk: Desk, given: JsonObject) -> JsonObject:
@@ -66,23 +44,14 @@ async def schedule_next(desk: Desk, given: JsonObject) -> JsonObject:
     """What is to come, across clock changes; of one schedule or of all."""
     plugin, schedule_id = await optional_plugin(desk, given), read.optional_text(given, "schedule")
     count = read.number(given, "count", 10, most=1000)
-    watched = watched_schedules(desk.snapshot())
-    coming: list[JsonObject] = []
-    for entry in await desk.store.schedules():
-        known = watched.get((entry.plugin, entry.schedule_id))
-        if known is None or plugin not in (None, entry.plugin):
-            continue
-        if schedule_id in (None, entry.schedule_id) and entry.paused_at is None:
-            coming += [
-                {
-                    "plugin": entry.plugin,
-                    "id": entry.schedule_id,
-                    "start_at": instant(each.start_at),
-                    "nominal_at": instant(each.nominal_at),
-                    "skip": each.skip,
-                }
-                for each in preview(known.rule, slot_of(entry), count)
-            ]
+    standing = [entry for entry in await standing_schedules(desk) if plugin in (None, entry.plugin)]
+    named = [entry for entry in standing if schedule_id in (None, entry.schedule_id)]
+    if schedule_id is not None and not named:
+        others = ", ".join(sorted({entry.schedule_id for entry in standing}))
+        raise NotFoundError(
+            f"there is no schedule {schedule_id}", hint=f"There is {others}." if others else None
+        )
+    coming = [each for entry in named for each in coming_of(desk, entry, count)]
     coming.sort(key=lambda each: str(each["start_at"]))
     return {"occurrences": [*coming[:count]]}
 

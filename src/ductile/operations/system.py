@@ -16,6 +16,7 @@ from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.orphans import orphans
+from ductile.operations.schedule_view import standing_schedules
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.store.values.reading import BreakerRow, LogFilter
 from ductile.store.values.schedules import ScheduleEntry
@@ -36,7 +37,7 @@ async def status(desk: Desk, given: JsonObject) -> JsonObject:
     snapshot = desk.snapshot()
     counts = await desk.store.counts()
     breakers = await desk.store.breakers()
-    schedules = await desk.store.schedules()
+    schedules = await standing_schedules(desk)
     reveal = read.flag(given, "reveal")
     plugins: list[JsonValue] = [
         await _plugin_status(desk, plugin, breakers, schedules, reveal=reveal)
@@ -73,6 +74,8 @@ async def _plugin_status(
     last = (await desk.store.log(LogFilter(plugin=plugin.name), limit=1)).rows
     health = (await desk.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
     due = [entry.next_at for entry in schedules if entry.plugin == plugin.name and entry.next_at]
+    if desk.engine is None:  # what is overdue runs at the next start, whenever that is
+        due = [at for at in due if at > desk.now()]
     state: JsonValue = {} if kept is None else kept.state
     return {
         "name": plugin.name,

@@ -15,6 +15,7 @@ from ductile.core.schedule import (
     Cron,
     ScheduleRule,
     Slot,
+    describe_rule,
     fingerprint_of,
     first_slot,
     place,
@@ -290,3 +291,19 @@ def test_a_slot_in_its_place_is_left_alone() -> None:
         (cron("5 * * * *", jitter=timedelta(minutes=20)), slot("2026-02-08 11:05")),
     ):
         assert reanchored_slot(rule, place_of, now=NOW, dice=Random(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (every("5m", jitter=timedelta(seconds=30)), "every 5m ±15s"),
+        (every("daily"), "every daily"),
+        (cron("30 2 * * *", only_between=hours("08:00-22:00")), "cron 30 2 * * * only 08:00-22:00"),
+        (cron("@hourly", not_on=frozenset({0, 6})), "cron @hourly not on sun, sat"),
+        (every("1h", preferred_window=hours("22:00-06:00")), "every 1h within 22:00-06:00"),
+        (at("2026-02-08 10:00"), "at 2026-02-08T10:00:00Z"),
+        (ScheduleRule(trigger=After(delay=timedelta(seconds=10))), "after 10s"),
+    ],
+)
+def test_a_rule_is_told_as_one_would_write_it(rule: ScheduleRule, told: str) -> None:
+    assert describe_rule(rule) == told

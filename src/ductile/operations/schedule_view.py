@@ -1,0 +1,118 @@
+"""Where schedules stand, for whoever looks: as the store has it or, where no daemon runs, as a start would.
+
+Only the daemon enters schedules into the store. Before it has, and after the configuration was edited, what
+the store has is not what will happen; so it is worked out here as the daemon would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from ductile.config.snapshot import Schedule
+from ductile.core.accounting import Upcoming, made_up_at_start, preview
+from ductile.core.breaker import BreakerState
+from ductile.core.json_values import JsonObject
+from ductile.core.schedule import ScheduleRule, describe_rule
+from ductile.engine.schedule_table import Key, entries_for, slot_of
+from ductile.operations.desk import Desk
+from ductile.operations.shown import instant
+from ductile.store.values.reading import BreakerRow
+from ductile.store.values.schedules import ScheduleEntry
+from ductile.value import replace
+
+
+async def standing_schedules(desk: Desk) -> tuple[ScheduleEntry, ...]:
+    """Every schedule, at the place it has, or will have as soon as a daemon starts."""
+    stored = await desk.store.schedules()
+    if desk.engine is not None:
+        return stored
+    now = desk.now()
+    before = {(entry.plugin, entry.schedule_id): entry for entry in stored}
+    standing = entries_for(desk.snapshot(), stored, now=now, started_at=now, dice=desk.dice)
+    return tuple(sorted((_kept(entry, before) for entry in standing), key=_name))
+
+
+def _name(entry: ScheduleEntry) -> Key:
+    return entry.plugin, entry.schedule_id
+
+
+def _kept(entry: ScheduleEntry, before: Mapping[Key, ScheduleEntry]) -> ScheduleEntry:
+    """What the store keeps of a schedule whose rule was edited."""
+    known = before.get(_name(entry))
+    if known is None or known == entry:
+        return entry
+    return replace(
+        entry, last_fired_at=known.last_fired_at, last_job_id=known.last_job_id, paused_at=known.paused_at
+    )
+
+
+def configured(desk: Desk, entry: ScheduleEntry) -> Schedule | None:
+    """The schedule as the configuration has it, be its plugin able to run or not."""
+    plugin = desk.snapshot().plugins.get(entry.plugin)
+    schedules = () if plugin is None else plugin.schedules
+    return next((each for each in schedules if each.id == entry.schedule_id), None)
+
+
+def shown_schedule(desk: Desk, entry: ScheduleEntry, breakers: Mapping[Key, BreakerRow]) -> JsonObject:
+    schedule = configured(desk, entry)
+    rule = None if schedule is None else schedule.rule
+    breaker = None if schedule is None else breakers.get((entry.plugin, schedule.command))
+    return {
+        "plugin": entry.plugin,
+        "id": entry.schedule_id,
+        "command": None if schedule is None else schedule.command,
+        "rule": None if rule is None else describe_rule(rule),
+        "timezone": None if rule is None else rule.timezone,
+        "next_at": instant(entry.next_at),
+        "next_local": local_time(rule, entry.next_at),
+        "nominal_at": instant(entry.nominal_at),
+        "at_start": _waits_for_start(desk, entry.next_at),
+        "last_fired_at": instant(entry.last_fired_at),
+        "last_job_id": entry.last_job_id,
+        "paused_at": instant(entry.paused_at),
+        "breaker": BreakerState.CLOSED if breaker is None else breaker.breaker.state,
+    }
+
+
+def coming_of(desk: Desk, entry: ScheduleEntry, count: int) -> list[JsonObject]:
+    """The next occurrences of a schedule that runs; none of one that is paused, or whose plugin cannot."""
+    schedule, plugin = configured(desk, entry), desk.snapshot().plugins.get(entry.plugin)
+    if schedule is None or plugin is None or not plugin.runnable or entry.paused_at is not None:
+        return []
+    return [
+        {
+            "plugin": entry.plugin,
+            "id": entry.schedule_id,
+            "start_at": instant(each.start_at),
+            "local": local_time(schedule.rule, each.start_at),
+            "nominal_at": instant(each.nominal_at),
+            "at_start": _waits_for_start(desk, each.start_at),
+            "skip": each.skip,
+        }
+        for each in _upcoming(desk, schedule.rule, entry, count)
+    ]
+
+
+def _upcoming(desk: Desk, rule: ScheduleRule, entry: ScheduleEntry, count: int) -> tuple[Upcoming, ...]:
+    """Where nobody looks after it, what is overdue is made up for at the next start, or not at all."""
+    slot = slot_of(entry)
+    if desk.engine is not None or slot is None:
+        return preview(rule, slot, count)
+    now = desk.now()
+    made_up, following = made_up_at_start(rule, slot, now=now, dice=desk.dice)
+    return (*made_up, *preview(rule, following, count))[:count]
+
+
+def _waits_for_start(desk: Desk, at: datetime | None) -> bool:
+    return desk.engine is None and at is not None and at <= desk.now()
+
+
+def local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
+    """The instant on the clock of the schedule's zone; None where that is UTC itself."""
+    if rule is None or at is None:
+        return None
+    there = at.astimezone(rule.zone)
+    if there.utcoffset() == at.astimezone(UTC).utcoffset() and there.tzname() in ("UTC", "GMT", "Z"):
+        return None
+    return f"{there:%Y-%m-%d %H:%M:%S %Z}"
