@@ -101,6 +101,37 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
         assert "slow poll has not ended" in late.err
 
 
+def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """SPEC 11: at 80 columns the open breaker, the health, why a plugin is refused and why a job failed."""
+    weak = "  weak:\n    retry: {max_attempts: 1}\n    circuit_breaker: {threshold: 1}\n"
+    place = a_place(tmp_path, f"{weak}{HOURLY}  unrunnable: {{}}\n")
+    place.plugin("weak", BROKEN)
+    (place.plugin("unrunnable", SLOW) / "run.sh").chmod(0o600)
+    with a_daemon(place) as daemon:
+        daemon.wait_for("breaker.changed")
+        shown = place.terminal.on_screen("status", "--config", "demo")
+        assert max(len(line) for line in shown if "is refused: " not in line) <= 80
+        heading = next(line for line in shown if line.startswith("PLUGIN"))
+        assert heading.split() == ["PLUGIN", "STATUS", "LAST", "RUN", "NEXT", "RUN", "HEALTH", "BREAKER"]
+        (row,) = [line for line in shown if line.startswith("weak ")]
+        assert row.endswith("poll open")
+        (row,) = [line for line in shown if line.startswith("unrunnable  ")]
+        assert row.split()[1] == "refused"
+        assert any(
+            "unrunnable is refused: the entrypoint" in line
+            for line in place.ductile("status").out.splitlines()
+        )
+        jobs = place.terminal.on_screen("job", "list", "--config", "demo")
+        assert max(len(line) for line in jobs) <= 80
+        (row,) = [line for line in jobs if " weak " in line]
+        assert "attempts_exhausted" in row
+        (job,) = place.said("job", "list", "--plugin", "weak")["jobs"]
+        assert row.startswith(job["job_id"][-12:])
+        assert place.said("job", "show", job["job_id"][-12:])["job_id"] == job["job_id"]
+        schedules = place.terminal.on_screen("schedule", "list", "--config", "demo")
+        assert any("every 1h" in line and "breaker open" in line for line in schedules)
+
+
 def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
     """SPEC 11: exit 130, and by which name to find the job again or to end it."""
     place = a_place(tmp_path, "  slow: {}\n")
@@ -334,7 +365,10 @@ def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
         beginning = next(each for each in (root[:8], again[:8]) if len(_like(each, root, child, again)) > 1)
         refused = place.said("job", "show", beginning, status=1)
         assert set(refused["error"]["details"]["job_ids"]) >= _like(beginning, root, child, again)
-        assert place.said("job", "show", root[:3], status=1)["error"]["code"] == "not_found"
+        short = place.said("job", "show", root[:3], status=1)["error"]
+        assert (short["code"], short["hint"][:22]) == ("not_found", "Give at least 4 digits")
+        for typed in (root[-12:], root[-17:], root.replace("-", "")[-20:]):
+            assert place.said("job", "show", typed)["job_id"] == root
 
 
 def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:

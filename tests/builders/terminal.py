@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +21,7 @@ _TOKEN = re.compile(r"dtl_[A-Za-z0-9_-]{43}")
 _AT_ONCE = re.compile(r'(?<=at once {10})[0-9]+|(?<="parallelism": )[0-9]+')
 _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _HASH = re.compile(r"blake3:[0-9a-f]{64}")
 
 
@@ -63,3 +69,24 @@ class Terminal:
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
         return _HASH.sub("blake3:<hash>", _TOKEN.sub("<the token>", text))
+
+    def on_screen(self, *words: str, columns: int = 80) -> list[str]:
+        """The lines that it shows on a terminal of this width, without their colours."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        process = subprocess.Popen(
+            [DUCTILE, *words],
+            cwd=self.directory,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # that is how a terminal says that nobody writes to it any more
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        process.wait(60)
+        return _STYLE.sub("", shown.decode()).splitlines()

@@ -11,6 +11,7 @@ from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable
 from ductile.cli.wording import (
     JOB_HEADERS,
+    JOB_SPARE,
     NOBODY_RUNS,
     facts,
     indented,
@@ -123,7 +124,7 @@ def _cancel_text(done: Said) -> str:
 def _list_text(found: Said, screen: Screen) -> str:
     if not found["jobs"]:
         return "No such jobs."
-    table = screen.table(JOB_HEADERS, [job_row(job) for job in found["jobs"]])
+    table = screen.table(JOB_HEADERS, [job_row(job) for job in found["jobs"]], spare=JOB_SPARE)
     more = found["next_cursor"]
     return f"{table}\n\nThere are more: --cursor {more}" if more else table
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask
-from ductile.cli.wording import JOB_HEADERS, count, job_row
+from ductile.cli.wording import JOB_HEADERS, JOB_SPARE, count, job_row
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
@@ -39,7 +39,9 @@ def depth_text(queue: Said) -> str:
 
 def _list_text(found: Said, screen: Screen) -> str:
     jobs = [*found["running"], *found["queued"]]
-    return screen.table(JOB_HEADERS, [job_row(job) for job in jobs]) if jobs else "The queue is empty."
+    if not jobs:
+        return "The queue is empty."
+    return screen.table(JOB_HEADERS, [job_row(job) for job in jobs], spare=JOB_SPARE)
 
 
 def _purge_text(done: Said) -> str:

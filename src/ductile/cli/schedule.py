@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
+from ductile.cli.columns import Table
 from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.wording import count, moment, span
 
@@ -81,15 +82,17 @@ def _list_text(found: Said, screen: Screen) -> str:
         for row in found["schedules"]
     ]
     headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
-    return _table(headers, rows, screen)
+    return _table(headers, rows, screen, spare=("LAST JOB", "COMMAND", "LAST"))
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen) -> str:
+def _table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, spare: Sequence[str] = ()
+) -> str:
     """Without the local times where no schedule has a clock of its own."""
     local = headers.index("LOCAL")
     if all(row[local] == "-" for row in rows):
-        headers, *rows = ([*row[:local], *row[local + 1 :]] for row in (headers, *rows))
-    return screen.table(headers, rows)
+        headers, rows = Table(headers, rows).without("LOCAL")
+    return screen.table(headers, rows, spare=spare)
 
 
 def _rule_text(row: Said) -> str:

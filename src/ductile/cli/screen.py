@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from ductile.cli.columns import GAP, Table, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,17 +19,18 @@ if TYPE_CHECKING:
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _NARROWEST = 40
-_GAP = "  "
 
 
 class Screen(NamedTuple):
     """Where text will be shown. `width` is None when it is not a terminal: nothing is cut off then.
-    Files under `directory`, where the reader is, are shown relative to it.
+    Files under `directory`, where the reader is, are shown relative to it. What happened `today` (UTC) need
+    not say the date where there is little room.
     """
 
     colour: bool = False
     width: int | None = None
     directory: str = ""
+    today: str = ""
 
     def place(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
@@ -35,16 +39,22 @@ class Screen(NamedTuple):
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        """Columns as wide as their content; on a terminal the last one gives way to its width."""
-        cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-        widths = [max(len(row[column]) for row in [headers, *cells]) for column in range(len(headers))]
-        lines = [self.style("bold", self._line(headers, widths))]
-        return "\n".join([*lines, *(self._line(row, widths) for row in cells)])
+    def table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
+    ) -> str:
+        """Columns as wide as their content. On a terminal they give way to its width, and those that the
+        table can `spare` are left out if there is no room, the first one first.
+        """
+        table = Table(headers, [[printable(cell).replace("\n", " ") for cell in row] for row in rows])
+        if self.width is not None:
+            table = fitted(table, max(self.width, _NARROWEST), spare, self.today)
+        widths = table.widths
+        lines = [self.style("bold", self._line(table.headers, widths))]
+        return "\n".join([*lines, *(self._line(row, widths) for row in table.rows)])
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        line = _GAP.join(padded).rstrip()
+        line = GAP.join(padded).rstrip()
         if self.width is None or len(line) <= max(self.width, _NARROWEST):
             return line
         return line[: max(self.width, _NARROWEST) - 1] + "…"
@@ -64,4 +74,5 @@ def screen_for(stream: TextIO, environ: Mapping[str, str]) -> Screen:
     except OSError:
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    return Screen(colour=colour, width=width, directory=directory)
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    return Screen(colour=colour, width=width, directory=directory, today=today)

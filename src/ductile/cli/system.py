@@ -10,6 +10,7 @@ from ductile.cli.failures import problems_as_text
 from ductile.cli.process_end import wait_for_end
 from ductile.cli.progress import waiting_for
 from ductile.cli.queue import depth_text
+from ductile.cli.screen import printable
 from ductile.cli.wording import count, indented, moment, span
 from ductile.cli.yaml_text import to_yaml
 from ductile.errors import Problem
@@ -97,6 +98,8 @@ def _status_text(found: Said, screen: Screen) -> str:
     ]
     table = screen.table(("PLUGIN", "STATUS", "LAST RUN", "NEXT RUN", "HEALTH", "BREAKER"), rows)
     parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'])}", table]
+    if refused := [plugin for plugin in found["plugins"] if plugin["enabled"] and plugin["refused"]]:
+        parts.append("\n".join(_refusal(plugin, screen) for plugin in refused))
     states = [plugin for plugin in found["plugins"] if plugin["state"]]
     parts += [
         f"{screen.style('bold', plugin['name'] + ' keeps')}\n{indented(to_yaml(plugin['state']))}"
@@ -117,7 +120,13 @@ def _daemon_text(daemon: Said, screen: Screen) -> str:
 def _standing(plugin: Said) -> str:
     if not plugin["enabled"]:
         return "disabled"
-    return f"refused: {plugin['refused']}".partition("\n")[0] if plugin["refused"] else "active"
+    return "refused" if plugin["refused"] else "active"
+
+
+def _refusal(plugin: Said, screen: Screen) -> str:
+    """Below the table, where there is room for it; `plugin check` tells the whole reason."""
+    name = screen.style("red", f"{printable(plugin['name'])} is refused:")
+    return f"{name} {printable(plugin['refused'].partition(chr(10))[0])}"
 
 
 def _last_run(run: Said | None) -> str:

@@ -116,7 +116,11 @@ def _deliveries_text(found: Said, screen: Screen) -> str:
         )
         for row in found["deliveries"]
     ]
-    table = screen.table(("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT"), rows)
+    table = screen.table(
+        ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT"),
+        rows,
+        spare=("CREATED", "TRIES"),
+    )
     more = found["next_cursor"]
     return f"{table}\n\nThere are more: --cursor {more}" if more else table
 

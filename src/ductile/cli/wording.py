@@ -25,6 +25,8 @@ _COLOURS = {
 }
 NOBODY_RUNS = "nobody runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
+#: Why a job failed is worth more than these.
+JOB_SPARE = ("BY", "ATTEMPT", "CREATED")
 
 
 def moment(instant: str | None) -> str:

@@ -1,6 +1,11 @@
-"""Finding the job that is meant: by its id, or by the beginning of one that no other job shares."""
+"""Finding the job that is meant: by its id, or by a beginning or an end of it that no other job shares.
+
+Ids begin with the time, so that jobs of the same minute begin alike; their ends are drawn by chance.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ductile.core.jobs import Job
 from ductile.core.json_values import JsonObject
@@ -9,7 +14,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 
 #: Of the id's digits. Fewer are not worth a search: every job of the year would begin so.
-SHORTEST_BEGINNING = 4
+SHORTEST_PART = 4
 _DIGITS = 32
 #: Lengths of the groups of digits between which dashes stand.
 _GROUPS = (8, 4, 4, 4, 12)
@@ -24,29 +29,57 @@ async def find_job(desk: Desk, job_id: str) -> Job:
 
 
 async def named_job(desk: Desk, given: JsonObject) -> Job:
-    """The job that `job_id` names, in full or by its beginning; also one that only the log still has."""
+    """The job that `job_id` names, in full or in part; also one that only the log still has."""
     named = read.text(given, "job_id").lower()
-    beginning = as_beginning(named)
-    if beginning is None or await desk.store.job(named) is not None:
-        return await find_job(desk, named)
-    found = await desk.store.job_ids(beginning, limit=_SHOWN + 1)
+    beginning, ending = as_beginning(named), as_ending(named)
+    if beginning is None or ending is None or await desk.store.job(named) is not None:
+        return await _find_whole(desk, named)
+    found = sorted(
+        {
+            *await desk.store.job_ids(beginning, limit=_SHOWN + 1),
+            *await desk.store.job_ids_ending(ending, limit=_SHOWN + 1),
+        }
+    )
     if len(found) > 1:
         many = f"more than {_SHOWN}" if len(found) > _SHOWN else str(len(found))
         raise ConflictError(
-            f"{many} jobs begin with {named}",
+            f"{many} jobs begin or end with {named}",
             hint=f"Which one: {', '.join(found[:_SHOWN])}{' ...' if len(found) > _SHOWN else ''}",
             details={"job_ids": list(found[:_SHOWN])},
         )
     return await find_job(desk, found[0] if found else named)
 
 
+async def _find_whole(desk: Desk, named: str) -> Job:
+    try:
+        return await find_job(desk, named)
+    except NotFoundError as missing:
+        if len(named.replace("-", "")) < SHORTEST_PART:
+            missing.hint = f"Give at least {SHORTEST_PART} digits of its id. {missing.hint}"
+        raise
+
+
 def as_beginning(text: str) -> str | None:
     """As the beginning of an id is written, with its dashes; None if it cannot be one, or is a whole id."""
+    digits = _digits_of(text)
+    return None if digits is None else _grouped(digits, _GROUPS)
+
+
+def as_ending(text: str) -> str | None:
+    """The same for the end of an id."""
+    digits = _digits_of(text)
+    return None if digits is None else _grouped(digits[::-1], _GROUPS[::-1])[::-1]
+
+
+def _digits_of(text: str) -> str | None:
     digits = text.replace("-", "")
-    if not SHORTEST_BEGINNING <= len(digits) < _DIGITS or not set(digits) <= set("0123456789abcdef"):
-        return None
+    enough = SHORTEST_PART <= len(digits) < _DIGITS
+    return digits if enough and set(digits) <= set("0123456789abcdef") else None
+
+
+def _grouped(digits: str, lengths: Sequence[int]) -> str:
     groups: list[str] = []
-    for length in _GROUPS:
+    for length in lengths:
         groups.append(digits[:length])
         digits = digits[length:]
         if not digits:

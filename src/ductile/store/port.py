@@ -184,6 +184,10 @@ class Store(Protocol):
         """Ids of jobs that begin so, in order, of those in the log too."""
         ...
 
+    async def job_ids_ending(self, ending: str, *, limit: int) -> tuple[str, ...]:
+        """Ids of jobs that end so, in order, of those in the log too; slower than by their beginning."""
+        ...
+
     async def tree(self, job_id: str) -> tuple[Job, ...]:
         """The job and all its descendants, oldest first."""
         ...

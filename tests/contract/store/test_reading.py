@@ -31,6 +31,19 @@ async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]
             return rows
 
 
+async def test_ids_are_found_by_their_beginning_and_by_their_end(store: Store, clock: Clock) -> None:
+    """SPEC 11: of jobs in the queue and in the log, each once, in order and no more than asked for."""
+    ids = [f"01a1e748-4305-7000-8000-{end}" for end in ("00000000beef", "00000001beef", "00000000cafe")]
+    for job_id in ids:
+        await accept(store, a_new_job(id=job_id))
+    await run_next(store, ok())
+    assert await store.job_ids("01a1e748-43", limit=9) == (ids[0], ids[2], ids[1])
+    assert await store.job_ids_ending("beef", limit=9) == tuple(ids[:2])
+    assert await store.job_ids_ending("beef", limit=1) == (ids[0],)
+    assert await store.job_ids_ending("8000-00000001beef", limit=9) == (ids[1],)
+    assert await store.job_ids_ending("f00d", limit=9) == ()
+
+
 async def test_jobs_are_listed_newest_first_without_payload(store: Store) -> None:
     ids = [await accept(store, a_new_job()) for _ in range(3)]
     rows = (await store.jobs(JobFilter(), limit=10)).rows

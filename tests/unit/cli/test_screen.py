@@ -31,6 +31,16 @@ def test_a_terminal_gets_lines_that_fit() -> None:
     assert text.endswith("…")
 
 
+def test_no_column_falls_off_the_edge_of_a_terminal() -> None:
+    """SPEC 11: one long cell costs its own column room, not the columns after it."""
+    text = Screen(width=50).table(
+        ["NAME", "WHAT", "BREAKER"], [["a", "x" * 300, "open"], ["b", "y", "closed"]]
+    )
+    assert text.splitlines()[0].endswith("BREAKER")
+    assert text.splitlines()[1].endswith("…  open")
+    assert max(len(line) for line in text.splitlines()) == 50
+
+
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=4))
 def test_cells_cannot_break_the_table_or_drive_the_terminal(rows: list[list[str]]) -> None:
     """SPEC 11: names and descriptions are written by others."""

@@ -25,6 +25,7 @@ WALKS = {
     "jobs_newest": "newest first, one page; other filters are checked on the rows read",
     "log_newest": "newest first, one page",
     "deliveries": "newest first, one page",
+    "job_ids_ending": "walks an index of ids, for a person who typed the end of one",
     "unsearchable": "reads on from a number, one sweep",
     "prunable_log": "the oldest rows, one sweep",
     "prune_facts": "the oldest rows, one sweep",

@@ -202,6 +202,9 @@ class SqliteStore:
     async def job_ids(self, beginning: str, *, limit: int) -> tuple[str, ...]:
         return await self._read(lambda session: reading.job_ids(session, beginning, limit=limit))
 
+    async def job_ids_ending(self, ending: str, *, limit: int) -> tuple[str, ...]:
+        return await self._read(lambda session: reading.job_ids_ending(session, ending, limit=limit))
+
     async def tree(self, job_id: str) -> tuple[Job, ...]:
         return await self._read(lambda session: reading.tree(session, job_id))
 

@@ -162,6 +162,10 @@ def _page(
     return Page(rows=tuple(read(row) for row in shown), next_cursor=following)
 
 
+def job_ids_ending(session: Session, ending: str, *, limit: int) -> tuple[str, ...]:
+    return tuple(str(row[0]) for row in session.all("job_ids_ending", ending=ending, limit=limit))
+
+
 def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
     # Ids are lower-case digits and dashes, so everything that begins so comes before this.
     rows = session.all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)

@@ -292,6 +292,13 @@ SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WH
 -- name: context_by_id
 SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id
 
+-- name: job_ids_ending
+-- No index begins at the end of an id: this walks the ids, for a person who typed one.
+SELECT id FROM job_queue WHERE substr(id, -length(:ending)) = :ending
+UNION
+SELECT job_id FROM job_log WHERE substr(job_id, -length(:ending)) = :ending
+ORDER BY 1 LIMIT :limit
+
 -- name: job_ids_between
 -- Each half bounded by itself: a short beginning stands for weeks of jobs.
 SELECT id FROM (SELECT id FROM job_queue WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit)

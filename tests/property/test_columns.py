@@ -1,0 +1,40 @@
+"""Tables on a terminal: they fit, and what may not be spared stays (SPEC 11)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.cli.columns import GAP, Table, fitted
+
+HEADERS = ("JOB", "NAME", "WHEN", "BY", "ABOUT")
+SPARE = ("BY", "WHEN")
+cells = st.text("abc …-", max_size=60) | st.just("01a1e748-4305-7000-8000-0123456789ab")
+tables = st.lists(st.tuples(cells, cells, st.just("2026-11-17T02:17:00Z"), cells, cells), max_size=4)
+
+
+@given(tables, st.integers(40, 200))
+def test_a_table_fits_and_keeps_its_columns(rows: list[tuple[str, ...]], width: int) -> None:
+    """No line is longer than the screen, and only what can be spared is left out."""
+    table = fitted(Table(HEADERS, rows), width, SPARE, "2026-11-17")
+    assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
+    assert set(HEADERS) - set(table.headers) <= set(SPARE)
+    assert len(table.rows) == len(rows)
+
+
+@given(tables)
+def test_a_table_that_fits_is_left_alone(rows: list[tuple[str, ...]]) -> None:
+    table = Table(HEADERS, rows)
+    assert fitted(table, 1000, SPARE, "2026-11-17") is table
+
+
+def test_what_gives_way_first() -> None:
+    """Ids and instants are shortened, then columns are spared in order, then the widest is cut."""
+    row = ("01a1e748-4305-7000-8000-0123456789ab", "fail", "2026-11-17T02:17:00Z", "scheduler", "x" * 30)
+    assert fitted(Table(HEADERS, [row]), 90, SPARE, "2026-11-17").rows == [
+        ["0123456789ab", "fail", "02:17:00Z", "scheduler", "x" * 30]
+    ]
+    assert fitted(Table(HEADERS, [row]), 90, SPARE, "2026-11-18").rows[0][2] == "11-17 02:17Z"
+    narrow = fitted(Table(HEADERS, [row]), 55, SPARE, "2026-11-17")
+    assert narrow.headers == ["JOB", "NAME", "WHEN", "ABOUT"]
+    assert narrow.rows == [["0123456789ab", "fail", "02:17:00Z", "x" * 23 + "…"]]
