@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ductile.config.locate import locate_config
 from ductile.config.snapshot import Snapshot
+from ductile.control.identity import WHOSE, naming
 from ductile.control.place import leave_link, remove_link, socket_path
 from ductile.control.server import ControlServer
 from ductile.core.json_values import JsonObject
@@ -127,7 +128,8 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
         load=equipment.load,
         news=news,
     )
-    control = ControlServer(socket, registry.at(desk), equipment.signals)
+    operations = {**registry.at(desk), WHOSE: naming(config_file)}
+    control = ControlServer(socket, operations, equipment.signals)
     loop = asyncio.get_running_loop()
     for number in _STOPPING:
         loop.add_signal_handler(number, engine.stop)

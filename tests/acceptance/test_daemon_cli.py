@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import BROKEN, PATIENCE, SLOW, a_daemon, a_place, answering
-from builders.terminal import DUCTILE
+from builders.terminal import DUCTILE, Terminal
 
 ONE_ATTEMPT = "    retry: {max_attempts: 1}\n"
 HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
@@ -62,6 +63,25 @@ def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> 
         assert daemon.end() == 0
     left = {path.name for path in (*data.iterdir(), *place.config.parent.iterdir())}
     assert not {name for name in left if name.endswith(".sock")}
+
+
+def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_path: Path) -> None:
+    """SPEC 11: whoever stops staging, a copy of production, must not stop production."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        shutil.copytree(
+            tmp_path / "demo", tmp_path / "copy", symlinks=True, ignore=shutil.ignore_patterns("data")
+        )
+        assert (tmp_path / "copy" / ".config.yaml.sock").is_symlink()
+        copy = Terminal(directory=tmp_path)
+        assert copy.ductile("system", "stop", "--config", "copy").status == 69
+        assert json.loads(copy.ductile("status", "--json", "--config", "copy").out)["daemon"] == {
+            "running": False
+        }
+        assert daemon.process.poll() is None
+        # The original is found by its link all the same, also when its store cannot be told any more.
+        place.config.write_text("plugins: [")
+        assert place.said("status")["daemon"]["pid"] == daemon.process.pid
 
 
 def test_ctrl_c_is_an_orderly_stop(tmp_path: Path) -> None:

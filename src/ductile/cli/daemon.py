@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ductile.config.locate import locate_config
 from ductile.control.client import converse, not_running, reach
+from ductile.control.identity import is_daemon_of
 from ductile.control.place import linked_socket, socket_path
 from ductile.errors import StoreBusyError
 
@@ -54,7 +55,7 @@ def find_daemon(call: Call) -> socket.socket | None:
     """A connection to the daemon of the configuration that is meant, if one listens."""
     config_file = locate_config(call.config, call.environ)
     linked = linked_socket(config_file)
-    if linked is not None and (connection := reach(linked)) is not None:
+    if linked is not None and is_daemon_of(linked, config_file) and (connection := reach(linked)) is not None:
         return connection
     return reach(socket_path(state_directory(call), call.environ))
 

@@ -2,8 +2,8 @@
 
 The daemon listens beside its store. Which store that is takes the whole configuration to tell, and what is
 on disk by now may be another configuration, or a broken one. So a running daemon also leaves a link to its
-socket beside the configuration it was started with: a command that follows it reaches the daemon at once,
-and the right one.
+socket beside the configuration it was started with: a command that follows it reaches the daemon at once.
+That it is the right one, and the link not copied together with the configuration, `identity` finds out.
 """
 
 from __future__ import annotations
