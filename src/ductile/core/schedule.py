@@ -25,7 +25,6 @@ from ductile.core.hours import (
     span_around,
     weekday_of,
 )
-from ductile.core.instants import format_instant
 from ductile.value import Value
 
 #: Clocks that differ by less than this have not been set.
