@@ -108,4 +108,4 @@ def test_every_difference_of_a_warm_start_is_told() -> None:
     script = Path(__file__).parents[1] / "contract" / "runner" / "surroundings.txt"
     left_out = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
     documented = re.findall(r"^\| ([a-z][^|]*) \|", WARM_START, re.MULTILINE)
-    assert documented == [*left_out, "hash seed"]
+    assert documented == [*left_out, "finalisers", "hash seed"]

@@ -30,7 +30,7 @@ from builders.zoo import (
 from ductile.core.jobs import Reason
 from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
-from ductile.runner.port import Patience, Process, Run, RunnerLost, StartedBy, WarmStart
+from ductile.runner.port import DeadlinePassed, Patience, Process, Run, RunnerLost, StartedBy, WarmStart
 from ductile.runner.warm.pool import WarmRunner, WarmTimes
 
 IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
@@ -287,7 +287,7 @@ async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_pat
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
     (server,) = runner.server_pids
     os.kill(server, signal.SIGSTOP)
-    assert isinstance(await process.wait(), RunnerLost)
+    assert isinstance(await process.wait(), DeadlinePassed)
     os.kill(server, signal.SIGCONT)
     assert await run_of(runner, a_run(an_animal(tmp_path / "next", "answers"))) == "done"
 

@@ -35,7 +35,10 @@ def a_survivor(
     environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id}
     if job_id is not None:
         environment["DUCTILE_JOB_ID"] = job_id
-    return subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
+    process = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
+    while not Path(f"/proc/{process.pid}/environ").read_bytes():
+        pass  # it is only just becoming the program
+    return process
 
 
 @contextmanager
