@@ -93,6 +93,42 @@ def test_a_failed_init_holds_nothing_up(tmp_path: Path) -> None:
     assert [row["status"] for row in place.said("logs", "sulky")["logs"]] == ["succeeded", "failed"]
 
 
+def test_a_failed_init_marks_its_plugin_wherever_one_looks(tmp_path: Path) -> None:
+    """SPEC 3.5: unhealthy in status, plugin list and show, and the doctor; the next good init clears it."""
+    place = a_place(tmp_path, "  sulky: {}\n")
+    manifest = place.plugin("sulky", BROKEN) / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
+    assert place.said("plugin", "show", "sulky")["unhealthy"] is None
+    assert not (place.config.parent / "data").exists()
+    place.ductile("run", "sulky")
+    (init,) = place.said("job", "list", "--command", "init")["jobs"]
+
+    def marks() -> list[object]:
+        shown = {each["name"]: each for each in place.said("plugins")["plugins"]}
+        stands = {each["name"]: each for each in place.said("status")["plugins"]}
+        assert shown["echo"]["unhealthy"] is stands["echo"]["unhealthy"] is None
+        return [
+            shown["sulky"]["unhealthy"],
+            stands["sulky"]["unhealthy"],
+            place.said("plugin", "show", "sulky")["unhealthy"],
+        ]
+
+    for mark in marks():
+        assert isinstance(mark, dict)
+        assert (mark["job_id"], mark["error"]) == (init["job_id"], "it is broken")
+    said = f"init failed: it is broken (ductile job show {init['job_id']})"
+    assert f"sulky is unhealthy: its {said}" in place.ductile("status").out
+    assert "active, unhealthy" in place.ductile("plugins").out
+    assert said in place.ductile("plugin", "show", "sulky").out
+    assert "sulky is unhealthy: its init failed: it is broken" in place.ductile("system", "doctor").out
+    (place.config.parent / "plugins" / "sulky" / "mended").touch()
+    with a_daemon(place):
+        assert marks()[0] is not None
+        place.said("job", "retry", init["job_id"])
+        place.said("job", "wait", init["job_id"])
+        assert marks() == [None, None, None]
+
+
 def test_a_run_records_its_configuration(tmp_path: Path) -> None:
     """SPEC 10: every load that a job ran by is recorded, with where it came from."""
     place = a_place(tmp_path)

@@ -98,6 +98,7 @@ KNOWN = {
     "differences": "{what: text, good: text or null, now: text or null}",
     "gaps": "{from: instant, to: instant, expected: number, found: number}",
     "dropped": "{target: text, reason: text}",
+    "unhealthy": "{job_id: id or null, error: text or null, at: instant}",
     "artifacts": "any JSON",
 }
 #: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have

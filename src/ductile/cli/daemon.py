@@ -12,7 +12,7 @@ from ductile.config.locate import locate_config
 from ductile.control.client import converse, not_running, reach
 from ductile.control.identity import is_daemon_of
 from ductile.control.place import linked_socket, socket_path
-from ductile.errors import StoreBusyError
+from ductile.errors import DuctileError, StoreBusyError
 
 if TYPE_CHECKING:
     import socket
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ductile.cli.answers import Call
     from ductile.core.json_values import JsonObject, JsonValue
-    from ductile.errors import DuctileError
 
 #: An answer, decoded. What is in it is up to the operation.
 Said: TypeAlias = dict[str, Any]
@@ -34,11 +33,32 @@ def ask(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said:
     connection = find_daemon(call)
     if connection is not None:
         return converse(connection, operation, present(given), timeout=PATIENCE)
+    return _ask_store(call, operation, given)
+
+
+def _ask_store(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said:
     import asyncio  # noqa: PLC0415 - see the module's docstring
 
     from ductile.app import ask_without_daemon  # noqa: PLC0415
 
     return asyncio.run(ask_without_daemon(call.config, call.environ, operation, present(given)))
+
+
+def ask_if_there(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said | None:
+    """The same for what is only said by the way: None if there is nobody to ask, and no store yet."""
+    try:
+        connection = find_daemon(call)
+        if connection is not None:
+            return converse(connection, operation, present(given), timeout=PATIENCE)
+        return _ask_store(call, operation, given) if _has_store(call) else None
+    except DuctileError:
+        return None
+
+
+def _has_store(call: Call) -> bool:
+    from ductile.operations.configuration import open_configuration, state_file  # noqa: PLC0415 - as above
+
+    return state_file(open_configuration(call.config, call.environ).snapshot).exists()
 
 
 def ask_daemon(

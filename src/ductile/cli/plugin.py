@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import Said, ask_if_there
 from ductile.cli.failures import paragraph, problem_as_json, problems_as_text
 from ductile.cli.screen import printable
+from ductile.cli.wording import illness_of
 from ductile.core.durations import format_duration
 from ductile.errors import Exit
 from ductile.operations.plugins import (
@@ -26,15 +28,27 @@ if TYPE_CHECKING:
 
 def list_all(call: Call) -> Answer:
     plugins = list_plugins(call.config, call.environ)
+    marks = _marks(call)
     return Answer(
-        data={"plugins": [_summary(view) for view in plugins]},
-        text=lambda screen: _list_text(plugins, screen),
+        data={"plugins": [_summary(view) | {"unhealthy": marks.get(view.name)} for view in plugins]},
+        text=lambda screen: _list_text(plugins, marks, screen),
     )
 
 
 def show(call: Call) -> Answer:
     view = show_plugin(call.config, call.environ, call.text("NAME"))
-    return Answer(data=_details(view), text=lambda screen: _show_text(view, screen))
+    mark = _marks(call).get(view.name)
+    return Answer(
+        data=_details(view) | {"unhealthy": mark}, text=lambda screen: _show_text(view, mark, screen)
+    )
+
+
+def _marks(call: Call) -> Said:
+    """The plugins whose init failed, as far as there is a store that tells; unlike the rest, that is not in
+    the configuration.
+    """
+    found = ask_if_there(call, "plugin.health", {})
+    return {} if found is None else found["unhealthy"]
 
 
 def check(call: Call) -> Answer:
@@ -100,15 +114,15 @@ def _command_as_json(command: Command) -> JsonObject:
     }
 
 
-def _list_text(plugins: tuple[PluginView, ...], screen: Screen) -> str:
+def _list_text(plugins: tuple[PluginView, ...], marks: Said, screen: Screen) -> str:
     if not plugins:
         return "No plugins were found. Put one under a plugin root, or see `ductile init`."
     rows = [
         (
             view.name if view.name == view.uses else f"{view.name} ({view.uses})",
-            view.standing,
+            f"{view.standing}, unhealthy" if view.name in marks else view.standing,
             (view.manifest.version if view.manifest else "") or "-",
-            _about(view),
+            f"init failed: {illness_of(mark)}" if (mark := marks.get(view.name)) else _about(view),
         )
         for view in plugins
     ]
@@ -122,8 +136,10 @@ def _about(view: PluginView) -> str:
     return view.manifest.description if view.manifest else ""
 
 
-def _show_text(view: PluginView, screen: Screen) -> str:
+def _show_text(view: PluginView, mark: Said | None, screen: Screen) -> str:
     facts = [("status", view.standing.value), *_facts(view, screen)]
+    if mark is not None:
+        facts.insert(1, ("unhealthy", f"its init failed: {illness_of(mark)}"))
     width = max(len(name) for name, _ in facts)
     lines = [screen.style("bold", view.name)]
     lines += [f"  {name.ljust(width)}  {printable(value)}" for name, value in facts if value]

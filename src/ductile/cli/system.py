@@ -11,7 +11,7 @@ from ductile.cli.process_end import wait_for_end
 from ductile.cli.progress import waiting_for
 from ductile.cli.queue import depth_text
 from ductile.cli.screen import printable
-from ductile.cli.wording import count, indented, moment, span
+from ductile.cli.wording import count, illness_of, indented, moment, span
 from ductile.cli.yaml_text import to_yaml
 from ductile.errors import Problem
 
@@ -91,7 +91,7 @@ def _status_text(found: Said, screen: Screen) -> str:
             _standing(plugin),
             _last_run(plugin["last_run"]),
             moment(plugin["next_run"]),
-            plugin["health"] or "-",
+            "unhealthy" if plugin["unhealthy"] else plugin["health"] or "-",
             _breakers(plugin["breakers"]),
         )
         for plugin in found["plugins"]
@@ -100,6 +100,8 @@ def _status_text(found: Said, screen: Screen) -> str:
     parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'])}", table]
     if refused := [plugin for plugin in found["plugins"] if plugin["enabled"] and plugin["refused"]]:
         parts.append("\n".join(_refusal(plugin, screen) for plugin in refused))
+    if ill := [plugin for plugin in found["plugins"] if plugin["unhealthy"]]:
+        parts.append("\n".join(_illness(plugin, screen) for plugin in ill))
     states = [plugin for plugin in found["plugins"] if plugin["state"]]
     parts += [
         f"{screen.style('bold', plugin['name'] + ' keeps')}\n{indented(to_yaml(plugin['state']))}"
@@ -127,6 +129,11 @@ def _refusal(plugin: Said, screen: Screen) -> str:
     """Below the table, where there is room for it; `plugin check` tells the whole reason."""
     name = screen.style("red", f"{printable(plugin['name'])} is refused:")
     return f"{name} {printable(plugin['refused'].partition(chr(10))[0])}"
+
+
+def _illness(plugin: Said, screen: Screen) -> str:
+    name = screen.style("red", f"{printable(plugin['name'])} is unhealthy:")
+    return f"{name} its init failed: {illness_of(plugin['unhealthy'])}"
 
 
 def _last_run(run: Said | None) -> str:

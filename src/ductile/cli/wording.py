@@ -99,6 +99,12 @@ def about_job(job: Said) -> str:
     return job["hold"] or ("" if job["reason"] in ("submitted", "claimed", "completed") else job["reason"])
 
 
+def illness_of(mark: Said) -> str:
+    """Why an init failed, in one line, and the job that tells more."""
+    error = printable(str(mark["error"])).partition("\n")[0]
+    return f"{error} (ductile job show {mark['job_id']})" if mark["job_id"] else error
+
+
 def telling_error(job: Said) -> str | None:
     """The last error of a job that did not succeed, where it tells more than the reason does."""
     error = job["last_error"]

@@ -13,6 +13,7 @@ from ductile.core.scopes import Right, Subject, scope
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.plugin_health import unhealthy_plugins
 from ductile.operations.shown import milliseconds
 from ductile.protocol.manifest import Command, CommandType, Manifest
 
@@ -63,13 +64,17 @@ def known_command(plugin: PluginInstance, command: str) -> str:
 
 async def list_plugins(desk: Desk, _given: JsonObject) -> JsonObject:
     snapshot = desk.snapshot()
-    named: list[JsonValue] = [_brief(plugin) for plugin in snapshot.plugins.values()]
+    ill = await unhealthy_plugins(desk)
+    named: list[JsonValue] = [
+        _brief(plugin) | {"unhealthy": plugin.name in ill} for plugin in snapshot.plugins.values()
+    ]
     available: list[JsonValue] = [
         {
             "name": found.name,
             "uses": found.name,
             "standing": "available",
             "refused": None,
+            "unhealthy": False,
             **_of_manifest(found.manifest),
         }
         for found in snapshot.available.values()
@@ -108,8 +113,11 @@ async def show_plugin(desk: Desk, given: JsonObject) -> JsonObject:
     """Everything a caller may know about one plugin: its manifest, and how it is set up here."""
     plugin = find_plugin(desk.snapshot(), read.text(given, "plugin"))
     manifest = plugin.installed.manifest if plugin.installed else None
+    mark = (await unhealthy_plugins(desk)).get(plugin.name)
     return {
         **_brief(plugin),
+        "unhealthy": mark is not None,
+        "init_error": None if mark is None else mark.error,
         "parallelism": plugin.parallelism,
         "validate_input": plugin.validate_input,
         "schedules": [schedule.id for schedule in plugin.schedules],

@@ -32,6 +32,7 @@ _PLUGIN: Mapping[str, JsonObject] = {
     "uses": told(TEXT, "The plugin of which it is an instance."),
     "standing": told(_STANDING, "`available`: installed, and not named under `plugins`."),
     "refused": told(maybe(TEXT), "Why it cannot run."),
+    "unhealthy": told(FLAG, "Whether its last init failed."),
     "version": maybe(TEXT),
     "description": maybe(TEXT),
 }
@@ -82,6 +83,7 @@ CATALOGUE_SHAPES: Mapping[str, JsonObject] = {
     "Plugin": answer(
         {
             **_PLUGIN,
+            "init_error": told(maybe(TEXT), "How that init failed."),
             "parallelism": COUNT,
             "validate_input": FLAG,
             "schedules": listed(TEXT),

@@ -22,6 +22,7 @@ from ductile.operations import parameters as read
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.findings import Check, Finding, doubtful, fine, of_error, shown
 from ductile.operations.orphans import orphans
+from ductile.operations.plugin_health import unhealthy_plugins
 from ductile.operations.system import check_health
 
 __all__ = [
@@ -127,6 +128,7 @@ async def _store(desk: Desk) -> list[Finding]:
             *kept.judge_store(await desk.store.vitals()),
             *kept.breaker_findings(await desk.store.breakers()),
             *[finding async for finding in kept.schedule_findings(desk)],
+            *kept.init_findings(await unhealthy_plugins(desk)),
             *kept.orphan_findings(await orphans(desk)),
             *kept.trouble_findings(troubles),
         ]

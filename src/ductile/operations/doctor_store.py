@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from ductile.core.breaker import BreakerState
@@ -13,6 +13,7 @@ from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
 from ductile.operations.schedule_account import account_of
 from ductile.store.values.reading import BreakerRow
 from ductile.store.values.schedules import ScheduleEntry
+from ductile.store.values.settling import InitRecord
 from ductile.store.values.upkeep import StoreVitals, Troubles
 
 _MIB = 1024 * 1024
@@ -99,6 +100,16 @@ async def _gap(desk: Desk, entry: ScheduleEntry) -> Finding | None:
         where=f"plugins.{entry.plugin}.schedules",
         fix=f"ductile schedule history {name}",
     )
+
+
+def init_findings(marks: Mapping[str, InitRecord]) -> Iterator[Finding]:
+    for name, record in marks.items():
+        yield doubtful(
+            Check.PLUGINS,
+            f"{name} is unhealthy: its init failed: {record.error}",
+            where=f"job {record.job_id}" if record.job_id else f"plugins.{name}",
+            fix=f"mend the cause, then: ductile job retry {record.job_id}" if record.job_id else None,
+        )
 
 
 def orphan_findings(orphaned: int) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ CHECKS: dict[Check, str] = {
     Check.CONFIG: "The configuration can be loaded, and is the one in force.",
     Check.SEAL: "Its files are what was sealed.",
     Check.PERMISSIONS: "No other user can read or change it, or the store.",
-    Check.PLUGINS: "Every configured plugin can run.",
+    Check.PLUGINS: "Every configured plugin can run, and its init succeeded.",
     Check.HEALTH: "Plugins with a health command say that they are healthy. Only while the daemon runs.",
     Check.DAEMON: "The daemon runs, and is the version that is installed.",
     Check.LISTENERS: "The addresses to listen on are free, or the daemon's own.",

@@ -16,6 +16,7 @@ from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.orphans import orphans
+from ductile.operations.plugin_health import shown_mark, unhealthy_plugins
 from ductile.operations.schedule_view import standing_schedules
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.store.values.reading import BreakerRow, LogFilter
@@ -39,8 +40,10 @@ async def status(desk: Desk, given: JsonObject) -> JsonObject:
     breakers = await desk.store.breakers()
     schedules = await standing_schedules(desk)
     reveal = read.flag(given, "reveal")
+    marks = await unhealthy_plugins(desk)
     plugins: list[JsonValue] = [
         await _plugin_status(desk, plugin, breakers, schedules, reveal=reveal)
+        | {"unhealthy": shown_mark(marks.get(plugin.name))}
         for plugin in snapshot.plugins.values()
     ]
     return {

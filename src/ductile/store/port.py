@@ -50,6 +50,7 @@ from ductile.store.values.settling import (
     Claim,
     InitAnswer,
     InitKey,
+    InitRecord,
     Moved,
     NewInit,
     Overdue,
@@ -164,6 +165,10 @@ class Store(Protocol):
 
     async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
         """Enqueue `job` if this version of the plugin was never initialised; else what came of it."""
+        ...
+
+    async def inits(self) -> tuple[InitRecord, ...]:
+        """What came of every init, for each version of a plugin and its configuration."""
         ...
 
     # -- reading jobs

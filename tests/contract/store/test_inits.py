@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from builders.jobs import a_new_job, failed, ok
+from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
 from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.outcomes import Interrupted
@@ -140,3 +140,20 @@ async def test_who_asked_for_jobs_before_a_configuration_is_not_given_its_inits(
     (answer,) = await recording
     assert answer.status is InitStatus.PENDING
     assert [claim.job.id for claim in await claim_all(store)] == [init.job.id]
+
+
+async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
+    """SPEC 3.5: what came of the init of each version; a later good one of the same job counts."""
+    first, second = an_init(), an_init()
+    await store.begin_init(KEY, first)
+    await run_next(store, failed(error="no token"))
+    await store.begin_init(replace(KEY, config_hash="d"), second)
+    told = {record.key.config_hash: record for record in await store.inits()}
+    assert (told["c"].status, told["c"].job_id, told["c"].error) == (InitStatus.FAILED, first.id, "no token")
+    assert (told["d"].status, told["d"].job_id) == (InitStatus.PENDING, second.id)
+    await run_next(store, ok())
+    await store.retry(first.id, RULES)
+    clock.advance(minutes=1)
+    await run_next(store, ok())
+    assert {record.status for record in await store.inits()} == {InitStatus.SUCCEEDED}
+    assert max(record.updated_at for record in await store.inits()) == clock.now

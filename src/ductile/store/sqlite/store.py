@@ -58,6 +58,7 @@ from ductile.store.values.settling import (
     Claim,
     InitAnswer,
     InitKey,
+    InitRecord,
     Moved,
     NewInit,
     Overdue,
@@ -187,6 +188,9 @@ class SqliteStore:
 
     async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
         return await self._write(Lane.ENQUEUE, lambda session: inits.begin_init(session, key, job))
+
+    async def inits(self) -> tuple[InitRecord, ...]:
+        return await self._read(inits.inits)
 
     # -- reading jobs
 

@@ -127,6 +127,16 @@ class InitKey(Value):
     config_hash: str
 
 
+class InitRecord(Value):
+    """What came of an init, or that nothing has yet."""
+
+    key: InitKey
+    status: InitStatus
+    job_id: str | None
+    error: str | None
+    updated_at: datetime
+
+
 class NewInit(Value):
     """An init that is to run if this version of the plugin has had none: what for, and as which job."""
 

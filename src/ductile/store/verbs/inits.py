@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from ductile.core.instants import parse_instant
 from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.settlement import Settlement
 from ductile.store.session import Session
-from ductile.store.values.settling import InitAnswer, InitKey, InitStatus
+from ductile.store.values.settling import InitAnswer, InitKey, InitRecord, InitStatus
 from ductile.store.verbs.holds import is_live
 from ductile.store.verbs.submit import submit_job
 
@@ -34,6 +35,19 @@ def begin_init(session: Session, key: InitKey, job: NewJob) -> InitAnswer:
     submit_job(session, job, timedelta(0))
     _write(session, key, InitStatus.PENDING, tries + 1, job.id, None)
     return InitAnswer(status=InitStatus.PENDING, job_id=job.id)
+
+
+def inits(session: Session) -> tuple[InitRecord, ...]:
+    return tuple(
+        InitRecord(
+            key=InitKey(plugin=plugin, fingerprint=fingerprint, config_hash=config_hash),
+            status=InitStatus(status),
+            job_id=job_id,
+            error=error,
+            updated_at=parse_instant(updated_at),
+        )
+        for plugin, fingerprint, config_hash, status, job_id, error, updated_at in session.all("inits")
+    )
 
 
 def note_init(session: Session, job: Job, settlement: Settlement) -> None:

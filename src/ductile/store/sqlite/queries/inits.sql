@@ -4,6 +4,11 @@
 SELECT status, tries, job_id, error FROM plugin_inits
 WHERE plugin = :plugin AND fingerprint = :fingerprint AND config_hash = :config_hash
 
+-- name: inits
+-- All of them: a plugin has a row for each version of it and of its configuration.
+SELECT plugin, fingerprint, config_hash, status, job_id, error, updated_at FROM plugin_inits
+ORDER BY plugin, updated_at
+
 -- name: put_init
 INSERT INTO plugin_inits (plugin, fingerprint, config_hash, status, tries, job_id, error, updated_at)
 VALUES (:plugin, :fingerprint, :config_hash, :status, :tries, :job_id, :error, :at)

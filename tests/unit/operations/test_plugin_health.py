@@ -1,0 +1,52 @@
+"""SPEC 3.5: a failed init marks its plugin unhealthy, until the next good one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from builders.jobs import START
+from ductile.operations.plugin_health import decide_mark
+from ductile.store.values.settling import InitKey, InitRecord, InitStatus
+
+NOW = InitKey(plugin="p", fingerprint="f", config_hash="now")
+BEFORE = InitKey(plugin="p", fingerprint="f", config_hash="before")
+OTHER = InitKey(plugin="q", fingerprint="f", config_hash="now")
+GOOD, BAD, OPEN = InitStatus.SUCCEEDED, InitStatus.FAILED, InitStatus.PENDING
+
+
+def a_record(key: InitKey, status: InitStatus, minute: int) -> InitRecord:
+    at = START + timedelta(minutes=minute)
+    return InitRecord(key=key, status=status, job_id=f"{key.config_hash} {minute}", error=None, updated_at=at)
+
+
+@pytest.mark.parametrize(
+    ("records", "marked_by"),
+    [
+        ([], None),
+        ([(NOW, GOOD)], None),
+        ([(NOW, BAD)], "now 0"),
+        ([(OTHER, BAD)], None),
+        ([(BEFORE, BAD), (NOW, OPEN)], "before 0"),
+        ([(BEFORE, BAD)], "before 0"),
+        ([(BEFORE, BAD), (NOW, GOOD)], None),
+        ([(NOW, GOOD), (BEFORE, BAD)], None),
+        ([(BEFORE, GOOD), (NOW, OPEN)], None),
+    ],
+    ids=[
+        "never",
+        "well",
+        "failed",
+        "another plugin",
+        "the new one has not ended",
+        "the new one has not begun",
+        "the next good one clears it",
+        "back to a version that was well",
+        "well before",
+    ],
+)
+def test_which_init_marks_a_plugin(records: list[tuple[InitKey, InitStatus]], marked_by: str | None) -> None:
+    """The verdict on the version that is configured; while there is none, the last one there was."""
+    found = decide_mark([a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW)
+    assert (None if found is None else found.job_id) == marked_by
