@@ -116,7 +116,7 @@ def test_a_failed_init_marks_its_plugin_wherever_one_looks(tmp_path: Path) -> No
     for mark in marks():
         assert isinstance(mark, dict)
         assert (mark["job_id"], mark["error"]) == (init["job_id"], "it is broken")
-    said = f"init failed: it is broken (ductile job show {init['job_id']})"
+    said = f"init failed: it is broken (`ductile job show {init['job_id']} --config demo`)"
     assert f"sulky is unhealthy: its {said}" in place.ductile("status").out
     assert "active, unhealthy" in place.ductile("plugins").out
     assert said in place.ductile("plugin", "show", "sulky").out

@@ -79,11 +79,15 @@ def find_out(you: Pane) -> str:
     doctor = you.type("ductile system doctor --config demo")
     assert "the breaker of meter poll is open after 2 failures" in plain(doctor)
     assert "\x1b[31merror" in doctor
-    (explain,) = re.findall(r"\((ductile job explain \S+)\), then: ductile system reset meter", plain(doctor))
+    # As it can be copied: with the configuration that was named.
+    named = "ductile --config demo"
+    (explain,) = re.findall(
+        rf"\(({named} job explain \S+)\), then: {named} system reset meter", plain(doctor)
+    )
     why = seen(you, "schedule explain meter")
     assert why.startswith("meter often: The circuit breaker is open")
     assert explain in why
-    told = seen(you, explain.removeprefix("ductile "))
+    told = plain(you.type(explain)).rstrip()
     assert "no reading" in told
     assert "reading: No such file or directory" in told
     assert "What differs from the last good run" in told

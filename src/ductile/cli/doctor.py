@@ -93,5 +93,5 @@ def _selfcheck_text(found: Said, screen: Screen, *, verbose: bool) -> str:
         lines.append(f"All {len(found['checks'])} rules of the store hold.")
     else:
         hint = "Make a backup before anything else, and report it: ductile system backup FILE"
-        lines.append(f"{screen.style('bold', 'hint:')} {hint}")
+        lines.append(f"{screen.style('bold', 'hint:')} {screen.advice(hint)}")
     return "\n".join(lines)

@@ -39,14 +39,18 @@ def _job_text(found: Said, screen: Screen) -> str:
         title = f"What differs from the last good run, {found['compared_with']}"
         rows = [_difference(row) for row in found["differences"]]
         lines += _list_of(title, rows or ["Nothing that is recorded."], screen)
-    lines += _list_of("What to do", found["advice"], screen)
+    lines += _list_of("What to do", _advice(found, screen), screen)
     return "\n".join(lines)
+
+
+def _advice(found: Said, screen: Screen) -> list[str]:
+    return [screen.advice(line) for line in found["advice"]]
 
 
 def _schedule_text(found: Said, screen: Screen) -> str:
     lines = [screen.style("bold", printable(found["verdict"]))]
     lines += _list_of("Evidence", found["evidence"], screen)
-    lines += _list_of("What to do", found["advice"], screen)
+    lines += _list_of("What to do", _advice(found, screen), screen)
     return "\n".join(lines)
 
 

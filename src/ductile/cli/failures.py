@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ductile.cli.copyable import with_config
 from ductile.cli.screen import printable
 from ductile.errors import ConfigError
 
@@ -15,14 +16,18 @@ if TYPE_CHECKING:
     from ductile.errors import DuctileError, Problem
 
 
-def error_as_json(error: DuctileError) -> JsonObject:
+#: Facts that tell what to do.
+_ADVISING = ("hint:", "fix:")
+
+
+def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
     details: JsonObject = dict(error.details)  # type: ignore[arg-type]  # values are JSON by contract
     if isinstance(error, ConfigError):
         details["problems"] = [problem_as_json(problem) for problem in error.problems]
     body: JsonObject = {
         "code": error.code,
         "message": error.message,
-        "hint": error.hint,
+        "hint": None if error.hint is None else with_config(error.hint, config),
         "details": details,
     }
     return {"error": body, "message": error.message}
@@ -46,7 +51,7 @@ def error_as_text(error: DuctileError, screen: Screen) -> str:
     if isinstance(error, ConfigError) and error.problems:
         lines += ["", problems_as_text(error.problems, screen, said=error.hint), ""]
     if error.hint:
-        lines.append(f"{screen.style('bold', 'hint:')} {printable(error.hint)}")
+        lines.append(f"{screen.style('bold', 'hint:')} {screen.advice(error.hint)}")
     return "\n".join(lines).rstrip()
 
 
@@ -63,7 +68,11 @@ def paragraph(title: str, message: str, facts: Sequence[tuple[str, str | None]],
     width = max((len(name) for name, _ in known), default=0)
     lines = [f"  {title}"] if title else []
     lines += [f"    {line}" for line in printable(message).split("\n")]
-    lines += [f"    {screen.style('dim', name.ljust(width))} {printable(text)}" for name, text in known]
+    lines += [
+        f"    {screen.style('dim', name.ljust(width))} "
+        f"{screen.advice(text) if name in _ADVISING else printable(text)}"
+        for name, text in known
+    ]
     return "\n".join(lines)
 
 

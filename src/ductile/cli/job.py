@@ -78,7 +78,7 @@ def wait(call: Call) -> Answer:
 
 def cancel(call: Call) -> Answer:
     done = ask(call, "job.cancel", {"job_id": call.text("JOB"), "dry_run": call.switch("dry_run")})
-    return Answer(data=done, text=lambda _: _cancel_text(done))
+    return Answer(data=done, text=lambda screen: screen.advice(_cancel_text(done)))
 
 
 def retry(call: Call) -> Answer:
@@ -114,7 +114,7 @@ def _cancel_text(done: Said) -> str:
     if done.get("orphaned"):
         return (
             f"{done['job_id']} will be ended as cancelled at the next start: nobody runs it any more. "
-            "ductile system start"
+            "`ductile system start`"
         )
     if done["cancel"] == "requested":
         return f"{done['job_id']} is being ended; it is cancelled when its process is gone."

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from ductile.cli import help as help_texts
+from ductile.cli.copyable import given_config, with_config
 from ductile.cli.parsing import Request, parse, wants_json
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         return _show_answer(_call(request.action, request, environ, out), request, environ, out, err)
     except KeyboardInterrupt as stop:
         if stop.args:  # what goes on all the same
-            print(stop.args[0], file=err)
+            print(with_config(stop.args[0], given_config(words)), file=err)
         return _INTERRUPTED
     except BrokenPipeError:
         raise
@@ -130,7 +131,7 @@ def _show_answer(
 
         for part, stream in ((answer.text, out), (answer.aside, err)):
             if part is not None:
-                print(part(screen_for(stream, environ)), file=stream)
+                print(part(screen_for(stream, environ, request.config)), file=stream)
     return answer.exit_status
 
 
@@ -140,10 +141,11 @@ def _show_error(
     from ductile.cli.failures import error_as_json, error_as_text  # noqa: PLC0415
     from ductile.cli.screen import screen_for  # noqa: PLC0415
 
+    config = given_config(words)
     if wants_json(words):
-        print(_json(error_as_json(error)), file=out)
+        print(_json(error_as_json(error, config)), file=out)
     else:
-        print(error_as_text(error, screen_for(err, environ)), file=err)
+        print(error_as_text(error, screen_for(err, environ, config)), file=err)
     return error.exit_status
 
 

@@ -122,7 +122,9 @@ def _list_text(plugins: tuple[PluginView, ...], marks: Said, screen: Screen) -> 
             view.name if view.name == view.uses else f"{view.name} ({view.uses})",
             f"{view.standing}, unhealthy" if view.name in marks else view.standing,
             (view.manifest.version if view.manifest else "") or "-",
-            f"init failed: {illness_of(mark)}" if (mark := marks.get(view.name)) else _about(view),
+            screen.advice(f"init failed: {illness_of(mark)}")
+            if (mark := marks.get(view.name))
+            else _about(view),
         )
         for view in plugins
     ]
@@ -139,7 +141,7 @@ def _about(view: PluginView) -> str:
 def _show_text(view: PluginView, mark: Said | None, screen: Screen) -> str:
     facts = [("status", view.standing.value), *_facts(view, screen)]
     if mark is not None:
-        facts.insert(1, ("unhealthy", f"its init failed: {illness_of(mark)}"))
+        facts.insert(1, ("unhealthy", screen.advice(f"its init failed: {illness_of(mark)}")))
     width = max(len(name) for name, _ in facts)
     lines = [screen.style("bold", view.name)]
     lines += [f"  {name.ljust(width)}  {printable(value)}" for name, value in facts if value]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def status(call: Call) -> Answer:
     found = ask(call, "queue.status", {})
-    return Answer(data=found, text=lambda _: depth_text(found))
+    return Answer(data=found, text=lambda screen: depth_text(found, screen))
 
 
 def list_all(call: Call) -> Answer:
@@ -32,8 +32,10 @@ def purge(call: Call) -> Answer:
     return Answer(data=done, text=lambda _: _purge_text(done))
 
 
-def depth_text(queue: Said) -> str:
-    orphaned = " (nobody runs them any more: ductile system start)" if queue.get("orphaned") else ""
+def depth_text(queue: Said, screen: Screen) -> str:
+    orphaned = ""
+    if queue.get("orphaned"):
+        orphaned = screen.advice(" (nobody runs them any more: `ductile system start`)")
     return f"{queue['running']} running{orphaned}, {queue['ready']} ready, {queue['waiting']} waiting"
 
 

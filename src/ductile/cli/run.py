@@ -168,7 +168,7 @@ def _failure_text(ran: Ran, screen: Screen) -> str:
         kept = job["stderr"].rstrip("\n").split("\n")[-_LINES_OF_STDERR:]
         lines += [screen.style("bold", "stderr:"), indented("\n".join(kept))]
     hint = _hint(job, ended=ended, daemon_runs=ran.daemon_runs)
-    return "\n".join([*lines, f"{screen.style('bold', 'hint:')} {hint}"])
+    return "\n".join([*lines, f"{screen.style('bold', 'hint:')} {screen.advice(hint)}"])
 
 
 def _hint(job: Said, *, ended: bool, daemon_runs: bool) -> str:

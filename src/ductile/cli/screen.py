@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.columns import GAP, Table, fitted
+from ductile.cli.copyable import with_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,17 +25,22 @@ _NARROWEST = 40
 class Screen(NamedTuple):
     """Where text will be shown. `width` is None when it is not a terminal: nothing is cut off then.
     Files under `directory`, where the reader is, are shown relative to it. What happened `today` (UTC) need
-    not say the date where there is little room.
+    not say the date where there is little room. `config` is what the reader has named as --config.
     """
 
     colour: bool = False
     width: int | None = None
     directory: str = ""
     today: str = ""
+    config: str | None = None
 
     def place(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
         return printable(path[len(self.directory) + 1 :] if inside else path)
+
+    def advice(self, text: str) -> str:
+        """A hint whose commands the reader can copy as they are."""
+        return with_config(printable(text), self.config)
 
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
@@ -65,14 +71,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def screen_for(stream: TextIO, environ: Mapping[str, str]) -> Screen:
+def screen_for(stream: TextIO, environ: Mapping[str, str], config: str | None = None) -> Screen:
     directory = os.getcwd()  # noqa: PTH109 - as text, which is all that is needed
     if not stream.isatty():
-        return Screen(directory=directory)
+        return Screen(directory=directory, config=config)
     try:
         width = os.get_terminal_size(stream.fileno()).columns
     except OSError:
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    return Screen(colour=colour, width=width, directory=directory, today=today)
+    return Screen(colour=colour, width=width, directory=directory, today=today, config=config)

@@ -97,7 +97,7 @@ def _status_text(found: Said, screen: Screen) -> str:
         for plugin in found["plugins"]
     ]
     table = screen.table(("PLUGIN", "STATUS", "LAST RUN", "NEXT RUN", "HEALTH", "BREAKER"), rows)
-    parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'])}", table]
+    parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'], screen)}", table]
     if refused := [plugin for plugin in found["plugins"] if plugin["enabled"] and plugin["refused"]]:
         parts.append("\n".join(_refusal(plugin, screen) for plugin in refused))
     if ill := [plugin for plugin in found["plugins"] if plugin["unhealthy"]]:
@@ -133,7 +133,7 @@ def _refusal(plugin: Said, screen: Screen) -> str:
 
 def _illness(plugin: Said, screen: Screen) -> str:
     name = screen.style("red", f"{printable(plugin['name'])} is unhealthy:")
-    return f"{name} its init failed: {illness_of(plugin['unhealthy'])}"
+    return f"{name} its init failed: {screen.advice(illness_of(plugin['unhealthy']))}"
 
 
 def _last_run(run: Said | None) -> str:

@@ -39,7 +39,7 @@ def create(call: Call) -> Answer:
             "warnings": [problem_as_json(warning) for warning in made.warnings],
         },
         text=None if shown is None else lambda _: shown,
-        aside=lambda screen: _created_text(made, screen, shown=shown is not None),
+        aside=lambda screen: screen.advice(_created_text(made, screen, shown=shown is not None)),
     )
 
 
@@ -67,7 +67,7 @@ def revoke(call: Call) -> Answer:
     done = revoke_token(call.config, call.environ, call.text("NAME"), dry_run=call.switch("dry_run"))
     return Answer(
         data={"name": done.name, "files": list(done.files), "written": done.written},
-        text=lambda _: _revoked_text(done),
+        text=lambda screen: screen.advice(_revoked_text(done)),
     )
 
 

@@ -102,7 +102,7 @@ def about_job(job: Said) -> str:
 def illness_of(mark: Said) -> str:
     """Why an init failed, in one line, and the job that tells more."""
     error = printable(str(mark["error"])).partition("\n")[0]
-    return f"{error} (ductile job show {mark['job_id']})" if mark["job_id"] else error
+    return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error
 
 
 def telling_error(job: Said) -> str | None:

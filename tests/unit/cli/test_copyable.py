@@ -1,0 +1,52 @@
+"""Commands in hints can be copied: they carry the configuration that was named (SPEC 11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.cli.copyable import given_config, with_config
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("Start it with `ductile system start`.", "Start it with `ductile system start --config my\\ demo`."),
+        ("mend it, then: ductile job retry 01a", "mend it, then: ductile --config my\\ demo job retry 01a"),
+        (
+            "ductile system stop, then ductile system start",
+            "ductile --config my\\ demo system stop, then ductile --config my\\ demo system start",
+        ),
+        (
+            "its stderr (ductile job logs 01a) tells",
+            "its stderr (ductile --config my\\ demo job logs 01a) tells",
+        ),
+        ("ductile reload", "ductile --config my\\ demo reload"),
+        ("see `ductile run --help`", None),
+        ("or see `ductile init`", None),
+        ("ductile init DIR", None),
+        ("run `ductile config lock --config demo`", None),
+        ("the file /usr/bin/ductile is gone", None),
+        ("Run the ductile daemon", None),
+        ("nothing to run", None),
+    ],
+)
+def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
+    """At the end of a command between backticks, whose end is known; at once where it is not."""
+    expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
+    assert with_config(hint, "my demo") == expected
+    assert with_config(hint, None) == hint
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        ("job list --config demo", "demo"),
+        ("--config=demo job list", "demo"),
+        ("--config a job list --config b", "b"),
+        ("job list", None),
+        ("job list --config", None),
+        ("run echo -- --config demo", None),
+    ],
+)
+def test_what_was_named_is_found_in_any_line(words: str, config: str | None) -> None:
+    assert given_config(words.split()) == config
