@@ -7,6 +7,7 @@ verified, not hoped for.
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from ductile.config.redaction import shown_config
 from ductile.config.secrets import mask_urls
 from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
 from ductile.config.sources import load_sources
+from ductile.config.splice import keep_lines, put_scalar
 from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, parse_yaml, to_plain
 from ductile.value import Value, hides
@@ -95,7 +97,7 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
     file, local = _where(sources.root, path, otherwise=config_file)
     before = file.read_bytes()
-    after = _rewrite(before, lambda tree: _put(tree, local, deepcopy(wanted)), file)
+    after = _rewrite(before, lambda tree: _put(tree, local, deepcopy(wanted)), file, of=local)
     changed = load_config(config_file, environ, seal=Seal.IGNORE, overlay={file: after})
     return Edit(
         key=key, path=file, before=before, after=after, diff=_diff(file, before, after), loaded=changed
@@ -189,28 +191,68 @@ def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
     return _rewrite(before, remove, file)
 
 
-def _rewrite(before: bytes, change: Callable[[Any], None], file: Path) -> bytes:
-    """The text with one change made to it; checked to mean what it meant before but for that change."""
+def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, of: KeyPath = ()) -> bytes:
+    """The text with one change made to it, in the value at `of` or in whole lines, and nowhere else.
+
+    Checked to mean what it meant before but for that change.
+    """
+    text = before.decode("utf-8-sig")
+    tree = parse_yaml(before, file=str(file))
+    changed = _emitted(text, tree, change)
+    expected = to_plain(tree) or {}
+    change(expected)
+    if tree is None:  # nothing in it but comments, at most
+        lines = f"{text}\n{changed}" if text and not text.endswith("\n") else text + changed
+    else:
+        shift = _shift(tree, _read(changed, file), of)
+        lines = keep_lines(text, _emitted(text, tree, None), changed, shift=shift)
+    for after in (put_scalar(text, changed, of), lines):
+        if after is not None and to_plain(_read(after, file)) == expected:
+            return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + after.encode()
+    message = f"{file} cannot be rewritten without changing something else in it"
+    raise ConfigError(message, hint="edit the file by hand")
+
+
+def _shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
+    """How much further to the right the keys begin among which a key is set, compared with the emitter's."""
+    if changed is None:
+        return 0
+    for length in range(len(path) - 1, 0, -1):
+        match node_at(tree, path[:length]), node_at(changed, path[:length]):
+            case MapNode(entries=((own, _), *_)), MapNode(entries=((emitted, _), *_)):
+                return own.place.column - emitted.place.column
+            case None, _:
+                continue
+            case _:
+                break
+    return 0
+
+
+def _read(text: str, file: Path) -> Node | None:
+    """What a text means; nothing for one that is no YAML any more."""
+    try:
+        return parse_yaml(text, file=str(file))
+    except ConfigError:
+        return None
+
+
+def _emitted(text: str, tree: Node | None, change: Callable[[Any], None] | None) -> str:
+    """The whole file as the emitter writes it, with a change or without."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - 30 ms that only a change has to pay
 
-    text = before.decode("utf-8-sig")
-    like = measure_indentation(parse_yaml(before, file=str(file)))
+    like = measure_indentation(tree)
     yaml = YAML()
     yaml.preserve_quotes = True
+    yaml.brace_single_entry_mapping_in_flow_sequence = True
     yaml.width = 100_000
     yaml.indent(mapping=like.keys, sequence=like.dashes + 2, offset=like.dashes)
     document = yaml.load(text)
     document = {} if document is None else document
-    change(document)
+    if change is not None:
+        change(document)
     out = io.StringIO()
     yaml.dump(document, out)
-    after = out.getvalue().encode()
-    expected = to_plain(parse_yaml(before, file=str(file))) or {}
-    change(expected)
-    if to_plain(parse_yaml(after, file=str(file))) != expected:
-        message = f"{file} cannot be rewritten without changing something else in it"
-        raise ConfigError(message, hint="edit the file by hand")
-    return after
+    return out.getvalue()
 
 
 def _put(tree: Any, path: KeyPath, value: Any) -> None:

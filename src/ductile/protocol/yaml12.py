@@ -24,7 +24,7 @@ from ductile.errors import ConfigError, Problem
 from ductile.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ductile.core.json_values import JsonValue
 
@@ -233,6 +233,34 @@ def _problem(
 
 def _refusal(file: str, *problems: Problem) -> ConfigError:
     return ConfigError(f"{file} cannot be read as YAML", problems=problems)
+
+
+class Span(Value):
+    """Characters of one line, all counted from 0."""
+
+    line: int
+    start: int
+    end: int
+
+
+def scalar_span(text: str, path: Sequence[str | int]) -> Span | None:
+    """Where the value at a path is written; None unless it is one that stands on a single line."""
+    loader: type[yaml.CSafeLoader | yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    node = yaml.compose(text, Loader=loader)
+    for part in path:
+        match node, part:
+            case yaml.MappingNode(value=entries), str():
+                node = next((value for key, value in entries if key.value == part), None)
+            case yaml.SequenceNode(value=items), int() if part < len(items):
+                node = items[part]
+            case _:
+                return None
+    if not isinstance(node, yaml.ScalarNode) or node.start_mark is None or node.end_mark is None:
+        return None
+    start, end = node.start_mark, node.end_mark
+    if start.line != end.line or start.column == end.column:
+        return None
+    return Span(line=start.line, start=start.column, end=end.column)
 
 
 class _Built(Value):

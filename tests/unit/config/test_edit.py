@@ -69,7 +69,7 @@ def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
     ("key", "value", "file", "before", "after"),
     [
         ("service.log_level", "debug", "config.yaml", 'log_level: "info"', 'log_level: "debug"'),
-        ("service.name", "other", "config.yaml", "name:   mine     #", "name: other"),
+        ("service.name", "other", "config.yaml", "name:   mine     #", "name:   other    # with odd"),
         ("plugins.echo.schedules[0].every", "5m", "config.yaml", "every: 1h", "every: 5m"),
         ("plugins.echo.schedules[1].every", "5m", "config.yaml", "{id: b, every: 2h}", "{id: b, every: 5m}"),
         ("plugins.echo.schedules[2].every", "5m", "more.yaml", "every: 3h ", "every: 5m "),
@@ -97,6 +97,81 @@ def test_setting_changes_one_value_in_the_file_that_defines_it(
         assert comment in (tmp_path / "config.yaml").read_text()
     assert "# in the other file" in (tmp_path / "more.yaml").read_text()
     assert loaded(config).model.plugins["echo"].config.reveal()["on"] == "yes"
+
+
+#: Every line in a form that no emitter would choose.
+ODD = """\
+# odd   but mine
+
+service: { log_level:   info,name: "x" }   # c
+plugins :
+      fail: {retry: {max_attempts: 2}, schedules: [{every: 3s}], circuit_breaker: {threshold: 2}}
+      more:
+       schedules: [
+         every: 1h ,
+       ]
+       config:   {a:  'b',
+                  c: [1,2]}
+       env:
+          LONG: "one
+            two"
+tokens: []
+
+
+"""
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("key", "value", "old", "new"),
+    [
+        ("service.log_level", "debug", "log_level:   info,", "log_level:   debug,"),
+        ("plugins.fail.circuit_breaker.threshold", "5", "threshold: 2}", "threshold: 5}"),
+        ("plugins.fail.schedules[0].every", "10s", "{every: 3s}", "{every: 10s}"),
+        ("plugins.more.schedules[0].every", "2h", "every: 1h ,", "every: 2h ,"),
+        ("plugins.more.config.a", "it's", "'b'", "'it''s'"),
+        ("plugins.more.config.c[1]", "3", "[1,2]", "[1,3]"),
+    ],
+)
+def test_only_the_characters_of_the_value_change(
+    tmp_path: Path, key: str, value: str, old: str, new: str, bom: str, line_break: str
+) -> None:
+    """What was sealed by a person stays as that person wrote it, to the last byte."""
+    before = (bom + ODD.replace("\n", line_break)).encode()
+    config = a_config(tmp_path, "")
+    config.write_bytes(before)
+    assert plan_edit(config, key, value, {}).after == before.replace(old.encode(), new.encode(), 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "added"),
+    [
+        ("service.timezone", "Europe/Berlin", 0),
+        ("plugins.more.parallelism", "2", 1),
+        ("plugins.new", "{}", 1),
+        ("api.max_sync_timeout", "1m", 2),
+    ],
+)
+def test_a_new_key_leaves_every_other_line_alone(tmp_path: Path, key: str, value: str, added: int) -> None:
+    """A line is added, or the one line that the key goes into is written again."""
+    config = a_config(tmp_path, ODD)
+    after = plan_edit(config, key, value, {}).after.decode()
+    lines = ODD.splitlines()
+    kept = [line for line in after.splitlines() if line in lines]
+    assert len(after.splitlines()) == len(lines) + added
+    assert len(kept) == len(lines) - (0 if added else 1)
+
+
+def test_line_breaks_stay_as_they_are_where_they_are_mixed(tmp_path: Path) -> None:
+    """And a file that ends without one can be added to."""
+    config = a_config(tmp_path, "")
+    config.write_bytes(b"service:\r\n  name: a\n  log_level: info\r\nplugins: {}")
+    assert plan_edit(config, "service.name", "b", {}).after == config.read_bytes().replace(b"a\n", b"b\n")
+    added = plan_edit(config, "service.max_workers", "2", {}).after
+    assert added == config.read_bytes().replace(b"info\r\n", b"info\r\n  max_workers: 2\r\n")
+    after = plan_edit(config, "artifacts.roots", "[x]", {}).after
+    assert after.startswith(config.read_bytes() + b"\r\nartifacts:\r\n")
 
 
 def test_a_dry_run_has_the_diff_and_writes_nothing(tmp_path: Path) -> None:
@@ -165,10 +240,12 @@ def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> N
     assert sealed.strict
 
 
-def test_an_empty_file_can_be_begun(tmp_path: Path) -> None:
-    config = a_config(tmp_path, "")
+@pytest.mark.parametrize("text", ["", "# mine\n\n", "# mine"])
+def test_an_empty_file_can_be_begun(tmp_path: Path, text: str) -> None:
+    config = a_config(tmp_path, text)
     apply_edit(plan_edit(config, "service.name", "begun", {}))
     assert loaded(config).model.service.name == "begun"
+    assert config.read_text().startswith(text)
 
 
 def test_what_several_keys_share_by_an_anchor_is_not_changed_behind_ones_back(tmp_path: Path) -> None:

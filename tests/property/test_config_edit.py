@@ -1,0 +1,95 @@
+"""`config set` changes what it was asked to change, however the file is written (SPEC 11)."""
+
+from __future__ import annotations
+
+from difflib import ndiff
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.config.edit import plan_edit
+from ductile.protocol.yaml12 import parse_yaml, to_plain
+
+COMMENTS = st.sampled_from(["", "  # why", "     # a longer reason: x"])
+INDENTS = st.sampled_from([" ", "  ", "    "])
+LINE_BREAKS = st.sampled_from(["\n", "\r\n"])
+CHANGES = [
+    ("service.log_level", "debug", True),
+    ("service.timezone", "UTC", False),
+    ("plugins.a.parallelism", "12", True),
+    ("plugins.a.config.new", "'text'", False),
+    ("plugins.b", "{}", False),
+    ("state.path", "x.db", False),
+]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> str:
+    """Sections in any order, each in one of the forms that people write."""
+    lines: list[str] = []
+    for section in draw(st.permutations(["service", "plugins", "artifacts"])):
+        lines += draw(st.sampled_from([[], [""], ["# about   this"], ["", "#odd"]]))
+        if section == "service":
+            lines += draw(services())
+        elif section == "plugins":
+            lines += draw(plugins())
+        else:
+            lines += draw(st.sampled_from([[], ["artifacts: {roots: [", "  a, b", " ]}"], ["artifacts: {}"]]))
+    line_break = draw(LINE_BREAKS)
+    # Without a break at its end, a block of text would say something else with a line below it.
+    ends = [line_break, line_break * 2] if lines[-1].endswith("two") else ["", line_break, line_break * 2]
+    return line_break.join(lines) + draw(st.sampled_from(ends))
+
+
+@st.composite
+def services(draw: st.DrawFn) -> list[str]:
+    if draw(st.booleans()):
+        return ["service: {log_level: info,name:  'x'}" + draw(COMMENTS)]
+    indent = draw(INDENTS)
+    return ["service :" + draw(COMMENTS), f"{indent}log_level:   info" + draw(COMMENTS), f'{indent}name: "x"']
+
+
+@st.composite
+def plugins(draw: st.DrawFn) -> list[str]:
+    outer, inner, dash = draw(INDENTS), draw(INDENTS), draw(st.sampled_from(["", "  "]))
+    lines = ["plugins:" + draw(COMMENTS)]
+    for name in draw(st.permutations(["a", "c"])):
+        if draw(st.booleans()):
+            flow = "{schedules: [{every: 3s}],  parallelism: 1}"
+            lines.append(f"{outer}{name}: {flow}" + draw(COMMENTS))
+            continue
+        own = outer + inner
+        lines += [f"{outer}{name}:" + draw(COMMENTS), f"{own}parallelism:  1" + draw(COMMENTS)]
+        if draw(st.booleans()):
+            lines += [f"{own}schedules:", f"{own}{dash}- {{id: y,every: 2h}}", f"{own}{dash}- id: x"]
+            lines += [f"{own}{dash}  every: 1h" + draw(COMMENTS)]
+        if draw(st.booleans()):
+            lines += [f"{own}config:", f"{own}  text: |", f"{own}    one", f"{own}    two"]
+    return lines
+
+
+@given(files(), st.sampled_from(CHANGES))
+def test_no_line_changes_but_the_one_that_was_meant(text: str, change: tuple[str, str, bool]) -> None:
+    """A value is replaced within its line; a new key is a new line, or goes into the braces of one."""
+    key, value, there = change
+    with TemporaryDirectory() as directory:
+        config = Path(directory) / "config.yaml"
+        config.write_bytes(text.encode())
+        after = plan_edit(config, key, value, {}).after.decode()
+    differences = list(ndiff(text.splitlines(keepends=True), after.splitlines(keepends=True)))
+    gone = [line for line in differences if line.startswith("-")]
+    come = [line for line in differences if line.startswith("+")]
+    assert len(gone) <= 1
+    if there:
+        assert (len(gone), len(come)) == (1, 1)
+    assert _at(after, key) == to_plain(parse_yaml(value, file="v"))
+
+
+def _at(text: str, key: str) -> object:
+    found: object = to_plain(parse_yaml(text, file="f"))
+    for part in key.split("."):
+        assert isinstance(found, dict)
+        found = found[part]
+    return found
