@@ -193,7 +193,15 @@ def _reload_in_background(engine: Engine, kept: set[asyncio.Task[object]]) -> Ca
 
 def _follow(log: LogWriter, snapshot: Snapshot) -> None:
     service = snapshot.service
-    log.configure(level=str(service.log_level), text=str(service.log_format) == "text")
+    log.configure(level=str(service.log_level), text=_in_text(snapshot))
+
+
+def _in_text(snapshot: Snapshot) -> bool:
+    """As it is set. Where it is not, for people at a terminal and for programs elsewhere."""
+    section = snapshot.shown.get("service") if isinstance(snapshot.shown, dict) else None
+    if isinstance(section, dict) and section.get("log_format") is not None:
+        return str(snapshot.service.log_format) == "text"
+    return sys.stdout.isatty()
 
 
 @asynccontextmanager

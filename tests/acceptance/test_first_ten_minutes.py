@@ -52,7 +52,7 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
         # What `init` says to do next can be done as it stands, before there is a daemon.
         assert plain(you.type("ductile run echo --config demo")) == "hello from Ductile\n"
         daemon.start("ductile system start --config demo")
-        daemon.wait_for("service.ready")
+        daemon.wait_for("INFO  service.ready: ")
         assert plain(you.type("ductile run echo --config demo")) == "hello from Ductile\n"
 
         status = you.type("ductile status --config demo")
@@ -75,6 +75,11 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
         assert "pipeline hello: succeeded" in shown
         assert re.search(r"greet +announce +succeeded", shown)
         assert plain(you.type("ductile queue --config demo")).rstrip() == "The queue is empty."
+
+        logged = [plain(line) for line in you.type("ductile logs --config demo").splitlines()]
+        assert len({line.index(" succeeded ") for line in logged}) == 1, "the columns are aligned"
+        told = [plain(line) for line in you.type("ductile event tail --config demo").splitlines()]
+        assert len({JOB_ID.search(line).start() for line in told if JOB_ID.search(line)}) == 1  # type: ignore[union-attr]  # as asked for
 
         assert "did you mean `status`?" in plain(you.type("ductile statsu --config demo"))
         assert "did you mean echo?" in plain(you.type("ductile run ecko --config demo"))

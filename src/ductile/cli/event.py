@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Asked again and again, so that a daemon that died is noticed; what is new is answered at once.
 _FOLLOW_FOR = "60s"
+#: Digits of a job's id.
+_ID = 36
 
 
 def send(call: Call) -> Answer:
@@ -72,13 +74,18 @@ def _unmatched(done: Said) -> str:
 
 
 def _tail_text(found: Said, screen: Screen) -> str:
-    return "\n".join(_line(row, screen) for row in found["events"]) or "Nothing has happened yet."
+    rows = found["events"]
+    kind = 0 if screen.width is None else max((len(row["kind"]) for row in rows), default=0)
+    return "\n".join(_line(row, screen, kind) for row in rows) or "Nothing has happened yet."
 
 
-def _line(row: Said, screen: Screen) -> str:
+def _line(row: Said, screen: Screen, kind: int = 0) -> str:
+    """In columns on a terminal, if it is known how wide the widest kind is."""
     data = {name: value for name, value in row["data"].items() if name != "verdict"}
     told = "  ".join(f"{name}={_short(value)}" for name, value in data.items() if value is not None)
-    line = f"{moment(row['at'])}  {screen.style('bold', row['kind'])}  {row['job_id'] or '-'}  {told}"
+    job = (row["job_id"] or "-").ljust(_ID if kind else 0)
+    name = screen.style("bold", row["kind"]) + " " * max(0, kind - len(row["kind"]))
+    line = f"{moment(row['at'])}  {name}  {job}  {told}"
     return line.rstrip()
 
 

@@ -11,6 +11,8 @@ from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import indented, moment, span, status_word
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ductile.cli.screen import Screen
 
 #: Asked again and again, so that a daemon that died is noticed; what is new is answered at once.
@@ -53,13 +55,25 @@ def _print(call: Call, rows: list[Said]) -> None:
 
 
 def _text(rows: list[Said], screen: Screen) -> str:
-    return "\n".join(_line(row, screen) for row in rows) if rows else "Nothing has run yet."
+    if not rows:
+        return "Nothing has run yet."
+    cells = [] if screen.width is None else [_cells(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join(_line(row, screen, widths) for row in rows)
 
 
-def _line(row: Said, screen: Screen) -> str:
-    what = f"{row['plugin']} {row['command']}"
-    word = status_word(row["status"], screen)
-    line = f"{moment(row['completed_at'])}  {what}  {word}  {span(row['duration_ms'])}  {row['job_id']}"
+def _cells(row: Said) -> tuple[str, str, str]:
+    return f"{row['plugin']} {row['command']}", row["status"], span(row["duration_ms"])
+
+
+def _line(row: Said, screen: Screen, widths: Sequence[int] = ()) -> str:
+    """In columns where their widths are known: on a terminal, and not for what is still to come."""
+    what, status, took = _cells(row)
+    word = status_word(status, screen)
+    if widths:
+        what, took = what.ljust(widths[0]), took.rjust(widths[2])
+        word += " " * (widths[1] - len(status))
+    line = f"{moment(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
     if row["error"]:
         error = printable(row["error"]).replace("\n", " ")
         line = f"{line}  {row['reason']}: {error}"

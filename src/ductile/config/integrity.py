@@ -8,7 +8,7 @@ change to it a lesser one. Strict mode is sealed for the same reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CHECKSUMS_FILE = ".checksums"
 _VERSION = 1
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
+_PLUGIN = "plugin "
 AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
 
 
@@ -67,9 +68,30 @@ class Finding(Value):
     fault: Fault
     tier: Tier
 
+    @property
+    def is_plugin(self) -> bool:
+        return self.name.startswith(_PLUGIN)
+
     def as_problem(self, directory: Path) -> Problem:
         said = "has changed since it was sealed" if self.fault is Fault.CHANGED else "is not sealed"
         return Problem(message=f"{self.name} {said}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
+
+
+def as_problems(findings: Sequence[Finding], directory: Path) -> tuple[Problem, ...]:
+    """One for each file; plugins to which the same has happened are told together."""
+    problems = [finding.as_problem(directory) for finding in findings if not finding.is_plugin]
+    for fault, said in (
+        (Fault.CHANGED, "have changed since they were sealed"),
+        (Fault.UNSEALED, "are not sealed"),
+    ):
+        alike = [finding for finding in findings if finding.is_plugin and finding.fault is fault]
+        if len(alike) > 1:
+            names = ", ".join(finding.name.removeprefix(_PLUGIN) for finding in alike)
+            message = f"{len(alike)} plugins {said}: {names}"
+            problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
+        else:
+            problems += [finding.as_problem(directory) for finding in alike]
+    return tuple(problems)
 
 
 def hash_bytes(data: bytes) -> str:
@@ -112,7 +134,7 @@ def find_plugin_faults(present: Mapping[str, str], sealed: Checksums | None) -> 
     for name, fingerprint in present.items():
         if known.get(name) != fingerprint:
             fault = Fault.CHANGED if name in known else Fault.UNSEALED
-            faults.append(Finding(name=f"plugin {name}", fault=fault, tier=Tier.OPERATIONAL))
+            faults.append(Finding(name=f"{_PLUGIN}{name}", fault=fault, tier=Tier.OPERATIONAL))
     return tuple(faults)
 
 

@@ -21,6 +21,7 @@ from ductile.config.integrity import (
     Finding,
     SealedFile,
     Tier,
+    as_problems,
     config_tier,
     find_file_faults,
     hash_bytes,
@@ -163,7 +164,7 @@ def load_config(
 
 def judge_operational(faults: tuple[Finding, ...], directory: Path, *, strict: bool) -> tuple[Problem, ...]:
     """Warnings about changes of the operational tier; in strict mode they refuse the start."""
-    problems = tuple(fault.as_problem(directory) for fault in faults if fault.tier is Tier.OPERATIONAL)
+    problems = as_problems([fault for fault in faults if fault.tier is Tier.OPERATIONAL], directory)
     if problems and strict:
         raise _refusal(problems)
     return problems

@@ -55,7 +55,9 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
         about("Heartbeat of the scheduler. Runs start when they are due, not at the next beat.", at_least=1),
     ] = timedelta(seconds=60)
     log_level: Annotated[LogLevel, about("The least serious level that is logged.")] = LogLevel.INFO
-    log_format: Annotated[LogFormat, about("JSON for machines, or text for people.")] = LogFormat.JSON
+    log_format: Annotated[
+        LogFormat, about("JSON for machines, or text for people.", default="`json`, and `text` at a terminal")
+    ] = LogFormat.JSON
     timezone: Annotated[
         str | None,
         about("IANA time zone of every schedule that names none.", default="the system's time zone"),

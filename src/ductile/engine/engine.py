@@ -263,7 +263,9 @@ class Engine:
         signals = self._with.signals
         signals.emit(Signal.CONFIG_LOADED, data={"fingerprint": snapshot.fingerprint, "origin": origin})
         for problem in snapshot.warnings:
-            signals.emit(Signal.CONFIG_WARNING, problem.message, data={"place": problem.place})
+            signals.emit(
+                Signal.CONFIG_WARNING, problem.message, data={"place": problem.place, "key": problem.key}
+            )
         for plugin in snapshot.refused:
             reason = plugin.refused.reason if plugin.refused else ""
             signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)

@@ -121,7 +121,7 @@ def _as_json(happening: Happening, at: str) -> bytes:
 def _as_text(happening: Happening, at: str) -> bytes:
     about = " ".join(part for part in (happening.plugin, happening.job_id) if part)
     more = " ".join(f"{name}={value}" for name, value in happening.data.items())
-    parts = [at[:23] + "Z", f"{happening.level.name:<5}", happening.message]
+    parts = [at[:23] + "Z", f"{happening.level.name:<5}", f"{happening.signal.value}:", happening.message]
     parts += [f"[{about}]"] if about else []
     parts += [more] if more else []
     # A plugin's text must not be able to forge lines.

@@ -202,6 +202,20 @@ def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
         compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
 
 
+def test_plugins_to_which_the_same_has_happened_are_told_together(tmp_path: Path) -> None:
+    """SPEC 2.3: a paragraph for each of a dozen would hide the rest."""
+    names = ("a", "b", "c", "d")
+    discovery = a_discovery(tmp_path, *(a_manifest(name) for name in names))
+    config = a_sealed_config(tmp_path)
+    config.write_text("plugins: {a: {}, b: {}, c: {}, d: {}}\n")
+    lock(config, {"c": "blake3:another", "d": discovery.installed["d"].fingerprint})
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+    assert [warning.message for warning in snapshot.warnings] == [
+        "plugin c has changed since it was sealed",
+        "2 plugins are not sealed: a, b",
+    ]
+
+
 def test_a_variable_cannot_lift_strict_mode_for_plugins_either(tmp_path: Path) -> None:
     """Sealed as strict, the configuration stays so, though no file has changed."""
     discovery = a_discovery(tmp_path, a_manifest("echo"))

@@ -49,6 +49,19 @@ async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: P
         assert await origins(bench) == [ConfigOrigin.RELOAD, ConfigOrigin.START]
 
 
+async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
+    """SPEC 2.1: file, line and key, as `config check` has them."""
+    async with an_engine(tmp_path, ECHO) as bench:
+        await bench.started()
+        bench.configure(ECHO + "  more: {uses: echo, config: {api_key: canary}}\n")
+        warnings = (await bench.engine.reload())["warnings"]
+        assert isinstance(warnings, list)
+        (warning,) = (each for each in warnings if "in the clear" in str(each))
+        assert ":plugins.more.config.api_key: a secret" in str(warning).replace(" plugins", ":plugins")
+        assert "config.yaml:" in str(warning)
+        assert "canary" not in str(warning)
+
+
 async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: Path) -> None:
     """SPEC 10: queued jobs end dead/plugin_removed, and who waits for them hears of it."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:

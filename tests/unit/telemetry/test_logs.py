@@ -115,7 +115,7 @@ def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
     stream.close()
     with os.fdopen(reading, "rb") as file:
         (line,) = file.read().decode().splitlines()
-    assert line.endswith(r"one\r\n\x1b[31mtwo\u2028three ä")
+    assert line.endswith(r"WARN  job.stderr: one\r\n\x1b[31mtwo\u2028three ä")
 
 
 def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
