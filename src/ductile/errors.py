@@ -70,12 +70,6 @@ class Problem:
         parts = [part for part in (self.file, self.line, self.column) if part is not None]
         return ":".join(str(part) for part in parts)
 
-    @property
-    def in_one_line(self) -> str:
-        """Where and what, for lists that have no room for more."""
-        where = " ".join(part for part in (self.place, self.key) if part)
-        return f"{where}: {self.message}" if where else self.message
-
 
 @dataclass(eq=False)
 class DuctileError(Exception):
