@@ -106,6 +106,11 @@ def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
         assert waited.out == f"{job_id} dead (cancelled)\n"
         again = place.said("job", "cancel", job_id, status=1)
         assert again["error"]["code"] == "conflict"
+        assert "cancelled: cancelled" not in place.ductile("logs", "slow").out
+        place.said("job", "retry", job_id)
+        still = place.ductile("job", "wait", job_id, "--timeout", "100ms")
+        assert still.status == 75
+        assert "cancelled" not in still.out.replace("earlier: cancelled", "")
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -423,6 +424,69 @@ def test_a_result_is_piped_as_it_is(tmp_path: Path) -> None:
     place = a_place(tmp_path, "  tabs: {}\n")
     place.plugin("tabs", answering({"status": "ok", "result": "a\tb"}))
     assert place.ductile("run", "tabs").out == "a\tb\n"
+
+
+def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> None:
+    """SPEC 11: exit 2 for a usage error, 1 for a thing that is not there; nothing becomes the default."""
+    place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
+    for line, status, says in (
+        ("job list -n 0", 2, "limit has to be a whole number from 1 to 200"),
+        ("schedule next -n 0", 2, "count has to be a whole number from 1"),
+        ("run echo --timeout 0s", 2, "--timeout has to be more than nothing"),
+        ("system reset echo --command shout", 1, "echo has no command shout"),
+        ("queue purge echo --all", 2, "contradict each other"),
+        ("event send ", 2, "an event needs a type"),
+        ("system backup nowhere/x", 1, "there is no directory"),
+        ("run --bogus", 2, "see `ductile run --help`"),
+        ("run echo --payload", 2, "see `ductile run --help`"),
+        ("run echo --payload=@", 2, "--payload @ names no file"),
+        ("run echo --payloda x", 2, "did you mean `--payload`?"),
+        ("plugin test ./nosuch", 1, "there is no directory ./nosuch"),
+        ("config set plugins.timed.schedules.0.every 5m", 1, "such as schedules[0]"),
+    ):
+        ran = place.ductile(*line.split(" "))
+        assert ran.status == status, (line, ran)
+        assert says in ran.err, line
+        assert line.startswith("run echo --payloda") or "did you mean" not in ran.err, line
+    assert place.ductile("system", "reset", "echo").out == "No breaker of echo is open.\n"
+
+
+def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path) -> None:
+    """SPEC 11: `config check` and `system start --dry-run` say no where `system start` would."""
+    place = a_place(tmp_path)
+    place.config.write_text("state: {url: 'postgresql://host/db'}\n" + place.config.read_text())
+    checked = place.said("config", "check", status=78)
+    (problem,) = checked["problems"]
+    assert (problem["key"], problem["line"]) == ("state.url", 1)
+    place.config.write_text(place.config.read_text().split("\n", 1)[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        place.config.write_text(
+            f"api:\n  enabled: true\n  listen: '{listen}'\n"
+            "  auth: {tokens: [{token: '${T}', scopes: ['*']}]}\n"
+            "environment_vars: {include: [.env]}\n" + place.config.read_text()
+        )
+        (place.config.parent / ".env").write_text("T=a-long-enough-secret-of-the-api\n")
+        (place.config.parent / ".env").chmod(0o644)
+        assert place.ductile("config", "lock").status == 0
+        warnings = place.said("config", "check")["warnings"]
+        assert "other users can read it, and it holds secrets" in [each["message"] for each in warnings]
+        tried = place.ductile("system", "start", "--dry-run")
+        assert tried.status == 1
+        assert f"{listen} cannot be listened at: Address already in use" in tried.err
+
+
+def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:
+    """SPEC 11: the error, then the end of stderr; neither repeats the other."""
+    place = a_place(tmp_path, "  loud: {retry: {max_attempts: 1}}\n")
+    place.plugin("loud", "#!/bin/sh\ncat >/dev/null\necho 'no such paper' >&2\nexit 3\n")
+    ran = place.ductile("run", "loud")
+    assert ran.status == 1
+    assert ran.err.count("no such paper") == 1
+    (job,) = place.said("job", "list", "--plugin", "loud")["jobs"]
+    assert "no such paper" in job["last_error"]
+    (told,) = place.said("job", "explain", job["job_id"])["evidence"]
+    assert told.count("no such paper") == 1
 
 
 def test_numbers_are_numbers(tmp_path: Path) -> None:

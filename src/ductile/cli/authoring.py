@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
 
-_COLOURS = {Verdict.PASSED: "green", Verdict.WARNED: "yellow", Verdict.FAILED: "red"}
+_COLOURS = {Verdict.PASSED: "green", Verdict.WARNED: "yellow", Verdict.FAILED: "red", Verdict.SKIPPED: "dim"}
 
 
 def new(call: Call) -> Answer:

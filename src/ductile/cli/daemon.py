@@ -101,4 +101,4 @@ def _nobody(call: Call) -> DuctileError:
 
 def present(given: Mapping[str, JsonValue]) -> JsonObject:
     """Without what was not given, so that the daemon's defaults hold."""
-    return {name: value for name, value in given.items() if value not in (None, False)}
+    return {name: value for name, value in given.items() if value is not None and value is not False}

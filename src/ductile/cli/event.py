@@ -10,6 +10,7 @@ from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.json_argument import json_object
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import moment
+from ductile.errors import UsageError
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
@@ -22,6 +23,8 @@ _ID = 36
 
 
 def send(call: Call) -> Answer:
+    if not call.text("TYPE").strip():
+        raise UsageError("an event needs a type", hint="such as order.placed")
     given: JsonObject = {
         "type": call.text("TYPE"),
         "payload": json_object(call.optional("payload"), "payload"),

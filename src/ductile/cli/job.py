@@ -131,7 +131,12 @@ def _list_text(found: Said, screen: Screen) -> str:
 
 def _verdict(job: Said, screen: Screen) -> str:
     line = f"{job['job_id']} {status_word(job['status'], screen)} ({job['reason']})"
-    return f"{line}: {printable(error)}" if (error := telling_error(job)) else line
+    error = telling_error(job)
+    if error is None:
+        return line
+    # Of a job that runs again it is from the time before, unless that is why it runs again.
+    earlier = "" if job["status"] in TERMINAL or job["reason"] == "retry" else "earlier: "
+    return f"{line}: {earlier}{printable(error)}"
 
 
 def _show_text(job: Said, screen: Screen) -> str:

@@ -36,6 +36,8 @@ def _content(text: str, option: str) -> tuple[str, str]:
     try:
         if text == "-":
             return "standard input", sys.stdin.read()
+        if text == "@":
+            raise UsageError(f"--{option} @ names no file", hint=f"write --{option} @FILE")
         if text.startswith("@"):
             return text[1:], Path(text[1:]).read_text(encoding="utf-8")
     except OSError as error:

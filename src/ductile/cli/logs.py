@@ -76,5 +76,5 @@ def _line(row: Said, screen: Screen, widths: Sequence[int] = ()) -> str:
     line = f"{moment(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
     if row["error"]:
         error = printable(row["error"]).replace("\n", " ")
-        line = f"{line}  {row['reason']}: {error}"
+        line = f"{line}  {error}" if error == row["reason"] else f"{line}  {row['reason']}: {error}"
     return f"{line}\n{indented(row['stderr'])}" if row.get("stderr") else line

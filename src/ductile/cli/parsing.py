@@ -180,7 +180,7 @@ def _readable(message: str, words: str) -> str:
 
 def _hint(message: str, words: str, options: Sequence[object]) -> str:
     known = [flag for option in (*EVERYWHERE, *options) for flag in getattr(option, "flags", ())]
-    wrong = [word for word in message.split() if word.startswith("-")]
+    wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
     return (
         _suggestion(wrong[0], known, f"ductile {words} --help") if wrong else f"see `ductile {words} --help`"
     )
@@ -195,5 +195,9 @@ def _usage(message: str, *, hint: str) -> UsageError:
 def _suggestion(word: str, known: Sequence[str], see: str, before: str = "") -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
 
-    near = get_close_matches(word, known, n=1)
+    if word in known:  # what is wrong is something else about it
+        return f"see `{see}`"
+    # Without their dashes, which make any two options look alike.
+    names = {each.lstrip("-"): each for each in known}
+    near = [names[name] for name in get_close_matches(word.lstrip("-").partition("=")[0], names, n=1)]
     return f"did you mean `{before}{near[0]}`? See `{see}`" if near else f"see `{see}`"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
-from ductile.cli.run import outcome, run_here, telling_where_it_goes_on, wait_for
+from ductile.cli.run import outcome, refuse_no_time, run_here, telling_where_it_goes_on, wait_for
 from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import count, facts, moment, status_word, telling_error
@@ -68,6 +68,7 @@ def run(call: Call) -> Answer:
     if call.switch("dry_run"):
         tried = ask(call, "pipeline.run", given | {"dry_run": True})
         return Answer(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")
+    refuse_no_time(call)
     if call.switch("no_wait"):
         submitted = ask_daemon(call, "pipeline.run", given)
         return Answer(data=submitted, text=lambda _: submitted["job_id"])

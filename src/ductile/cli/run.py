@@ -10,9 +10,9 @@ from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, pre
 from ductile.cli.json_argument import json_object
 from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
-from ductile.cli.wording import indented, moment, telling_error, value_text
+from ductile.cli.wording import STDERR_TAIL, indented, moment, telling_error, value_text
 from ductile.control.client import converse
-from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError
+from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +40,7 @@ def run(call: Call) -> Answer:
     if call.switch("dry_run"):
         tried = ask(call, "plugin.run", given | {"dry_run": True})
         return Answer(data=tried, text=lambda _: f"Would run {tried['plugin']} {tried['command']}.")
+    refuse_no_time(call)
     if call.switch("no_wait"):
         submitted = ask_daemon(call, "plugin.run", given)
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
@@ -52,6 +53,16 @@ def run(call: Call) -> Answer:
     submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
     with waiting_for(call, f"{name}, job {submitted['job_id']}"):
         return outcome(wait_for(call, submitted))
+
+
+def refuse_no_time(call: Call) -> None:
+    """`job wait --timeout 0s` is a look; a run that has no time at all is a mistake."""
+    if call.optional("timeout") is None:
+        return
+    from ductile.operations.parameters import optional_duration  # noqa: PLC0415 - only where it was given
+
+    if not optional_duration({"timeout": call.optional("timeout")}, "timeout"):
+        raise UsageError("--timeout has to be more than nothing", hint="such as --timeout 30s")
 
 
 class Ran(NamedTuple):
@@ -163,7 +174,9 @@ def _failure_text(ran: Ran, screen: Screen) -> str:
     )
     lines = [f"{screen.style('red', 'error:')} {said} ({job['reason']})"]
     if error := telling_error(job):
-        lines[0] += f": {printable(error)}"
+        # The end of stderr comes below, with what stands before it.
+        told = error.partition(STDERR_TAIL)[0] if job["stderr"] else error
+        lines[0] += f": {printable(told)}"
     if job["stderr"]:
         kept = job["stderr"].rstrip("\n").split("\n")[-_LINES_OF_STDERR:]
         lines += [screen.style("bold", "stderr:"), indented("\n".join(kept))]

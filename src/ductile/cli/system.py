@@ -33,11 +33,13 @@ def start(call: Call) -> Answer:
 def _try_start(call: Call) -> Answer:
     from ductile.engine.lock import LOCK_FILE, held, holder_of  # noqa: PLC0415 - as above
     from ductile.operations.configuration import open_configuration, state_file  # noqa: PLC0415
+    from ductile.operations.doctor_machine import refuse_taken_addresses  # noqa: PLC0415
 
     snapshot = open_configuration(call.config, call.environ).snapshot
     store = state_file(snapshot)
     if holder_of(store.parent) is not None:
         raise held(store.parent / LOCK_FILE)
+    refuse_taken_addresses(snapshot)
     names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
     return Answer(
         data={"store": str(store), "plugins": [*names], "dry_run": True},
@@ -76,6 +78,8 @@ def reset(call: Call) -> Answer:
     if done.get("dry_run"):
         names = ", ".join(done["would_reset"]) or "no breaker: all are closed"
         return Answer(data=done, text=lambda _: f"Would close {names}.")
+    if not done["reset"]:
+        return Answer(data=done, text=lambda _: f"No breaker of {done['plugin']} is open.")
     return Answer(data=done, text=lambda _: f"Closed {count(done['reset'], 'breaker')}.")
 
 

@@ -23,6 +23,8 @@ _COLOURS = {
     "timed_out": "red",
     "running": "yellow",
 }
+#: Behind it an error repeats the end of what the plugin wrote.
+STDERR_TAIL = "; stderr ends with: "
 NOBODY_RUNS = "nobody runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
 #: Why a job failed is worth more than these.

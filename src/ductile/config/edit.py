@@ -265,7 +265,9 @@ def _put(tree: Any, path: KeyPath, value: Any) -> None:
             tree = tree[part]
         tree[last] = value
     except (TypeError, IndexError, KeyError):  # text or a list where the path wants a map
-        raise NotFoundError(f"nothing can be set at {format_path(path)}") from None
+        numbered = any(isinstance(part, str) and part.isdigit() for part in path)
+        hint = "An entry of a list is written in brackets, such as schedules[0]." if numbered else None
+        raise NotFoundError(f"nothing can be set at {format_path(path)}", hint=hint) from None
 
 
 def _key_of_model(loaded: LoadedConfig, path: KeyPath) -> Key:

@@ -17,7 +17,7 @@ from ductile.config.integrity import CHECKSUMS_FILE, name_in
 from ductile.config.locate import resolve_path
 from ductile.core.instants import format_instant
 from ductile.core.json_values import JsonObject
-from ductile.errors import ConflictError, DeniedError, UsageError, file_error
+from ductile.errors import ConflictError, NotFoundError, UsageError, file_error
 from ductile.operations.archive import Manifest, Member, digest_of, write_archive
 from ductile.operations.configuration import OpenedConfiguration, state_file
 from ductile.value import Value, replace
@@ -115,7 +115,7 @@ def _target(opened: OpenedConfiguration, wanted: Wanted) -> Path:
     if os.path.lexists(target):
         raise _taken(target)
     if not target.parent.is_dir():
-        raise DeniedError(f"there is no directory {target.parent}", hint="Make it first.")
+        raise NotFoundError(f"there is no directory {target.parent}", hint="Make it first.")
     return target
 
 

@@ -22,12 +22,12 @@ from ductile.config.integrity import (
 )
 from ductile.config.keypath import KeyPath, node_at, place_of, problem_at
 from ductile.config.load import LoadedConfig, Seal, load_config
-from ductile.config.locate import locate_config
+from ductile.config.locate import locate_config, resolve_path
 from ductile.config.model import Config
 from ductile.config.schema import config_schema
 from ductile.config.shape import SectionOf
 from ductile.config.snapshot import SqliteLocation
-from ductile.errors import ConfigError, IntegrityError, file_error
+from ductile.errors import ConfigError, IntegrityError, Problem, file_error
 from ductile.operations.effective import fill_in_defaults
 from ductile.plugins.discovery import discover
 from ductile.value import Value
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import PluginInstance, Snapshot
     from ductile.core.json_values import JsonValue
     from ductile.errors import Problem
-    from ductile.protocol.yaml12 import MapNode
+    from ductile.protocol.yaml12 import MapNode, Place
 
 
 class OpenedConfiguration(Value):
@@ -56,10 +56,11 @@ class Check(Value):
     files: tuple[str, ...]
     snapshot: Snapshot
     tree: MapNode
+    exposed: tuple[Problem, ...] = ()
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        return self.snapshot.warnings
+        return (*self.snapshot.warnings, *self.exposed)
 
     @property
     def refused(self) -> tuple[PluginInstance, ...]:
@@ -119,8 +120,23 @@ def open_configuration(
 def state_file(snapshot: Snapshot) -> Path:
     """Where the store is; the lock and the socket are beside it."""
     if not isinstance(snapshot.state, SqliteLocation):
-        raise ConfigError("state.url is not supported by this version", hint="Use state.path.")
+        raise _no_such_store(None)
     return snapshot.state.path
+
+
+def _no_such_store(place: Place | None) -> ConfigError:
+    message = "state.url is not supported by this version"
+    if place is None:
+        return ConfigError(message, hint="Use state.path.")
+    problem = Problem(
+        message=message,
+        file=place.file,
+        line=place.line,
+        column=place.column,
+        key="state.url",
+        hint="use state.path",
+    )
+    return ConfigError("the configuration has a problem", problems=(problem,))
 
 
 def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
@@ -133,12 +149,28 @@ def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
 def check_configuration(named: str | Path | None, environ: Mapping[str, str]) -> Check:
     """Load it as the daemon would; ConfigError tells everything that keeps it from starting."""
     opened = open_configuration(named, environ)
+    if not isinstance(opened.snapshot.state, SqliteLocation):
+        raise _no_such_store(opened.loaded.place("state", "url"))
     return Check(
         path=opened.loaded.path,
         files=tuple(file.name for file in opened.loaded.files),
         snapshot=opened.snapshot,
         tree=opened.loaded.tree,
+        exposed=tuple(_exposed(opened)),
     )
+
+
+def _exposed(opened: OpenedConfiguration) -> Iterator[Problem]:
+    """Files with secrets that other users can read."""
+    for name in opened.loaded.model.environment_vars.include:
+        path = resolve_path(name, opened.loaded.directory)
+        with suppress(OSError):
+            if path.stat().st_mode & 0o077:
+                yield Problem(
+                    message="other users can read it, and it holds secrets",
+                    file=str(path),
+                    hint=f"chmod 600 {path}",
+                )
 
 
 def lock_configuration(

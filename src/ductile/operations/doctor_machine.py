@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ductile.config.snapshot import Snapshot
+from ductile.errors import ConflictError
 from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
 from ductile.value import Value
 
@@ -79,6 +80,16 @@ def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Find
             yield wrong(Check.LISTENERS, f"{listen} cannot be listened on: {fault}", where=key, fix=fix)
     if not places:
         yield fine(Check.LISTENERS, "no listener is configured")
+
+
+def refuse_taken_addresses(snapshot: Snapshot) -> None:
+    """What keeps a daemon from starting, before one is started: an address that cannot be listened at."""
+    for key, listen in _listeners(snapshot):
+        if (fault := _why_not_bound(listen)) is not None:
+            raise ConflictError(
+                f"{listen} cannot be listened at: {fault}",
+                hint=f"End what listens there, or choose another address: ductile config set {key} HOST:PORT",
+            )
 
 
 def _listeners(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -176,7 +176,8 @@ def _told_of(row: LogRow) -> str:
     said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else _why(row.reason))
     parts = [part for part in (ended, said) if part]
     took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f}s"
-    stderr = first_line(row.stderr)
+    # An error that ends with stderr has told it already.
+    stderr = None if "stderr ends with: " in (row.error or "") else first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr and row.status is not LogStatus.SUCCEEDED else ""
     return f"Execution {row.execution} {row.status}{took}: {sentence(', '.join(parts) or 'ok')}{tail}"
 

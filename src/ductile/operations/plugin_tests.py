@@ -114,7 +114,7 @@ class _Bench(Value):
         yield judge_unknown_fields(quiet.name, first[quiet.name], more)
         yield judge_unknown_command(await self._try(_encoded({**body, "command": _NO_COMMAND})))
         yield judge_wrong_protocol(await self._try(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
-        yield judge_end_of_input(await self._try(b"", within=_AT_END_OF_INPUT))
+        yield judge_end_of_input(await self._try(b"", within=_AT_END_OF_INPUT), first.values())
 
     def _commands(self) -> list[Command]:
         declared = self.subject.plugin.manifest.commands

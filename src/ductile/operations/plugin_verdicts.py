@@ -10,6 +10,8 @@ from ductile.runner.judgement import EXIT_CONFIG, Remark
 from ductile.value import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ductile.operations.trials import Trial
     from ductile.protocol.manifest import Command
 
@@ -21,6 +23,12 @@ class Verdict(StrEnum):
     #: Worth a look, and no breach of the protocol.
     WARNED = "warned"
     FAILED = "failed"
+    #: It could prove nothing, since the plugin does not answer at all.
+    SKIPPED = "skipped"
+
+
+#: Kinds of trials in which a plugin has told something by itself.
+ANSWERED = ("ok", "error", "config")
 
 
 class Check(StrEnum):
@@ -68,6 +76,8 @@ def judge_answer(command: str, trial: Trial) -> Finding:
 
 def judge_repetition(command: Command, first: Trial, again: Trial) -> Finding:
     """Jobs run at least once, so every command meets a request that it has had before (SPEC 4.3)."""
+    if first.kind not in ANSWERED:
+        return skipped(Check.REPEATS, command.name)
     if first.kind == again.kind:
         return passed(Check.REPEATS, f"{again.kind} again", command.name)
     message = f"first {first.kind}, then {again.kind}: {_short(again)}".removesuffix(": ")
@@ -76,6 +86,8 @@ def judge_repetition(command: Command, first: Trial, again: Trial) -> Finding:
 
 
 def judge_unknown_fields(command: str, first: Trial, more: Trial) -> Finding:
+    if first.kind not in ANSWERED:
+        return skipped(Check.UNKNOWN_FIELDS, command)
     if first.kind == more.kind:
         return passed(Check.UNKNOWN_FIELDS, "ignored", command)
     message = f"{first.kind} without them, {more.kind} with them: {_short(more)}".removesuffix(": ")
@@ -100,12 +112,20 @@ def judge_wrong_protocol(trial: Trial) -> Finding:
     exit_code = trial.judgement.outcome.evidence.exit_code
     if trial.kind in ("config", "error") and exit_code == EXIT_CONFIG:
         return passed(Check.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
-    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {trial.kind}, exit status {exit_code}"
+    ended = f"exit status {exit_code}" if exit_code is not None else _without_status(trial)
+    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {trial.kind}, {ended}"
     hint = f"compare `protocol` with {PROTOCOL_VERSION} and exit with {EXIT_CONFIG} if it differs"
     return _warned(Check.WRONG_PROTOCOL, message, hint=hint)
 
 
-def judge_end_of_input(trial: Trial) -> Finding:
+def _without_status(trial: Trial) -> str:
+    killed = trial.judgement.outcome.evidence.signal is not None
+    return f"without an exit status: it {'was killed' if killed else 'could not be started'}"
+
+
+def judge_end_of_input(trial: Trial, first: Iterable[Trial]) -> Finding:
+    if all(each.kind not in ANSWERED for each in first):
+        return skipped(Check.END_OF_INPUT)
     if trial.kind != "timeout":
         return passed(Check.END_OF_INPUT, "ends")
     hint = "read stdin to its end, and no further"
@@ -128,6 +148,12 @@ def _cut(told: str) -> str:
 
 def passed(check: Check, message: str, command: str | None = None) -> Finding:
     return Finding(check=check, verdict=Verdict.PASSED, message=message, command=command)
+
+
+def skipped(check: Check, command: str | None = None) -> Finding:
+    return Finding(
+        check=check, verdict=Verdict.SKIPPED, message="it does not answer: see `answers`", command=command
+    )
 
 
 def _warned(check: Check, message: str, command: str | None = None, *, hint: str) -> Finding:

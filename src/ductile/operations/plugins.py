@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from ductile.config.installed import InstalledPlugin
 from ductile.config.keypath import did_you_mean
 from ductile.config.load import Seal
-from ductile.errors import NotFoundError
+from ductile.errors import NotFoundError, Problem
 from ductile.operations.configuration import open_configuration
 from ductile.plugins.discovery import load_plugin
 from ductile.plugins.trust import Ground
 from ductile.protocol.manifest import MANIFEST_FILE
+from ductile.runner.start_faults import shebang
 from ductile.value import Value
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from ductile.config.installed import RefusedPlugin
     from ductile.config.snapshot import PluginInstance
-    from ductile.errors import Problem
     from ductile.operations.configuration import OpenedConfiguration
     from ductile.protocol.manifest import Manifest
 
@@ -75,18 +75,36 @@ def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> P
 def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
     """All plugins, one by its name, or a directory that may lie anywhere: a plugin under development."""
     if target is not None and is_plugin_directory(target):
-        return PluginCheck(plugins=(_of_found(load_directory(Path(target))),))
+        found = (_of_found(load_directory(Path(target))),)
+        return PluginCheck(plugins=found, warnings=_without_interpreter(found))
     opened = open_configuration(named, environ, seal=Seal.IGNORE)
     views = _views(opened)
     if target is not None:
-        return PluginCheck(plugins=(_find(views, target),))
-    return PluginCheck(plugins=views, warnings=opened.discovery.warnings)
+        view = _find(views, target)
+        return PluginCheck(plugins=(view,), warnings=_without_interpreter((view,)))
+    return PluginCheck(plugins=views, warnings=(*opened.discovery.warnings, *_without_interpreter(views)))
+
+
+def _without_interpreter(views: tuple[PluginView, ...]) -> tuple[Problem, ...]:
+    """Entrypoints whose first line names a program that is not on this machine: they cannot be started."""
+    found = []
+    for view in views:
+        if view.manifest is None or view.directory is None:
+            continue
+        entrypoint = view.directory / view.manifest.entrypoint
+        interpreter = ((shebang(str(entrypoint)) or "").split() or [""])[0]
+        if interpreter.startswith("/") and not Path(interpreter).exists():
+            message = f"its first line names {interpreter}, which does not exist here"
+            found.append(Problem(message=message, file=str(entrypoint), line=1))
+    return tuple(dict.fromkeys(found))
 
 
 def is_plugin_directory(target: str) -> bool:
     """Whether a directory is meant and not a name; it is an error if it is no plugin's."""
     if (Path(target) / MANIFEST_FILE).exists():
         return True
+    if "/" in target and not Path(target).is_dir():
+        raise NotFoundError(f"there is no directory {target}", hint="name the directory of a plugin")
     if "/" in target:
         raise NotFoundError(f"{target} has no {MANIFEST_FILE}", hint="name the directory of a plugin")
     return False

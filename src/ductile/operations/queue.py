@@ -40,6 +40,8 @@ async def queue_purge(desk: Desk, given: JsonObject) -> JsonObject:
     plugin = await optional_plugin(desk, given)
     if plugin is None and not read.flag(given, "all"):
         raise UsageError("no plugin was named", hint="Name a plugin, or use --all.")
+    if plugin is not None and read.flag(given, "all"):
+        raise UsageError("a plugin and --all contradict each other", hint="Name a plugin, or use --all.")
     plugins = None if plugin is None else [plugin]
     if read.flag(given, "dry_run"):
         page = await desk.store.jobs(JobFilter(status=JobStatus.QUEUED, plugin=plugin), limit=LARGEST_PAGE)

@@ -184,7 +184,7 @@ async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
     plugin = _configured(desk, read.text(given, "plugin"))
     command = read.optional_text(given, "command")
     rows = [row for row in await desk.store.breakers() if row.plugin == plugin]
-    if command is not None and command not in {row.command for row in rows}:
+    if command is not None and command not in {row.command for row in rows}:  # of one that is gone by now
         known_command(desk.snapshot().plugins[plugin], command)
     if read.flag(given, "dry_run"):
         open_ones: list[JsonValue] = [

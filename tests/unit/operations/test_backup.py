@@ -19,7 +19,7 @@ from builders.plugins import a_plugin
 from builders.stores import accept
 from ductile.app import store_files
 from ductile.config.load import Seal
-from ductile.errors import ConflictError, DeniedError, RefusedError, StoreError, UsageError
+from ductile.errors import ConflictError, NotFoundError, RefusedError, StoreError, UsageError
 from ductile.operations.archive import MANIFEST
 from ductile.operations.backup import Scope, StoreFiles, Wanted, back_up, parse_scopes
 from ductile.operations.configuration import OpenedConfiguration, open_configuration
@@ -318,5 +318,5 @@ def test_a_file_that_changes_while_it_is_backed_up_stops_it(tmp_path: Path) -> N
 
 
 def test_a_place_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeniedError, match="there is no directory"):
+    with pytest.raises(NotFoundError, match="there is no directory"):
         saved(a_home(tmp_path), tmp_path / "nowhere" / "b.tar.gz")

@@ -13,6 +13,7 @@ from builders.plugins import a_manifest, a_plugin
 from ductile.errors import NotFoundError
 from ductile.operations.plugin_tests import Report, Wishes, check_contract
 from ductile.operations.plugin_verdicts import Check, Verdict
+from ductile.operations.plugins import check_plugins
 
 #: Keeps the protocol in every respect; tests change a line of it.
 GOOD = """\
@@ -170,3 +171,24 @@ def test_the_same_request_is_sent_twice(tmp_path: Path) -> None:
 def test_a_command_that_is_not_declared_cannot_be_tested(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="it has no command dance"):
         check(tmp_path, GOOD, Wishes(command="dance"))
+
+
+@pytest.mark.parametrize(
+    "script", ["#!/nowhere/at/all\n", "#!/bin/sh\ncat >/dev/null\n"], ids=["no interpreter", "no answer"]
+)
+def test_a_plugin_that_does_not_answer_passes_nothing_but_its_manifest(script: str, tmp_path: Path) -> None:
+    """What could not be tried is skipped: a check that proved nothing is not passed."""
+    report = check(tmp_path, script)
+    assert not report.passed
+    assert faults(report, Verdict.PASSED) == {Check.MANIFEST}
+    assert faults(report, Verdict.SKIPPED) == {Check.REPEATS, Check.UNKNOWN_FIELDS, Check.END_OF_INPUT}
+    assert not any("None" in finding.message for finding in report.findings)
+
+
+def test_a_first_line_that_names_nothing_is_warned_about(tmp_path: Path) -> None:
+    """SPEC 3.1: before its first job fails."""
+    plugin = a_plugin(tmp_path, "it", script="#!/nowhere/at/all\n")
+    (warning,) = check_plugins(None, {}, str(plugin)).warnings
+    assert "names /nowhere/at/all, which does not exist here" in warning.message
+    (plugin / "run.sh").write_text(GOOD)
+    assert check_plugins(None, {}, str(plugin)).warnings == ()
