@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,16 @@ class Daemon:
         return self.process.wait(PATIENCE)
 
 
+def end_plugins_of(home: str) -> None:
+    """Plugins outlive a daemon that was killed, and one that waits for a sign would wait for ever."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is not ours
+            variables = (place / "environ").read_bytes().split(b"\0")
+            ours = f"HOME={home}".encode() in variables
+            if ours and any(each.startswith(b"DUCTILE_STORE_ID=") for each in variables):
+                os.kill(int(place.name), signal.SIGKILL)
+
+
 @contextmanager
 def a_daemon(place: Place, variables: Mapping[str, str] | None = None) -> Iterator[Daemon]:
     """Ready, and gone at the end, whatever happens."""
@@ -160,6 +170,7 @@ def a_daemon(place: Place, variables: Mapping[str, str] | None = None) -> Iterat
         if process.poll() is None:
             process.kill()
         process.wait()
+        end_plugins_of(environment["HOME"])
         reader.join(PATIENCE)
         assert process.stdout is not None
         process.stdout.close()
