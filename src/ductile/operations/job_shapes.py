@@ -82,7 +82,7 @@ _EXECUTION: Mapping[str, JsonObject] = {
     "exit_code": maybe(COUNT),
     "signal": maybe(COUNT),
     "error": maybe(TEXT),
-    "duration_ms": NUMBER,
+    "duration_ms": maybe(NUMBER),
     "submitted_by": words(SubmittedBy),
     "submitted_detail": maybe(TEXT),
     "created_at": INSTANT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ductile.core.breaker import BreakerState
 from ductile.core.json_values import JsonObject
 from ductile.core.settlement import LogStatus
 from ductile.operations.findings import Check, Level
@@ -34,10 +35,13 @@ _SCHEDULE = record(
         "rule": told(maybe(TEXT), "As it is written, such as `every 5m`; null if it is configured no more."),
         "timezone": maybe(TEXT),
         "next_at": maybe(INSTANT),
+        "next_local": told(maybe(TEXT), "The same in the schedule's zone, where that is not UTC."),
         "nominal_at": maybe(INSTANT),
+        "at_start": told(FLAG, "Whether it is due as soon as a daemon runs."),
         "last_fired_at": maybe(INSTANT),
         "last_job_id": maybe(ID),
         "paused_at": maybe(INSTANT),
+        "breaker": words(BreakerState),
     }
 )
 _FINDING = record(
