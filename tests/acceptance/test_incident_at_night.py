@@ -27,7 +27,7 @@ fi
 printf '{"status": "ok", "result": "%s kWh"}\\n' "$value"
 """
 CONFIG = """\
-service: {max_workers: 2, log_level: debug}
+service: {max_workers: 2, log_level: debug, log_format: json}
 plugins:
   meter:
     schedules: [{id: often, every: 1s}]

@@ -246,7 +246,7 @@ def _emitted(text: str, tree: Node | None, change: Callable[[Any], None] | None)
     yaml.brace_single_entry_mapping_in_flow_sequence = True
     yaml.width = 100_000
     yaml.indent(mapping=like.keys, sequence=like.dashes + 2, offset=like.dashes)
-    document = yaml.load(text)
+    document = yaml.load(re.sub(r"\r\n?", "\n", text))  # of other line breaks it loses empty lines
     document = {} if document is None else document
     if change is not None:
         change(document)

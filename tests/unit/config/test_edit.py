@@ -163,6 +163,13 @@ def test_a_new_key_leaves_every_other_line_alone(tmp_path: Path, key: str, value
     assert len(kept) == len(lines) - (0 if added else 1)
 
 
+def test_an_empty_line_after_the_change_stays(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "")
+    config.write_bytes(b"service: {log_level: info}\r\n\r\nplugins: {}")
+    after = plan_edit(config, "service.timezone", "UTC", {}).after
+    assert after == b"service: {log_level: info, timezone: UTC}\r\n\r\nplugins: {}"
+
+
 def test_line_breaks_stay_as_they_are_where_they_are_mixed(tmp_path: Path) -> None:
     """And a file that ends without one can be added to."""
     config = a_config(tmp_path, "")
