@@ -299,6 +299,7 @@ def test_the_queue_is_purged(tmp_path: Path) -> None:
             "ready": 0,
             "waiting": 0,
             "running": 1,
+            "orphaned": 0,
             "workers": 0,
         }
         dead = place.said("job", "list", "--status", "dead")["jobs"]

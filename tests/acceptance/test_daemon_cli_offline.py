@@ -375,7 +375,7 @@ def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> Non
             assert f"process {pid} uses this store to run a job without a daemon" in refused.err
         second = place.ductile("system", "start")
         assert second.status == 1
-        assert "Wait until that `ductile run` has ended" in second.err
+        assert "Wait until that run has ended" in second.err
         assert place.ductile("system", "stop").status == 69
 
 

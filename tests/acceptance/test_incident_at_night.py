@@ -80,13 +80,11 @@ def find_out(you: Pane) -> str:
     assert "the breaker of meter poll is open after 2 failures" in plain(doctor)
     assert "\x1b[31merror" in doctor
     # As it can be copied: with the configuration that was named.
-    named = "ductile --config demo"
-    (explain,) = re.findall(
-        rf"\(({named} job explain \S+)\), then: {named} system reset meter", plain(doctor)
-    )
+    then = r"\), then: ductile system reset meter --config demo"
+    (explain,) = re.findall(rf"\((ductile --config demo job explain \S+){then}", plain(doctor))
     why = seen(you, "schedule explain meter")
     assert why.startswith("meter often: The circuit breaker is open")
-    assert explain in why
+    assert f"ductile job explain {explain.split()[-1]} --config demo" in why
     told = plain(you.type(explain)).rstrip()
     assert "no reading" in told
     assert "reading: No such file or directory" in told

@@ -212,7 +212,7 @@ def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None
         (["./mine", "--request", "gone.json"], 2, "gone.json cannot be read"),
         (["./mine", "poll", "--request", "r.json"], 2, "COMMAND has no effect with --request"),
         (["./mine", "--payload", "{}", "--request", "r.json"], 2, "--payload has no effect with --request"),
-        (["./gone", "--request", "r.json"], 1, "has no manifest.yaml"),
+        (["./gone", "--request", "r.json"], 1, "there is no directory ./gone"),
         (["./open", "--request", "r.json"], 78, "every user of this machine can change"),
     ],
 )

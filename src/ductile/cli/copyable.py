@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FLAG = CONFIG.flags[0]
-#: Between backticks the whole command is known; elsewhere only where it begins.
+#: Between backticks the whole command is known, and of one that a text ends with; of others where it begins.
 _WORDS = "|".join(word for word in first_words() if word not in ("init", "version"))
 _QUOTED = re.compile(rf"`ductile ((?:{_WORDS})\b[^`]*)`")
+_LAST = re.compile(rf"(?<![`\w/-])ductile (?:{_WORDS})(?:\b[^`,;()]*[^`,;().])?$")
 _BARE = re.compile(rf"(?<![`\w/-])ductile (?=(?:{_WORDS})\b)")
 
 
@@ -28,7 +29,9 @@ def with_config(text: str, config: str | None) -> str:
         return text
     named = f"{_FLAG} {shlex.quote(config)}"
     text = _QUOTED.sub(lambda found: f"`ductile {_ended(found[1], named)}`", text)
-    return _BARE.sub(f"ductile {named} ".replace("\\", r"\\"), text)
+    last = _LAST.search(text)
+    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {named}")
+    return _BARE.sub(lambda _found: f"ductile {named} ", begin) + end
 
 
 def _ended(command: str, named: str) -> str:

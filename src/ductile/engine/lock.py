@@ -77,7 +77,7 @@ _TOLD = {
     ),
     Keeper.RUN: (
         "uses this store to run a job without a daemon",
-        "Wait until that `ductile run` has ended, or end it, then try again.",
+        "Wait until that run has ended, or end it, then try again.",
     ),
     Keeper.COMMAND: ("uses this store for a moment", "It is a command that will have ended soon: try again."),
 }

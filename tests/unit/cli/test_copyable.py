@@ -11,16 +11,17 @@ from ductile.cli.copyable import given_config, with_config
     ("hint", "shown"),
     [
         ("Start it with `ductile system start`.", "Start it with `ductile system start --config my\\ demo`."),
-        ("mend it, then: ductile job retry 01a", "mend it, then: ductile --config my\\ demo job retry 01a"),
+        ("mend it, then: ductile job retry 01a", "mend it, then: ductile job retry 01a --config my\\ demo"),
+        ("ductile job wait 01a comes back.", "ductile --config my\\ demo job wait 01a comes back."),
         (
             "ductile system stop, then ductile system start",
-            "ductile --config my\\ demo system stop, then ductile --config my\\ demo system start",
+            "ductile --config my\\ demo system stop, then ductile system start --config my\\ demo",
         ),
         (
             "its stderr (ductile job logs 01a) tells",
             "its stderr (ductile --config my\\ demo job logs 01a) tells",
         ),
-        ("ductile reload", "ductile --config my\\ demo reload"),
+        ("ductile reload", "ductile reload --config my\\ demo"),
         ("see `ductile run --help`", None),
         ("or see `ductile init`", None),
         ("ductile init DIR", None),
@@ -31,7 +32,7 @@ from ductile.cli.copyable import given_config, with_config
     ],
 )
 def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
-    """At the end of a command between backticks, whose end is known; at once where it is not."""
+    """At the end of a command where that is known; else at its beginning, which means the same."""
     expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
     assert with_config(hint, "my demo") == expected
     assert with_config(hint, None) == hint

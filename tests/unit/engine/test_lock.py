@@ -47,7 +47,7 @@ def test_a_lock_that_is_not_let_go_of_is_held(tmp_path: Path) -> None:
     ("keeper", "says", "advises"),
     [
         (Keeper.DAEMON, "uses this store already", "ductile system stop"),
-        (Keeper.RUN, "to run a job without a daemon", "that `ductile run` has ended"),
+        (Keeper.RUN, "to run a job without a daemon", "that run has ended"),
         (Keeper.COMMAND, "for a moment", "try again"),
     ],
 )
