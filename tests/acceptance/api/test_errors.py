@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
     for name in ("from", "to"):
         said = api.ask("GET", f"{path}?{name}={instant}")
         assert (said.status, said.code) == (400, "usage"), said
-        assert said.body["message"] == f"{name} is not an instant"
+        assert said.body["message"] == f"{name}: {unquote(instant)!r} is not a time"
 
 
 def test_a_plus_that_became_a_blank(api: Api) -> None:
