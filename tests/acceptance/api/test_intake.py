@@ -58,7 +58,7 @@ def test_an_idempotency_key_starts_one_job(api: Api) -> None:
     api.ended(first["job_id"])
     late = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
     assert (late["job_id"], late["status"]) == (first["job_id"], "succeeded")
-    assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "order-1"
+    assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "idem:*:order-1"
 
 
 def test_an_idempotency_key_means_one_body(api: Api) -> None:
