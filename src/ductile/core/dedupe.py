@@ -20,10 +20,6 @@ class KeyDoor(StrEnum):
     DELIVERY = "delivery"
 
 
-#: Doors whose keys are stored with their owner.
-_OWNED = frozenset({KeyDoor.IDEMPOTENCY, KeyDoor.DELIVERY})
-
-
 class Match(Value):
     """A job with the same plugin, command and key."""
 
@@ -49,11 +45,8 @@ def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) 
 
 
 def given_key(stored: str | None) -> str | None:
-    """The key as whoever gave it knows it: without its door and owner."""
-    if stored is None:
-        return None
-    door, _, text = stored.partition(":")
-    return text.partition(":")[2] if door in _OWNED else text
+    """The key as whoever gave it knows it. One of another door keeps what tells that door and owner."""
+    return None if stored is None else stored.removeprefix(f"{KeyDoor.CALLER}:")
 
 
 def find_duplicate(
