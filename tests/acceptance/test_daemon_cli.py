@@ -172,6 +172,8 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
             text=True,
         )
         job_id = daemon.wait_for("job.started")["job_id"]
+        while not place.said("status")["daemon"]["waiting_callers"]:
+            pass  # the job may have begun before whoever submitted it has heard of its id
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (130, "")
