@@ -14,6 +14,8 @@ from contextlib import suppress
 
 #: With more numbers than these it is quicker to see who lives at all.
 _FEW = 50
+#: Each that is watched costs a descriptor, and a plugin may leave thousands behind.
+MOST_WATCHED = 16
 
 
 def others_in_group(leader: int) -> list[int]:
@@ -42,17 +44,25 @@ def _is_in_group(pid: int, leader: int) -> bool:
 
 
 class Company:
-    """Watches those that are there now; `on_end` is called when the last of them has ended."""
+    """Watches those that are there, some at a time; `on_end` is called when the last of them has ended."""
 
     def __init__(self, leader: int, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        self._leader = leader
         self._loop = loop
         self._on_end = on_end
         self._watched: set[int] = set()
-        for pid in others_in_group(leader):
+        #: Those that were watched: until somebody reaps them they are found again.
+        self._seen: set[int] = set()
+        self._look()
+
+    def _look(self) -> None:
+        others = [pid for pid in others_in_group(self._leader) if pid not in self._seen]
+        for pid in others[:MOST_WATCHED]:
+            self._seen.add(pid)
             with suppress(OSError):  # it has ended meanwhile, or is a thread of another one
                 descriptor = os.pidfd_open(pid)
                 self._watched.add(descriptor)
-                loop.add_reader(descriptor, self._ended, descriptor)
+                self._loop.add_reader(descriptor, self._ended, descriptor)
 
     def __bool__(self) -> bool:
         return bool(self._watched)
@@ -63,6 +73,8 @@ class Company:
 
     def _ended(self, descriptor: int) -> None:
         self._forget(descriptor)
+        if not self._watched:
+            self._look()  # there may be others, who were too many or have been forked since
         if not self._watched:
             self._on_end()
 
