@@ -390,13 +390,13 @@ def _known_as(job_id: str) -> Iterator[None]:
             raise
         raise type(said)(
             f"{said.message}: the result of job {given_up.job_id} could not be kept",
-            hint="Once that is mended, `ductile system start` runs the job again, and "
+            hint="Once that is fixed, `ductile system start` runs the job again, and "
             f"`ductile job cancel {job_id}` ends it.",
             details={"job_id": job_id},
         ) from given_up
     except (StoreFullError, StoreBusyError) as error:
         error.details["job_id"] = job_id
-        error.hint = f"Job {job_id} is on the queue: `ductile system start` runs it, once that is mended."
+        error.hint = f"Job {job_id} is on the queue: `ductile system start` runs it, once that is fixed."
         raise
 
 
