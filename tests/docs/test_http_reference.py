@@ -45,7 +45,7 @@ def test_every_parameter_field_header_and_scope_is_named() -> None:
             assert re.search(rf"`(\?)?{parameter.name}(=[^`]*)?`", HTTP), parameter.name
     for field in SUBMISSION:
         assert f"| `{field}` |" in HTTP
-    for header, _ in SUBMISSION_HEADERS:
+    for header in SUBMISSION_HEADERS:
         assert f"| `{header.decode()}` |".lower() in HTTP.lower()
     for subject in Subject:
         for right in Right:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders.scheduling import a_snapshot
 from ductile.api.access import Gatekeeper
-from ductile.api.endpoint import Access
+from ductile.api.endpoint import Access, Endpoint, Reply, Route
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.errors import DeniedError
@@ -22,6 +22,10 @@ PATHS = st.fixed_dictionaries({"plugin": NAMES, "command": NAMES})
 HELD = st.lists(st.sampled_from(SCOPES), max_size=2).map(tuple)
 
 
+async def _answer(_asked: object) -> Reply:
+    return Reply(body={})
+
+
 def _by_plugin(_snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{path['plugin']}:rw", "plugin:rw")
 
@@ -30,7 +34,12 @@ def _by_configuration(snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str,
     return (f"{path['command']}:ro", *snapshot.service.name.split())
 
 
-ACCESSES = (Access(shown="a", need=_by_plugin), Access(shown="b", need=_by_configuration))
+ENDPOINTS = tuple(
+    Endpoint(method="GET", path="/", summary="", access=access, handler=_answer, message="")
+    for access in (Access(shown="a", need=_by_plugin), Access(shown="b", need=_by_configuration))
+)
+#: A router remembers some and forgets others, so the same path may be met again as the same route or not.
+ROUTES = st.builds(Route, st.sampled_from(ENDPOINTS), PATHS, st.just("/"))
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +62,28 @@ def test_memory_decides_nothing(
     snapshots = [replace(plain, service=replace(plain.service, name=name), tokens=tokens) for name in names]
     in_force = [snapshots[0]]
     old = _gatekeeper(in_force)
+    remembered = data.draw(st.lists(ROUTES, min_size=1, max_size=4))
     for _ in range(12):
         in_force[0] = data.draw(st.sampled_from(snapshots))
-        access, path = data.draw(st.sampled_from(ACCESSES)), data.draw(PATHS)
+        route = data.draw(st.sampled_from(remembered) | ROUTES)
         shown = data.draw(st.sampled_from([b"Bearer one", b"bearer two"]))
-        fresh = _gatekeeper(in_force)
-        assert _passes(old, access, path, shown) == _passes(fresh, access, path, shown)
+        assert _passes(old, route, shown) == _passes(_gatekeeper(in_force), route, shown)
 
 
 def _gatekeeper(in_force: list[Snapshot]) -> Gatekeeper:
     return Gatekeeper(lambda: in_force[0], lambda: 0.0, lambda _: None)
 
 
-def _passes(gatekeeper: Gatekeeper, access: Access, path: Mapping[str, str], shown: bytes) -> bool:
+def _passes(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> bool:
     try:
-        return _admitted(gatekeeper, access, path, shown) == "twin"
+        return _admitted(gatekeeper, route, shown) == "twin"
     except DeniedError:
         return False
 
 
-def _admitted(gatekeeper: Gatekeeper, access: Access, path: Mapping[str, str], shown: bytes) -> str | None:
-    token = gatekeeper.identify(access, shown, None)
-    gatekeeper.allow(token, access, path)
+def _admitted(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> str | None:
+    token = gatekeeper.identify(route.endpoint.access, shown, None)
+    gatekeeper.allow(token, route)
     return None if token is None else token.name
 
 
@@ -83,6 +92,6 @@ def test_the_memory_for_wishes_is_bounded(plain: Snapshot) -> None:
     snapshot = replace(plain, tokens=(AccessToken(name="all", key=Secret("one"), scopes=("*",)),))
     gatekeeper = _gatekeeper([snapshot])
     for number in range(3000):
-        path = {"plugin": str(number), "command": "poll"}
-        assert _admitted(gatekeeper, ACCESSES[0], path, b"Bearer one") == "all"
+        route = Route(ENDPOINTS[0], {"plugin": str(number), "command": "poll"}, "/")
+        assert _admitted(gatekeeper, route, b"Bearer one") == "all"
     assert len(gatekeeper._granted) <= 1024

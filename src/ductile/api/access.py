@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hmac import compare_digest
 
-from ductile.api.endpoint import Access
+from ductile.api.endpoint import Access, Route
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.core.scopes import allows
 from ductile.errors import DeniedError, TooManyError, UnauthorizedError
@@ -71,8 +71,8 @@ class Gatekeeper:
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._ring = TokenRing(())
-        #: Scopes, access and path: what this configuration allows is worked out once.
-        self._granted: set[tuple[object, ...]] = set()
+        #: What this configuration allows is worked out once, by scopes and route.
+        self._granted: set[tuple[tuple[str, ...], Route]] = set()
         self._guesses = Guesses(clock)
         self._failed = failed
 
@@ -86,35 +86,34 @@ class Gatekeeper:
             raise self._refusal(authorization, peer or "")
         return token
 
-    def allow(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
+    def allow(self, token: AccessToken | None, route: Route) -> None:
         """Raises `DeniedError` if one who was identified may not do this.
 
         Asked right after identifying, and not one step with it: whoever is refused here has a name, and
         the log is to tell it.
         """
-        if token is None or access.need is None:
+        if token is None or (wish := (token.scopes, route)) in self._granted:
             return
-        snapshot = self._snapshot()
-        wish = (token.scopes, access, *path.items())
-        if wish not in self._granted:
-            needed = access.need(snapshot, path)
-            if not access.discovery and not allows(token.scopes, needed):
+        access = route.endpoint.access
+        if access.need is not None and not access.discovery:
+            needed = access.need(self._snapshot(), route.values)
+            if not allows(token.scopes, needed):
                 raise DeniedError(
                     f"the token {token.name} may not do this",
                     hint=f"It needs the scope {' or '.join(needed)}.",
                     details={"needed": list(needed)},
                 )
-            self._remember(wish)
+        self._remember(wish)
 
-    def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
+    def still_admits(self, route: Route, authorization: bytes | None) -> bool:
         """Whether one who was admitted would be so now; a long answer outlives a reload."""
-        snapshot = self._snapshot()
+        snapshot, access = self._snapshot(), route.endpoint.access
         if access.need is None or (access.discovery and is_open(snapshot)):
             return True
         token = self._find(snapshot, authorization)
         if token is None or access.discovery:
             return token is not None
-        return allows(token.scopes, access.need(snapshot, path))
+        return allows(token.scopes, access.need(snapshot, route.values))
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:
@@ -123,7 +122,7 @@ class Gatekeeper:
             return None
         return self._ring.find(authorization[_SCHEME_LENGTH:].strip())
 
-    def _remember(self, wish: tuple[object, ...]) -> None:
+    def _remember(self, wish: tuple[tuple[str, ...], Route]) -> None:
         if len(self._granted) >= _REMEMBERED_WISHES:
             self._granted.clear()
         self._granted.add(wish)

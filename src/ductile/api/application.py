@@ -7,14 +7,14 @@ accepted job is the hottest of the daemon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from ductile.api.asking import gather
-from ductile.api.endpoint import Answer, Asked, Document, Endpoint, Reply, Services, Stream
+from ductile.api.endpoint import Answer, Asked, Document, Reply, Route, Services, Stream
+from ductile.api.routing import Router, shown_path
 from ductile.errors import (
     DuctileError,
     MethodNotAllowedError,
@@ -30,9 +30,6 @@ from ductile.telemetry.signals import Level, Signal, Signals
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-    from ductile.api.access import Gatekeeper
-    from ductile.api.routing import Router
-    from ductile.config.snapshot import Snapshot
     from ductile.core.json_values import JsonObject
     from ductile.operations.desk import Desk
 
@@ -41,7 +38,6 @@ HUNG_UP = 499
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
 _SMALL_BODY = 64 * 1024
-_LONGEST_PATH = 300
 _DRY = "This was a dry run: nothing was changed."
 
 
@@ -52,7 +48,7 @@ class _Exchange(msgspec.Struct):
     receive: ASGIReceiveCallable
     send: ASGISendCallable
     peer: str | None
-    endpoint: Endpoint | None = None
+    route: Route | None = None
     token: str | None = None
     body_read: bool = False
     #: Whether an answer was begun.
@@ -66,7 +62,6 @@ class Application:
         desk: Desk,
         services: Services,
         router: Router,
-        gatekeeper: Gatekeeper,
         signals: Signals,
         clock: Callable[[], float],
         *,
@@ -75,7 +70,7 @@ class Application:
         self._desk = desk
         self._services = services
         self._router = router
-        self._gatekeeper = gatekeeper
+        self._gatekeeper = services.gatekeeper
         self._signals = signals
         self._clock = clock
         self._body_seconds = body_seconds
@@ -86,7 +81,19 @@ class Application:
         client = asked["client"]
         exchange = _Exchange(asked, receive, send, None if client is None else client[0])
         try:
-            await self._serve(exchange)
+            try:
+                answer = await self._answer(exchange)
+            except HungUpError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
+                await self._refuse(exchange, self._told_to_caller(exchange, error))
+            else:
+                exchange.answered = True
+                if isinstance(answer, Reply):
+                    exchange.status = answer.status
+                    await send_json(send, answer.status, _with_message(exchange, answer.body))
+                else:
+                    await _send_at_length(exchange, answer)
         except HungUpError:
             exchange.status = HUNG_UP
         except asyncio.CancelledError:
@@ -96,21 +103,6 @@ class Application:
         finally:
             self._log(exchange, self._clock() - began)
 
-    async def _serve(self, exchange: _Exchange) -> None:
-        try:
-            answer = await self._answer(exchange)
-        except (HungUpError, asyncio.CancelledError):
-            raise
-        except DuctileError as error:
-            await self._refuse(exchange, error)
-        except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
-            self._tell_fault(exchange, fault)
-            await self._refuse(
-                exchange, DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})")
-            )
-        else:
-            await _send_answer(exchange, answer)
-
     async def _refuse_at_the_end(self, exchange: _Exchange) -> None:
         if not exchange.answered:
             error = TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
@@ -119,12 +111,12 @@ class Application:
 
     async def _answer(self, exchange: _Exchange) -> Answer:
         scope = exchange.scope
-        endpoint, path = self._router.find(scope["method"], scope["raw_path"])
-        exchange.endpoint = endpoint
+        route = exchange.route = self._router.find(scope["method"], scope["raw_path"])
+        endpoint = route.endpoint
         headers = dict(scope["headers"])
         began_with = self._desk.snapshot()
         authorization = headers.get(b"authorization")
-        self._admit(exchange, endpoint, path, authorization)
+        self._admit(exchange, route, authorization)
         if endpoint.streams and scope["method"] == "HEAD":
             raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
@@ -135,40 +127,26 @@ class Application:
                 scope, exchange.receive, limit=began_with.api.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
-            self._admit_again(exchange, endpoint, path, authorization, began_with)
+            # A slow body may have outlasted the caller's token.
+            if self._desk.snapshot() is not began_with:
+                self._admit(exchange, route, authorization)
         asked = Asked(
             desk=self._desk,
             services=self._services,
-            given=gather(endpoint, path, scope["query_string"], headers, body),
+            given=gather(route, scope["query_string"], headers, body),
             headers=headers,
+            route=route,
             token=exchange.token,
             peer=exchange.peer,
-            admitted=partial(self._gatekeeper.still_admits, endpoint.access, path, authorization),
         )
         if endpoint.waits:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
 
-    def _admit(
-        self, exchange: _Exchange, endpoint: Endpoint, path: Mapping[str, str], authorization: bytes | None
-    ) -> None:
-        token = self._gatekeeper.identify(endpoint.access, authorization, exchange.peer)
+    def _admit(self, exchange: _Exchange, route: Route, authorization: bytes | None) -> None:
+        token = self._gatekeeper.identify(route.endpoint.access, authorization, exchange.peer)
         exchange.token = None if token is None else token.name
-        self._gatekeeper.allow(token, endpoint.access, path)
-
-    def _admit_again(
-        self,
-        exchange: _Exchange,
-        endpoint: Endpoint,
-        path: Mapping[str, str],
-        authorization: bytes | None,
-        began_with: Snapshot,
-    ) -> None:
-        """A slow body may have outlasted the daemon's last moment for work, or the caller's token."""
-        if endpoint.intake:
-            self._desk.refuse_when_stopping()
-        if self._desk.snapshot() is not began_with:
-            self._admit(exchange, endpoint, path, authorization)
+        self._gatekeeper.allow(token, route)
 
     async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
         exchange.status, exchange.answered = error.http_status, True
@@ -177,12 +155,16 @@ class Application:
         else:
             await send_error(exchange.send, error)
 
-    def _tell_fault(self, exchange: _Exchange, fault: Exception) -> None:
-        self._signals.emit(Signal.API_FAULT, data={"path": _shown_path(exchange), **described(fault)})
+    def _told_to_caller(self, exchange: _Exchange, error: Exception) -> DuctileError:
+        if isinstance(error, DuctileError):
+            return error
+        self._signals.emit(Signal.API_FAULT, data={"path": _path_of(exchange), **described(error)})
+        return DuctileError(f"an unexpected fault in the daemon ({type(error).__name__})")
 
     def _log(self, exchange: _Exchange, seconds: float) -> None:
-        endpoint, method = exchange.endpoint, exchange.scope["method"]
-        path = _shown_path(exchange)
+        route, method = exchange.route, exchange.scope["method"]
+        endpoint = None if route is None else route.endpoint
+        path = _path_of(exchange)
         data: JsonObject = {
             "method": method,
             "path": path,
@@ -196,9 +178,9 @@ class Application:
         self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
 
 
-def _shown_path(exchange: _Exchange) -> str:
-    """Without the query, which may hold what nobody else is to read."""
-    return exchange.scope["raw_path"].decode("latin-1")[:_LONGEST_PATH]
+def _path_of(exchange: _Exchange) -> str:
+    route = exchange.route
+    return shown_path(exchange.scope["raw_path"]) if route is None else route.shown
 
 
 def _has_much_to_say(exchange: _Exchange) -> bool:
@@ -224,15 +206,14 @@ async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[Answer])
         task.cancel()
 
 
-async def _send_answer(exchange: _Exchange, answer: Answer) -> None:
-    exchange.answered = True
+def _with_message(exchange: _Exchange, body: JsonObject) -> JsonObject:
+    if "message" in body or exchange.route is None:
+        return body
+    return {**body, "message": _DRY if "dry_run" in body else exchange.route.endpoint.message}
+
+
+async def _send_at_length(exchange: _Exchange, answer: Document | Stream) -> None:
     match answer:
-        case Reply(body=body, status=status):
-            exchange.status = status
-            endpoint = exchange.endpoint
-            if "message" not in body and endpoint is not None:
-                body = {**body, "message": _DRY if "dry_run" in body else endpoint.message}
-            await send_json(exchange.send, status, body)
         case Document(content=content, media_type=media_type):
             headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT]
             await send_bytes(exchange.send, 200, content, headers)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 from urllib.parse import parse_qsl
 
-from ductile.api.endpoint import OPEN, Endpoint, Kind, Parameter
+from ductile.api.endpoint import OPEN, Endpoint, Kind, Parameter, Route
 from ductile.config.keypath import did_you_mean
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
@@ -15,31 +15,26 @@ from ductile.listening.bodies import decode_object
 _WORDS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
 _MOST_DIGITS = 18
 #: Headers that every submission may carry, by the name an operation knows them by.
-SUBMISSION_HEADERS = (
-    (b"idempotency-key", "idempotency_key"),
-    (b"traceparent", "traceparent"),
-    (b"x-ductile-job", "inside_job"),
-)
+SUBMISSION_HEADERS = {
+    b"idempotency-key": "idempotency_key",
+    b"traceparent": "traceparent",
+    b"x-ductile-job": "inside_job",
+}
 
 
-def gather(
-    endpoint: Endpoint,
-    path: Mapping[str, str],
-    query: bytes,
-    headers: Mapping[bytes, bytes],
-    body: bytes | None,
-) -> JsonObject:
+def gather(route: Route, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None) -> JsonObject:
     """All that was asked. The path counts before the body, the body before the query."""
+    endpoint = route.endpoint
     given: JsonObject = {}
     if query and not _is_health(endpoint):
         given.update(_query(endpoint, query))
-    if endpoint.intake:
-        for header, name in SUBMISSION_HEADERS:
+    if endpoint.intake and not SUBMISSION_HEADERS.keys().isdisjoint(headers):
+        for header, name in SUBMISSION_HEADERS.items():
             if header in headers:
                 given[name] = headers[header].decode("latin-1")
     if body:
         given.update(_body(endpoint, body, headers.get(b"content-encoding")))
-    given.update(path)
+    given.update(route.values)
     return given
 
 

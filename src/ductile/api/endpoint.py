@@ -13,6 +13,7 @@ from ductile.value import Value, field
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
+    from ductile.api.access import Gatekeeper
     from ductile.api.events import EventStreams
     from ductile.config.snapshot import Snapshot
     from ductile.operations.desk import Desk
@@ -37,6 +38,7 @@ class Parameter(Value):
 class Services(Value):
     """What answers need besides the desk, and what lives as long as the listener."""
 
+    gatekeeper: Gatekeeper
     streams: EventStreams
     metrics: Metrics
 
@@ -48,10 +50,9 @@ class Asked(Value):
     services: Services
     given: JsonObject
     headers: Mapping[bytes, bytes]
+    route: Route
     token: str | None = None
     peer: str | None = None
-    #: Whether the caller would still be admitted, for answers that last.
-    admitted: Callable[[], bool] = lambda: True
 
 
 class Reply(Value):
@@ -126,3 +127,18 @@ class Endpoint(Value):
     #: Status of the usual answer, and the others that are worth naming.
     statuses: tuple[int, ...] = (200,)
     tag: str = "system"
+
+
+class Route:
+    """What a path means: an endpoint, and the values of its parameters.
+
+    Compared by identity and remembered, so that what was found out about one need not be found out again.
+    """
+
+    __slots__ = ("endpoint", "shown", "values")
+
+    def __init__(self, endpoint: Endpoint, values: Mapping[str, str], shown: str) -> None:
+        self.endpoint = endpoint
+        self.values = values
+        #: The path as it was asked for, for the log.
+        self.shown = shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -41,7 +42,8 @@ def door_of(asked: Asked) -> Door:
 
 async def submit(asked: Asked) -> Reply:
     body = await jobs.submit(asked.desk, door_of(asked), asked.given)
-    return Reply(body=_accepted({**body, "execution_mode": "async"}), status=202)
+    body["execution_mode"] = "async"
+    return Reply(body=_accepted(body), status=202)
 
 
 def _accepted(body: JsonObject) -> JsonObject:
@@ -112,7 +114,9 @@ async def events(asked: Asked) -> Stream:
         kinds=read.words(asked.given, "kind", LedgerKind),
         job_id=None if job is None else job.id,
     )
-    return Stream(run=asked.services.streams.opened(wanted, asked.admitted))
+    authorization = asked.headers.get(b"authorization")
+    admitted = partial(asked.services.gatekeeper.still_admits, asked.route, authorization)
+    return Stream(run=asked.services.streams.opened(wanted, admitted))
 
 
 async def show_metrics(asked: Asked) -> Document:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import unquote
 
-from ductile.api.endpoint import Endpoint
+from ductile.api.endpoint import Endpoint, Route
 from ductile.errors import MethodNotAllowedError, NotFoundError
 from ductile.value import Value
 
 _REMEMBERED_PATHS = 512
 #: No longer ones are remembered: what strangers ask for must not fill memory.
 _LONGEST_REMEMBERED = 256
+_LONGEST_SHOWN = 300
 
 
 class _Shape(Value, kw_only=False):
@@ -51,20 +52,20 @@ class Router:
         # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
         shapes.sort(key=lambda shape: [segment.startswith("{") for segment in shape.segments])
 
-    def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
-        """The endpoint and the values of its parameters; raises what the caller is to be told."""
+    def find(self, method: str, raw_path: bytes) -> Route:
+        """What is asked for; raises what the caller is to be told."""
         if len(raw_path) > _LONGEST_REMEMBERED:
             return self._look_up(method, raw_path)
         return self._remembered(method, raw_path)  # most callers come back to the same few paths
 
-    def _look_up(self, method: str, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
+    def _look_up(self, method: str, raw_path: bytes) -> Route:
         segments = _segments(raw_path)
         wanted = "GET" if method == "HEAD" else method
         allowed: set[str] = set()
         for shape in self._shapes.get((segments[0], len(segments)), ()):
             if (values := shape.match(segments)) is not None:
                 if (endpoint := shape.methods.get(wanted)) is not None:
-                    return endpoint, values
+                    return Route(endpoint, values, shown_path(raw_path))
                 allowed |= shape.methods.keys()
         if allowed:
             allow = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
@@ -72,6 +73,11 @@ class Router:
                 f"{method} is not for this path", hint=f"It takes {allow}.", details={"allow": allow}
             )
         raise NotFoundError("there is nothing at this path", hint="GET / tells what there is.")
+
+
+def shown_path(raw_path: bytes) -> str:
+    """Without the query, which may hold what nobody else is to read."""
+    return raw_path[:_LONGEST_SHOWN].decode("latin-1")
 
 
 def _segments(raw_path: bytes) -> list[str]:

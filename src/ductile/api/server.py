@@ -28,14 +28,12 @@ class ApiServer:
         self._streams = EventStreams(desk.store, LedgerFeed(desk.store, news))
         metrics = Metrics(time.monotonic)
         metrics.follow(signals)
-        application = Application(
-            desk,
-            Services(streams=self._streams, metrics=metrics),
-            Router(ENDPOINTS),
-            Gatekeeper(desk.snapshot, time.monotonic, self._tell_stranger),
-            signals,
-            time.perf_counter,
+        services = Services(
+            gatekeeper=Gatekeeper(desk.snapshot, time.monotonic, self._tell_stranger),
+            streams=self._streams,
+            metrics=metrics,
         )
+        application = Application(desk, services, Router(ENDPOINTS), signals, time.perf_counter)
         self._listener = Listener("api", desk.snapshot().api.listen, application, Limits())
 
     async def start(self) -> None:

@@ -14,9 +14,9 @@ _VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789
 
 def make_id(now: datetime, dice: Random) -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 bits of chance (RFC 9562)."""
-    time = f"{(now - EPOCH) // _MILLISECOND:012x}"
-    chance = dice.randbytes(10).hex()
-    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[8:]}"
+    time = ((now - EPOCH) // _MILLISECOND).to_bytes(6, "big")
+    digits = (time + dice.randbytes(10)).hex()
+    return f"{digits[:8]}-{digits[8:12]}-7{digits[13:16]}-{_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:]}"
 
 
 def make_trace_id(dice: Random) -> str:

@@ -149,15 +149,17 @@ class Reporter:
         """What became of submissions, from outside or by an event (SPEC 4.5)."""
         by: dict[str, JsonValue] = {} if parent is None else {"parent": parent}
         for answer in answers:
+            job_id = answer.job_id
             match answer:
-                case Accepted(job_id=job_id, members=members, ended=ended):
+                case Accepted():
                     self._signals.emit(Signal.JOB_ACCEPTED, job_id=job_id, data=by)
-                    for member in members:
+                    for member in answer.members:
                         self._signals.emit(Signal.JOB_ACCEPTED, job_id=member, data={"parent": job_id})
-                    self.ended(ended)
-                case Deduplicated(job_id=job_id, dedupe_key=key):
+                    if answer.ended:
+                        self.ended(answer.ended)
+                case Deduplicated(dedupe_key=key):
                     self._signals.emit(Signal.JOB_DEDUPLICATED, job_id=job_id, data={**by, "dedupe_key": key})
-                case ChildConflict(job_id=job_id):
+                case ChildConflict():
                     self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=by)
 
     def _emit(self, signal: Signal, job: Job, **data: str | float | None) -> None:

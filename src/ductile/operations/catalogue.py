@@ -55,7 +55,7 @@ def commands_of(plugin: PluginInstance) -> dict[str, Command]:
 
 
 def known_command(plugin: PluginInstance, command: str) -> str:
-    commands = commands_of(plugin)
+    commands = plugin.installed.manifest.commands if plugin.installed else ()
     if command not in commands:
         hint = f"It has {', '.join(commands)}." if commands else None
         raise NotFoundError(f"{plugin.name} has no command {command}", hint=hint)

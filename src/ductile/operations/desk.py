@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
+from ductile.core.run_values import NewRun
 from ductile.errors import TooBusyError
 from ductile.store.port import Store
 from ductile.store.values.submitting import Enqueued, MovedJob, Submission
@@ -117,19 +118,21 @@ class Desk(Value):
         Whoever hangs up in between takes nothing back. The engine is told before as well: what may start
         at once is then claimed in the commit that brings it.
         """
+        if self.engine is None:
+            return self.store.enqueue(submission)
         self.refuse_when_stopping()
-        if self.engine is not None:
-            self.engine.expect()
-        return self.store.enqueue(submission, partial(self._tell, submission))
+        self.engine.expect()
+        told = partial(self._tell_of_runs, submission.runs) if submission.runs else self.engine.told_of
+        return self.store.enqueue(submission, told)
 
     def refuse_when_stopping(self) -> None:
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
-    def _tell(self, submission: Submission, answers: tuple[Enqueued, ...]) -> None:
+    def _tell_of_runs(self, runs: tuple[NewRun, ...], answers: tuple[Enqueued, ...]) -> None:
         if self.engine is None:
             return
         self.engine.told_of(answers)
-        for run in submission.runs:
+        for run in runs:
             if run.deadline_at is not None:
                 self.engine.expect_deadline(run.deadline_at)

@@ -117,7 +117,8 @@ async def _start(desk: Desk, door: Door, pipeline: Pipeline, given: JsonObject, 
     shown = {**shown, "pipeline": pipeline.name}
     if read.flag(given, "dry_run"):
         return Answer(done=False, body={"job_id": None, **shown, "dry_run": True})
-    await refuse_key_of_another(desk, intake, (run.job,))
+    if intake.idempotent:
+        await refuse_key_of_another(desk, intake, (run.job,))
     submission = Submission(
         runs=(run,), event=event, rules=snapshot.rules, dedupe_window=snapshot.service.dedupe_ttl
     )
@@ -322,7 +323,8 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     if read.flag(given, "dry_run"):
         targets: list[JsonValue] = [_target(job) for job in _jobs_of(submission)]
         return {**shown, "would_start": targets, "dry_run": True}
-    await refuse_key_of_another(desk, intake, _jobs_of(submission))
+    if intake.idempotent:
+        await refuse_key_of_another(desk, intake, _jobs_of(submission))
     answers = await desk.enqueue(submission)
     if intake.idempotent and answers and all(isinstance(answer, Deduplicated) for answer in answers):
         # Not where something was started: whoever is refused must be able to rely on that nothing was.

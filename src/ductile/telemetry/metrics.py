@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -211,9 +212,10 @@ class Metrics(Collector):
         signals.subscribe(self._take_claim, (Signal.JOB_CLAIMED,))
         signals.subscribe(self._take_step, _SPANS)
         signals.subscribe(self._take_outcome, _OUTCOMES)
-        signals.subscribe(lambda happening: self._count(_COUNTED[happening.signal]), _COUNTED)
+        for signal, key in _COUNTED.items():
+            signals.subscribe(partial(self._count, key), (signal,))
 
-    def _count(self, key: tuple[str, ...]) -> None:
+    def _count(self, key: tuple[str, ...], _happening: Happening | None = None) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def _time(self, name: Name, label: str, seconds: float) -> None:

@@ -18,6 +18,7 @@ from ductile.errors import RefusedError, StoreError
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter
 from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated
+from ductile.value import asdict
 
 DAY = timedelta(hours=24)
 
@@ -58,6 +59,40 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
     assert [getattr(job, name) for name in unset] == [None] * len(unset)
     assert await path_of(store, new.id) == [">queued:submitted"]
     assert await store.context(context.id) == context
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"submitted_detail": "github"},
+        {"dedupe_key": "key:a"},
+        {"parent_job_id": "job"},
+        {"source_event_id": "event", "payload": None},
+        {"event_context_id": "context"},
+        {"run_id": "run"},
+        {"step_path": "one/two"},
+        {"hops": 3},
+        {"trace_id": "4bf92f"},
+        {"callback": Callback(url="http://receiver.invalid/", model="m")},
+        {"max_attempts": 7},
+        {},
+    ],
+    ids=lambda field: next(iter(field), "nothing"),
+)
+async def test_a_field_is_read_back_where_it_is_the_only_one(store: Store, field: dict[str, Any]) -> None:
+    """SPEC 4.1: how a job is written may depend on what it has, what is read back may not."""
+    event = an_event(id="event")
+    context = NewContext(id="context", baggage={})
+    given: dict[str, Any] = {"payload": {"n": 1}, **field}
+    new = a_new_job(**given)
+    await submit(store, new, event=event, contexts=(context,))
+    job = await stored(store, new.id)
+    expected = asdict(new)
+    if new.payload is None:
+        expected["payload"] = event.payload
+    names = expected.keys() & set(job.__struct_fields__)
+    assert {name: getattr(job, name) for name in names} == {name: expected[name] for name in names}
+    assert (job.attempt, job.execution, job.hold) == (1, 0, None)
     told = await store.event(event.id)
     assert told is not None
     assert (told.type, told.source, told.payload) == (event.type, event.source, event.payload)

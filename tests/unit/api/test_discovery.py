@@ -18,5 +18,5 @@ from ductile.api.handlers import discover
 async def test_the_version_is_for_this_machine(peer: str | None, version: str | None) -> None:
     """SPEC 8: as with /healthz, a peer that is not on loopback learns that we live, and no more."""
     nothing: Any = None
-    asked = Asked(desk=nothing, services=nothing, given={}, headers={}, peer=peer)
+    asked = Asked(desk=nothing, services=nothing, given={}, headers={}, route=nothing, peer=peer)
     assert (await discover(asked)).body["version"] == version

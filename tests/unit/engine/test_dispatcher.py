@@ -250,9 +250,9 @@ async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_i
     found: list[list[Lane]] = []
     wake = writer._end_idleness
 
-    def look() -> None:
+    def look(loop: asyncio.AbstractEventLoop, turns: int) -> None:
         found.append([lane for lane in Lane if writer._lanes[lane]])
-        wake()
+        wake(loop, turns)
 
     monkeypatch.setattr(writer, "_end_idleness", look)
     pool.gate.set()

@@ -16,7 +16,7 @@ import pytest
 from builders.jobs import START, a_new_job
 from ductile.errors import StoreError
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.submitting import Submission
 
@@ -27,13 +27,18 @@ def ticking() -> Callable[[], datetime]:
     return lambda: START + timedelta(seconds=next(ticks))
 
 
-async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Path) -> None:
-    """The writer, idle before, is told when the turn is over, and not by the first who comes."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+async def idle_store(directory: Path) -> SqliteStore:
+    store = open_sqlite_store(directory / "state.db", clock=ticking(), dice=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     async with asyncio.timeout(20):
         while not store._writer._idle:  # noqa: ASYNC110 - the thread tells nobody that it rests
             await asyncio.sleep(0)
+    return store
+
+
+async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Path) -> None:
+    """The writer, idle before, is told when the turn is over, and not by the first who comes."""
+    store = await idle_store(tmp_path)
     began = threading.Event()
 
     def first(session: SqliteSession) -> str:
@@ -44,6 +49,35 @@ async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Pat
     assert not began.wait(0.05)  # this turn is not over
     late = store._writer.submit(Lane.ENQUEUE, lambda session: session.stamp)
     assert await early == await late
+    await store.close()
+
+
+async def test_who_comes_while_a_crowd_is_being_read_shares_its_commit(tmp_path: Path) -> None:
+    """What was read in the turn after is submitted in the one after that."""
+    store = await idle_store(tmp_path)
+    began = threading.Event()
+
+    def first(session: SqliteSession) -> str:
+        began.set()
+        return session.stamp
+
+    crowd = [store._writer.submit(Lane.ENQUEUE, first) for _ in range(8)]
+    for _ in range(2):
+        await asyncio.sleep(0)
+        assert not began.wait(0.05)
+    late = store._writer.submit(Lane.ENQUEUE, lambda session: session.stamp)
+    assert {await each for each in crowd} == {await late}
+    await store.close()
+
+
+async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
+    """Without a crowd a submission is written when its turn is over."""
+    store = await idle_store(tmp_path)
+    began = threading.Event()
+    few = [store._writer.submit(Lane.ENQUEUE, lambda _: began.set()) for _ in range(7)]
+    await asyncio.sleep(0)
+    assert began.wait(20)
+    await asyncio.gather(*few)
     await store.close()
 
 
@@ -87,6 +121,24 @@ async def test_who_looks_at_a_table_finds_what_was_appended_to_it(tmp_path: Path
     before, last, seen = await store._writer.submit(Lane.MAINTENANCE, append_and_look)
     assert (last, seen) == (before + 150, before + 150)
     assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == seen
+    await store.close()
+
+
+async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None:
+    """A statement has room for more rows than it may be given; what is left empty is no row."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+
+    def append_and_count(session: SqliteSession) -> list[tuple[int, int]]:
+        found = []
+        for size in (*range(1, 67), 127, 128, 129):
+            before = len(session.all("ledger_after", after=0, limit=100_000))
+            for _ in range(size):
+                append_to_ledger(session)
+            found.append((size, len(session.all("ledger_after", after=0, limit=100_000)) - before))
+        return found
+
+    found = await store._writer.submit(Lane.MAINTENANCE, append_and_count)
+    assert [written for _, written in found] == [appended for appended, _ in found]
     await store.close()
 
 

@@ -1,7 +1,9 @@
 """Rows that wait to be inserted together.
 
 With each statement the interpreter's lock is let go and fought for again, which costs a busy daemon more
-than the statement does. So as many rows as possible go into one.
+than the statement does. So as many rows as possible go into one. A statement is compiled for a power of two
+of them, so that there are few to compile, and what it has room for beyond the rows is left empty: an empty
+row begins with a null, as no row of ours does, and is passed over.
 """
 
 from __future__ import annotations
@@ -14,22 +16,24 @@ from ductile.errors import StoreError
 from ductile.store.session import Cell
 from ductile.store.sqlite.places import NAME, picker
 
-_INSERT = re.compile(r"(INSERT INTO (\w+) .*?\bVALUES\s*)(\([^()]*\))(.*)", re.DOTALL)
+_INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\([^()]*\))(.*)", re.DOTALL)
 _MOST_ROWS = 64
 
 
 class Rows:
     """Those of one query, an INSERT of one row."""
 
-    __slots__ = ("_head", "_in_order", "_row", "_statements", "_tail", "_waiting", "table")
+    __slots__ = ("_empty", "_head", "_in_order", "_row", "_statements", "_tail", "_waiting", "table")
 
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
         if found is None:
             raise StoreError(f"this inserts no row: {sql}")
         self._head, self.table, row, self._tail = found.groups()
+        names = tuple(NAME.findall(row))
         self._row = NAME.sub("?", row)
-        self._in_order = picker(tuple(NAME.findall(row)))
+        self._empty: tuple[Cell, ...] = (None,) * len(names)
+        self._in_order = picker(names)
         self._statements: dict[int, str] = {}
         self._waiting: list[tuple[Cell, ...]] = []
 
@@ -40,14 +44,18 @@ class Rows:
         self._waiting = []
 
     def take(self) -> Iterator[tuple[str, tuple[Cell, ...]]]:
-        """Statements with their values. By powers of two, so that there are few to compile."""
+        """Statements with their values."""
         rows, self._waiting = self._waiting, []
         while rows:
-            count = min(1 << (len(rows).bit_length() - 1), _MOST_ROWS)
-            yield self._statement(count), tuple(chain.from_iterable(rows[:count]))
-            rows = rows[count:]
+            now, rows = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+            room = 1 << (len(now) - 1).bit_length()
+            now += [self._empty] * (room - len(now))
+            yield self._statement(room), tuple(chain.from_iterable(now))
 
-    def _statement(self, count: int) -> str:
-        if count not in self._statements:
-            self._statements[count] = f"{self._head}{', '.join([self._row] * count)}{self._tail}"
-        return self._statements[count]
+    def _statement(self, room: int) -> str:
+        if room not in self._statements:
+            rows = ", ".join([self._row] * room)
+            # `column1` is what SQLite calls the first of a row of values.
+            chosen = f"SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
+            self._statements[room] = f"{self._head}{chosen}{self._tail}"
+        return self._statements[room]

@@ -37,6 +37,10 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
 #: More submissions than this waiting, and further ones are told to come back later.
 CAPACITY = 10_000
+#: Where so many submissions come in one turn of the loop, more are being read: they get so many turns to come
+#: along. A commit for them alone would be fought for with all that the loop does for them meanwhile.
+_CROWD = 8
+_TURNS_FOR_A_CROWD = 2
 #: Pages in the write-ahead log at which it is copied back into the file, between batches.
 CHECKPOINT_PAGES = 1000
 
@@ -112,10 +116,13 @@ class Writer:
             if self._idle:
                 # At the end of this turn of the loop: whoever submits within it shares the commit.
                 self._idle = False
-                loop.call_soon(self._end_idleness)
+                loop.call_soon(self._end_idleness, loop, _TURNS_FOR_A_CROWD)
         return unit.future
 
-    def _end_idleness(self) -> None:
+    def _end_idleness(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        if turns and len(self._lanes[Lane.ENQUEUE]) >= _CROWD:
+            loop.call_soon(self._end_idleness, loop, turns - 1)
+            return
         with self._work_waits:
             self._work_waits.notify()
 

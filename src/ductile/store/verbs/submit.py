@@ -91,12 +91,20 @@ def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     row: dict[str, Cell] = asdict(job)  # most columns are called as the fields are
     row["seq"], row["hold"], row["at"] = seq, hold, session.stamp
     row["payload"] = None if job.payload is None else to_json(job.payload)
+    if _is_lone(job):
+        session.append("insert_lone_job", row)
+        return seq
     row.update(_NO_ORIGIN if job.origin is None else _columns("origin", job.origin))
     row.update(_NO_CALLBACK if job.callback is None else _columns("callback", job.callback))
     if job.origin is not None:
         return session.insert("insert_job", **row)
     session.append("insert_job", row)
     return seq
+
+
+def _is_lone(job: NewJob) -> bool:
+    led_to_it = job.parent_job_id or job.source_event_id or job.event_context_id or job.run_id or job.origin
+    return not (led_to_it or job.step_path or job.after_job_id or job.callback)
 
 
 def _columns(prefix: str, value: Origin | Callback) -> dict[str, Cell]:
