@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -87,11 +88,11 @@ def _admitted(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> str | None:
     return None if token is None else token.name
 
 
-def test_the_memory_for_wishes_is_bounded(plain: Snapshot) -> None:
-    """SPEC 8: a caller who may do everything and asks for what is not there costs no memory without end."""
+def test_a_caller_who_may_do_everything_leaves_nothing_behind(plain: Snapshot) -> None:
+    """SPEC 8: whoever asks for what is not there, with ever new or ever longer paths, costs no memory."""
     snapshot = replace(plain, tokens=(AccessToken(name="all", key=Secret("one"), scopes=("*",)),))
     gatekeeper = _gatekeeper([snapshot])
-    for number in range(3000):
+    for number in range(100):
         route = Route(ENDPOINTS[0], {"plugin": str(number), "command": "poll"}, "/")
         assert _admitted(gatekeeper, route, b"Bearer one") == "all"
-    assert len(gatekeeper._granted) <= 1024
+        assert sys.getrefcount(route) == 2  # its name here, and the one it is counted by

@@ -19,7 +19,6 @@ _SCHEME_LENGTH = len(_SCHEME)
 GUESSES = 10
 GUESSING_SECONDS = 60.0
 _REMEMBERED_PEERS = 1024
-_REMEMBERED_WISHES = 1024
 
 
 class TokenRing:
@@ -71,8 +70,8 @@ class Gatekeeper:
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._ring = TokenRing(())
-        #: What this configuration allows is worked out once, by scopes and route.
-        self._granted: set[tuple[tuple[str, ...], Route]] = set()
+        #: The time of one configuration, by whose rules routes remember what they were granted.
+        self._era = object()
         self._guesses = Guesses(clock)
         self._failed = failed
 
@@ -92,7 +91,11 @@ class Gatekeeper:
         Asked right after identifying, and not one step with it: whoever is refused here has a name, and
         the log is to tell it.
         """
-        if token is None or (wish := (token.scopes, route)) in self._granted:
+        if token is None:
+            return
+        if route.era is not self._era:
+            route.era, route.granted = self._era, set()
+        if token.scopes in route.granted:
             return
         access = route.endpoint.access
         if access.need is not None and not access.discovery:
@@ -103,7 +106,7 @@ class Gatekeeper:
                     hint=f"It needs the scope {' or '.join(needed)}.",
                     details={"needed": list(needed)},
                 )
-        self._remember(wish)
+        route.granted.add(token.scopes)
 
     def still_admits(self, route: Route, authorization: bytes | None) -> bool:
         """Whether one who was admitted would be so now; a long answer outlives a reload."""
@@ -117,15 +120,10 @@ class Gatekeeper:
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:
-            self._ring, self._known, self._granted = TokenRing(snapshot.tokens), snapshot, set()
+            self._ring, self._known, self._era = TokenRing(snapshot.tokens), snapshot, object()
         if authorization is None or authorization[:_SCHEME_LENGTH].lower() != _SCHEME:
             return None
         return self._ring.find(authorization[_SCHEME_LENGTH:].strip())
-
-    def _remember(self, wish: tuple[tuple[str, ...], Route]) -> None:
-        if len(self._granted) >= _REMEMBERED_WISHES:
-            self._granted.clear()
-        self._granted.add(wish)
 
     def _refusal(self, authorization: bytes | None, peer: str) -> UnauthorizedError | TooManyError:
         """A right token is never refused for the guesses of others: behind a proxy all have one address."""

@@ -87,7 +87,7 @@ class Application:
                 raise
             except Exception as error:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
                 await self._refuse(exchange, self._told_to_caller(exchange, error))
-            else:
+            else:  # what goes wrong from here on is not refused: an answer has begun
                 exchange.answered = True
                 if isinstance(answer, Reply):
                     exchange.status = answer.status
@@ -127,7 +127,9 @@ class Application:
                 scope, exchange.receive, limit=began_with.api.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
-            # A slow body may have outlasted the caller's token.
+            # A slow body may have outlasted the daemon's last moment for work, or the caller's token.
+            if endpoint.intake:
+                self._desk.refuse_when_stopping()
             if self._desk.snapshot() is not began_with:
                 self._admit(exchange, route, authorization)
         asked = Asked(

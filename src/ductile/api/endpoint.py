@@ -132,13 +132,16 @@ class Endpoint(Value):
 class Route:
     """What a path means: an endpoint, and the values of its parameters.
 
-    Compared by identity and remembered, so that what was found out about one need not be found out again.
+    Most callers come back to the same few paths, so it also keeps what the gatekeeper has found out about it.
     """
 
-    __slots__ = ("endpoint", "shown", "values")
+    __slots__ = ("endpoint", "era", "granted", "shown", "values")
 
     def __init__(self, endpoint: Endpoint, values: Mapping[str, str], shown: str) -> None:
         self.endpoint = endpoint
         self.values = values
         #: The path as it was asked for, for the log.
         self.shown = shown
+        #: The scopes of tokens that it is open to, and the gatekeeper's mark of when that was so.
+        self.granted: set[tuple[str, ...]] = set()
+        self.era: object = None

@@ -122,17 +122,18 @@ class Desk(Value):
             return self.store.enqueue(submission)
         self.refuse_when_stopping()
         self.engine.expect()
-        told = partial(self._tell_of_runs, submission.runs) if submission.runs else self.engine.told_of
+        told = (
+            partial(_tell_of_runs, self.engine, submission.runs) if submission.runs else self.engine.told_of
+        )
         return self.store.enqueue(submission, told)
 
     def refuse_when_stopping(self) -> None:
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
-    def _tell_of_runs(self, runs: tuple[NewRun, ...], answers: tuple[Enqueued, ...]) -> None:
-        if self.engine is None:
-            return
-        self.engine.told_of(answers)
-        for run in runs:
-            if run.deadline_at is not None:
-                self.engine.expect_deadline(run.deadline_at)
+
+def _tell_of_runs(engine: RunningEngine, runs: tuple[NewRun, ...], answers: tuple[Enqueued, ...]) -> None:
+    engine.told_of(answers)
+    for run in runs:
+        if run.deadline_at is not None:
+            engine.expect_deadline(run.deadline_at)

@@ -99,11 +99,11 @@ def refuse_other_body(intake: Intake, existing: Job | None) -> None:
 
 
 async def refuse_key_of_another(desk: Desk, intake: Intake, jobs: Iterable[NewJob]) -> None:
-    """For an idempotent submission, before it is enqueued and whatever became of the job with its key.
+    """As `refuse_other_body`, before anything is enqueued and whatever became of the job with the key.
 
     A failed one is no duplicate, and the same call runs again; it says all the same what the key was for.
     """
-    if intake.dedupe_key is None or intake.dedupe_ttl is None:
+    if not intake.idempotent or intake.dedupe_key is None or intake.dedupe_ttl is None:
         return
     window = timedelta(seconds=intake.dedupe_ttl)
     for job in jobs:

@@ -79,7 +79,7 @@ async def submit(desk: Desk, door: Door, given: JsonObject, event: NewEvent | No
     )
     if read.flag(given, "dry_run"):
         return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
-    if intake.idempotent:
+    if intake.idempotent:  # not even asked for the others: this is the way of every job
         await refuse_key_of_another(desk, intake, (job,))
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
     (answer,) = await desk.enqueue(submission)

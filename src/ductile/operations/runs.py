@@ -117,8 +117,7 @@ async def _start(desk: Desk, door: Door, pipeline: Pipeline, given: JsonObject, 
     shown = {**shown, "pipeline": pipeline.name}
     if read.flag(given, "dry_run"):
         return Answer(done=False, body={"job_id": None, **shown, "dry_run": True})
-    if intake.idempotent:
-        await refuse_key_of_another(desk, intake, (run.job,))
+    await refuse_key_of_another(desk, intake, (run.job,))
     submission = Submission(
         runs=(run,), event=event, rules=snapshot.rules, dedupe_window=snapshot.service.dedupe_ttl
     )
@@ -323,8 +322,7 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     if read.flag(given, "dry_run"):
         targets: list[JsonValue] = [_target(job) for job in _jobs_of(submission)]
         return {**shown, "would_start": targets, "dry_run": True}
-    if intake.idempotent:
-        await refuse_key_of_another(desk, intake, _jobs_of(submission))
+    await refuse_key_of_another(desk, intake, _jobs_of(submission))
     answers = await desk.enqueue(submission)
     if intake.idempotent and answers and all(isinstance(answer, Deduplicated) for answer in answers):
         # Not where something was started: whoever is refused must be able to rely on that nothing was.

@@ -213,9 +213,12 @@ class Metrics(Collector):
         signals.subscribe(self._take_step, _SPANS)
         signals.subscribe(self._take_outcome, _OUTCOMES)
         for signal, key in _COUNTED.items():
-            signals.subscribe(partial(self._count, key), (signal,))
+            signals.subscribe(partial(self._take_counted, key), (signal,))
 
-    def _count(self, key: tuple[str, ...], _happening: Happening | None = None) -> None:
+    def _count(self, key: tuple[str, ...]) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def _take_counted(self, key: tuple[str, ...], _happening: Happening) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def _time(self, name: Name, label: str, seconds: float) -> None:

@@ -7,6 +7,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from builders.daemons import Place
 from builders.http import Api, an_api, an_api_place, read_all, token_for
 
@@ -68,14 +70,18 @@ def _noticed(api: Api) -> int:
     return sum(line.get("path") == "/pipeline/quick" for line in api.daemon.lines)
 
 
-def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path) -> None:
-    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who had begun to ask before."""
+@pytest.mark.parametrize("body", [b"{}", b'{"dry_run": true}'])
+def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: bytes) -> None:
+    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who had begun to ask before.
+
+    Nor would a dry run be taken in: it is told what the real one would be.
+    """
     with an_api(a_place_with_runs(tmp_path)) as api:
         api.daemon.wait_until_started(api.post("/plugin/slow/poll")["job_id"])
-        with _beginning_to_ask(api) as slow_caller:
+        with _beginning_to_ask(api, len(body)) as slow_caller:
             api.daemon.process.send_signal(signal.SIGTERM)
             api.daemon.wait_for("service.stopping")
-            slow_caller.sendall(b"{}")
+            slow_caller.sendall(body)
             assert slow_caller.recv(65536).startswith(b"HTTP/1.1 503 ")
         assert api.daemon.end() == 0
         assert not [line for line in api.daemon.whole_log() if line["signal"] == "job.accepted"][1:]
@@ -91,10 +97,10 @@ def test_whoever_is_still_asking_at_the_end_is_told_so(tmp_path: Path) -> None:
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_busy"
 
 
-def _beginning_to_ask(api: Api) -> socket.socket:
+def _beginning_to_ask(api: Api, length: int = 2) -> socket.socket:
     """A caller whose head was read and whose body is waited for."""
     caller = api.connect()
     head = f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
-    caller.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode())
+    caller.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
     assert caller.recv(65536).startswith(b"HTTP/1.1 100 ")
     return caller

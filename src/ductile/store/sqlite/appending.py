@@ -3,7 +3,7 @@
 With each statement the interpreter's lock is let go and fought for again, which costs a busy daemon more
 than the statement does. So as many rows as possible go into one. A statement is compiled for a power of two
 of them, so that there are few to compile, and what it has room for beyond the rows is left empty: an empty
-row begins with a null, as no row of ours does, and is passed over.
+row begins with a null, as no row of ours may, and is passed over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ductile.errors import StoreError
 from ductile.store.session import Cell
 from ductile.store.sqlite.places import NAME, picker
 
-_INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\([^()]*\))(.*)", re.DOTALL)
+#: It begins with a value that is given: with a constant, rows that are left empty would not be empty.
+_INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
 _MOST_ROWS = 64
 
 
@@ -38,7 +39,10 @@ class Rows:
         self._waiting: list[tuple[Cell, ...]] = []
 
     def add(self, values: Mapping[str, Cell]) -> None:
-        self._waiting.append(self._in_order(values))
+        row = self._in_order(values)
+        if row[0] is None:
+            raise StoreError(f"a row for {self.table} begins with a null")
+        self._waiting.append(row)
 
     def discard(self) -> None:
         self._waiting = []

@@ -37,8 +37,8 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
 #: More submissions than this waiting, and further ones are told to come back later.
 CAPACITY = 10_000
-#: Where so many submissions come in one turn of the loop, more are being read: they get so many turns to come
-#: along. A commit for them alone would be fought for with all that the loop does for them meanwhile.
+#: Where so many submissions wake a writer that was idle, more are being read: it waits so many turns of the
+#: loop for them. A commit without them would be fought for with all that the loop does for them meanwhile.
 _CROWD = 8
 _TURNS_FOR_A_CROWD = 2
 #: Pages in the write-ahead log at which it is copied back into the file, between batches.
