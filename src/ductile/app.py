@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ductile.config.locate import locate_config
 from ductile.config.snapshot import Snapshot
 from ductile.control.identity import WHOSE, naming
-from ductile.control.place import leave_link, remove_link, socket_path
+from ductile.control.place import leave_link, make_directory, remove_directory, remove_link, socket_path
 from ductile.control.server import ControlServer
 from ductile.core.json_values import JsonObject
 from ductile.dice import Dice
@@ -104,9 +104,8 @@ async def serve(
     engine = Engine(equipment, snapshot)
     # As the configuration in force says, not one that was refused.
     signals.subscribe(lambda _: _follow(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
-    socket = socket_path(path.parent, environ)
     try:
-        await _serve_with(engine, equipment, socket, opened.loaded.path)
+        await _serve_with(engine, equipment, path.parent, opened.loaded.path)
     finally:
         await runner.close()
         await store.close()
@@ -116,7 +115,8 @@ async def serve(
         log.close()
 
 
-async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config_file: Path) -> None:
+async def _serve_with(engine: Engine, equipment: Equipment, state_directory: Path, config_file: Path) -> None:
+    socket = socket_path(state_directory, equipment.environ)
     news = News()
     equipment.signals.subscribe(news)
     desk = Desk(
@@ -135,6 +135,7 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
         loop.add_signal_handler(number, engine.stop)
     reloads: set[asyncio.Task[object]] = set()
     loop.add_signal_handler(signal.SIGHUP, _reload_in_background(engine, reloads))
+    make_directory(socket, state_directory)
     await control.start()
     leave_link(config_file, socket)
     try:
@@ -143,6 +144,7 @@ async def _serve_with(engine: Engine, equipment: Equipment, socket: Path, config
     finally:
         remove_link(config_file, socket)
         await control.stop()
+        remove_directory(socket, state_directory)
 
 
 def _tell_ready(signals: Signals) -> None:

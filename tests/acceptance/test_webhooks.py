@@ -46,7 +46,7 @@ class Hooked:
     def configure(self, *endpoints: str, secret: str = SECRET) -> None:
         config = self.place.config
         plugins = config.read_text().partition("# hooks\n")[0]
-        listed = "".join(f"    - {endpoint}\n" for endpoint in endpoints)
+        listed = "".join(f"    - {endpoint}\n" for endpoint in endpoints) or "    []\n"
         config.write_text(
             f"{plugins}# hooks\ntokens: [{{name: gh, key: {secret}}}]\n"
             f"webhooks:\n  listen: 127.0.0.1:{self.port}\n  endpoints:\n{listed}"
@@ -141,6 +141,18 @@ def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
         assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
         hooked.port = old
         assert hooked.post(b"{}", secret="another")[0] == 202
+
+
+def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) -> None:
+    """SPEC 10: the listener has been there since the start, so nothing stands in their way."""
+    with a_daemon(hooked.place):
+        hooked.configure()
+        hooked.place.said("system", "reload")
+        assert hooked.post(b"{}")[0] == 404
+        hooked.configure(ENDPOINT)
+        assert hooked.place.said("system", "reload", "--dry-run")["dry_run"]
+        hooked.place.said("system", "reload")
+        assert hooked.post(b"{}")[0] == 202
 
 
 def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:

@@ -78,12 +78,16 @@ class EventStreams:
         for stream in list(self._open):
             stream.cancel()
 
-    def opened(
+    async def opened(
         self, wanted: Wanted, admitted: Callable[[], bool] = lambda: True
     ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
-        """A stream for one reader, up to the moment when it is no longer `admitted`."""
+        """A stream for one reader, up to the moment when it is no longer `admitted`.
+
+        A store that cannot be read is told here, where it can still be answered.
+        """
         if len(self._open) >= MOST_STREAMS:
             raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
+        await self._store.ledger_range()
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
             task = asyncio.ensure_future(self._run(_Out(send, admitted), wanted))

@@ -116,7 +116,7 @@ async def events(asked: Asked) -> Stream:
     )
     authorization = asked.headers.get(b"authorization")
     admitted = partial(asked.services.gatekeeper.still_admits, asked.route, authorization)
-    return Stream(run=asked.services.streams.opened(wanted, admitted))
+    return Stream(run=await asked.services.streams.opened(wanted, admitted))
 
 
 async def show_metrics(asked: Asked) -> Document:

@@ -30,7 +30,13 @@ _ERROR = record(
 #: Everything that is answered as an object of ours, by its name.
 SCHEMAS: Mapping[str, JsonObject] = {
     "Error": _ERROR,
-    "About": answer({"name": TEXT, "version": TEXT, "links": by_name(TEXT)}),
+    "About": answer(
+        {
+            "name": TEXT,
+            "version": told(maybe(TEXT), "Null for who is not on this machine."),
+            "links": by_name(TEXT),
+        }
+    ),
     **JOB_SHAPES,
     **RUN_SHAPES,
     **CATALOGUE_SHAPES,

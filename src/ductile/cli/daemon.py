@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ductile.config.locate import locate_config
 from ductile.control.client import converse, not_running, reach
 from ductile.control.identity import is_daemon_of
-from ductile.control.place import linked_socket, socket_path
+from ductile.control.place import (
+    link_path,
+    linked_socket,
+    may_be_strangers,
+    socket_path,
+    strangers_directory,
+)
 from ductile.errors import DuctileError, StoreBusyError
 
 if TYPE_CHECKING:
@@ -75,9 +81,18 @@ def find_daemon(call: Call) -> socket.socket | None:
     """A connection to the daemon of the configuration that is meant, if one listens."""
     config_file = locate_config(call.config, call.environ)
     linked = linked_socket(config_file)
-    if linked is not None and is_daemon_of(linked, config_file) and (connection := reach(linked)) is not None:
+    if (
+        linked is not None
+        and not may_be_strangers(linked, link_path(config_file))
+        and is_daemon_of(linked, config_file)
+        and (connection := reach(linked)) is not None
+    ):
         return connection
-    return reach(socket_path(state_directory(call), call.environ))
+    directory = state_directory(call)
+    socket = socket_path(directory, call.environ)
+    if may_be_strangers(socket, directory):
+        raise strangers_directory(socket.parent)
+    return reach(socket)
 
 
 def state_directory(call: Call) -> Path:

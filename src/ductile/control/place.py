@@ -9,9 +9,13 @@ That it is the right one, and the link not copied together with the configuratio
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from ductile.errors import DeniedError
 
 SOCKET_FILE = "ductile.sock"
 #: The system's limit for the path of a unix socket is 108 bytes with its end, on some systems 104.
@@ -26,6 +30,47 @@ def socket_path(state_directory: Path, environ: Mapping[str, str]) -> Path:
     name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     base = environ.get("XDG_RUNTIME_DIR") or environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the directory is 0700
     return Path(base) / f"ductile-{name}" / SOCKET_FILE
+
+
+def make_directory(socket: Path, state_directory: Path) -> None:
+    """Where the socket can be put. Elsewhere than beside the store, anybody may have been there before us."""
+    directory = socket.parent
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory == state_directory:
+        return
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise strangers_directory(directory)
+
+
+def remove_directory(socket: Path, state_directory: Path) -> None:
+    """If it was made for the socket alone."""
+    if socket.parent != state_directory:
+        with suppress(OSError):
+            socket.parent.rmdir()
+
+
+def may_be_strangers(socket: Path, found_by: Path) -> bool:
+    """Whether somebody may have put it there who runs neither the daemon nor this command.
+
+    `found_by` is the store's directory or the link: its owner's daemon is the one that root may ask for.
+    """
+    owner = _owner(socket.parent)
+    return owner is not None and owner not in (0, os.geteuid(), _owner(found_by))
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+def strangers_directory(directory: Path) -> DeniedError:
+    return DeniedError(
+        f"{directory} belongs to another user, or is open to others: somebody may be posing as the daemon",
+        hint="Remove it, or set XDG_RUNTIME_DIR to a directory of your own.",
+    )
 
 
 def link_path(config_file: Path) -> Path:

@@ -37,7 +37,6 @@ class ControlServer:
 
     async def start(self) -> None:
         """Listen. The caller holds the store's lock, so a socket that is in the way is a dead daemon's."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
@@ -73,9 +72,9 @@ class ControlServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         try:
-            _refuse_strangers(writer)
             async with asyncio.timeout(ASKING_SECONDS):
                 line = await reader.readuntil(b"\n")
+            _refuse_strangers(writer)  # not before: closed on what was not read, they would not hear it
             operation, given = _decode(line)
             return msgspec.json.encode({"answer": await self._call(operation, given, reader)})
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -131,10 +130,11 @@ def _error(error: DuctileError) -> bytes:
 
 def _refuse_strangers(writer: asyncio.StreamWriter) -> None:
     """Only our own user and root: the socket's mode says so already, and the kernel tells who it is."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return
-    connection = writer.get_extra_info("socket")
+    if hasattr(socket, "SO_PEERCRED") and _user_at(writer.get_extra_info("socket")) not in (0, os.getuid()):
+        raise DeniedError("this daemon belongs to another user")
+
+
+def _user_at(connection: socket.socket) -> int:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _pid, uid, _gid = struct.unpack("3i", raw)
-    if uid not in (0, os.getuid()):
-        raise DeniedError("this daemon belongs to another user")
+    return int(uid)

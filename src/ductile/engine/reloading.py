@@ -1,4 +1,4 @@
-"""What a reload may change, and what it may not (SPEC 10). Pure: two snapshots in, a verdict out.
+"""What a reload may change, and what it may not (SPEC 10). Pure: snapshots in, a verdict out.
 
 The engine reloads by it and a dry run tells by it, so that the two cannot differ.
 """
@@ -30,9 +30,12 @@ class ReloadPlan(Value):
         }
 
 
-def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
-    """Raises `ConflictError`, naming them, if settings differ that only a restart can change."""
-    if fixed := _changed_for_good(old, new):
+def plan_reload(began_with: Snapshot, old: Snapshot, new: Snapshot) -> ReloadPlan:
+    """Raises `ConflictError`, naming them, if settings differ that only a restart can change.
+
+    Those are what the daemon began with: endpoints that a reload has taken away may come back by another.
+    """
+    if fixed := _changed_for_good(began_with, new):
         raise ConflictError(
             f"a reload cannot change {' and '.join(fixed)}",
             hint="Restart the daemon: ductile system stop, then ductile system start.",

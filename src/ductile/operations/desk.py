@@ -71,6 +71,10 @@ class RunningEngine(Protocol):
         """Load the configuration again and switch to it, or raise and keep the old one."""
         ...
 
+    async def try_reload(self) -> JsonObject:
+        """What a reload would do; raises what it would be refused for."""
+        ...
+
     def stop(self) -> None: ...
 
     @property

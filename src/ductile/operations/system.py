@@ -10,7 +10,6 @@ from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.engine.reloading import plan_reload
 from ductile.errors import DaemonNotRunningError, NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
@@ -138,15 +137,9 @@ async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) 
 
 async def reload(desk: Desk, given: JsonObject) -> JsonObject:
     engine = engine_of(desk)
-    return await _try_reload(desk) if read.flag(given, "dry_run") else await engine.reload()
-
-
-async def _try_reload(desk: Desk) -> JsonObject:
-    """What a reload would do; raises what it would be refused for."""
-    if desk.load is None:
-        raise DaemonNotRunningError("no daemon is running")
-    plan = plan_reload(desk.snapshot(), await asyncio.to_thread(desk.load))
-    return {**plan.shown(), "dry_run": True}
+    if read.flag(given, "dry_run"):
+        return {**await engine.try_reload(), "dry_run": True}
+    return await engine.reload()
 
 
 async def stop(desk: Desk, given: JsonObject) -> JsonObject:

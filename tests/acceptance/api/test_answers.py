@@ -220,6 +220,8 @@ def ask_about_jobs(ask: Asker) -> None:
 def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     for path in ("/", "/healthz", "/readyz", "/plugins", "/skills", "/topology", "/openapi.json"):
         ask(200, "GET", path)
+    for path in ("/", "/healthz", "/readyz"):  # by way of a proxy, and so perhaps for a stranger
+        ask(200, "GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
     for path in ("/.well-known/ai-plugin.json", "/plugin/maker/openapi.json", "/metrics"):
         ask(200, "GET", path)
     assert ask(200, "GET", "/skills?format=markdown").startswith(b"---\n")

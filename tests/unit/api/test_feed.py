@@ -15,6 +15,7 @@ from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
 from ductile.api.events import EventStreams, Wanted
 from ductile.core.ledger import LedgerKind
+from ductile.errors import StoreFailedError
 from ductile.operations import feed as feed_module
 from ductile.operations.feed import LedgerFeed, TooFarBehindError
 from ductile.store.port import Store
@@ -84,7 +85,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
         if [each.get("body") for each in sent].count(b": keep-alive\nid: 0\n\n") == 2:
             twice.set()
 
-    stream = streams.opened(Wanted())(send)
+    stream = (await streams.opened(Wanted()))(send)
     await twice.wait()
     streams.close()
     await stream
@@ -104,7 +105,7 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
         if b": keep-alive\nid: 3\n\n" in text:
             moved.set()
 
-    stream = streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED})))(send)
+    stream = (await streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     await enqueue(store, 3)
     news(SOMETHING)
     await moved.wait()
@@ -123,7 +124,7 @@ async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) ->
         if message.get("body", b"").startswith(b": keep-alive"):
             kept.set()
 
-    stream = streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED})))(send)
+    stream = (await streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     async with asyncio.timeout(PATIENCE):
         while not kept.is_set():
             await enqueue(store, 1)
@@ -146,9 +147,23 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
         if b"id: 5" in text:
             complete.set()
 
-    stream = streams.opened(Wanted(after=1))(send)
+    stream = (await streams.opened(Wanted(after=1)))(send)
     await complete.wait()
     streams.close()
     await stream
     assert b'id: 3\nevent: gap\ndata: {"oldest":4' in text
     assert text.count(b"event: job.transition") == 2
+
+
+async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store: Store) -> None:
+    """SPEC 8: once an answer has begun, it can no longer be an error in our shape."""
+
+    class Broken:
+        async def ledger_range(self) -> tuple[int, int]:
+            raise StoreFailedError("the disk is gone")
+
+    broken: Any = Broken()
+    streams = EventStreams(broken, LedgerFeed(store, News()))
+    with pytest.raises(StoreFailedError):
+        await streams.opened(Wanted())
+    assert streams.count == 0

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from ductile.control.client import ask, converse, reach
-from ductile.control.place import leave_link, link_path, linked_socket, remove_link, socket_path
+from ductile.control.place import (
+    leave_link,
+    link_path,
+    linked_socket,
+    make_directory,
+    may_be_strangers,
+    remove_directory,
+    remove_link,
+    socket_path,
+)
 from ductile.control.server import ControlServer
+from ductile.control.server import _user_at as user_at
 from ductile.core.json_values import JsonObject
 from ductile.errors import (
     ConfigError,
     ConflictError,
     DaemonNotRunningError,
+    DeniedError,
     DuctileError,
     IntegrityError,
     Problem,
@@ -160,3 +173,64 @@ def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
     assert short.is_relative_to("/run/user/7")
     assert len(str(short)) < 100
     assert short == socket_path(far, {"XDG_RUNTIME_DIR": "/run/user/7"})
+
+
+async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """SPEC 8.1, ENGINE 10: whatever the umask says."""
+    mask = os.umask(0)
+    try:
+        server = ControlServer(tmp_path / "s", {}, Signals())
+        await server.start()
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+        await server.stop()
+    finally:
+        os.umask(mask)
+
+
+async def test_another_user_is_refused_although_they_could_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 10: the kernel is asked who it is."""
+    asked: list[int] = []
+
+    def stranger(connection: socket.socket) -> int:
+        asked.append(user_at(connection))
+        return os.getuid() + 1
+
+    monkeypatch.setattr("ductile.control.server._user_at", stranger)
+    with pytest.raises(DeniedError):
+        await answer_of(tmp_path / "s", echo, {})
+    assert asked == [os.getuid()]
+
+
+def test_a_directory_of_the_sockets_own_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """ENGINE 10: in a place for all, anybody may have made it before us, to pose as the daemon."""
+    state, socket = tmp_path / "state", tmp_path / "ductile-1" / "ductile.sock"
+    make_directory(socket, state)
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+    make_directory(socket, state)
+    socket.parent.chmod(0o755)
+    with pytest.raises(DeniedError, match="posing"):
+        make_directory(socket, state)
+    socket.parent.chmod(0o700)
+    linked = tmp_path / "ductile-2" / "ductile.sock"
+    linked.parent.symlink_to(socket.parent)
+    with pytest.raises(DeniedError, match="posing"):
+        make_directory(linked, state)
+    make_directory(linked, linked.parent)  # beside the store it is where the operator has put it
+    remove_directory(linked, linked.parent)
+    remove_directory(socket, state)
+    assert [each.name for each in tmp_path.iterdir()] == ["ductile-2"]
+
+
+def test_a_strangers_socket_is_not_spoken_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENGINE 10: nor by root, unless its owner also owns what led there."""
+    socket, link, daemon = tmp_path / "there" / "ductile.sock", tmp_path / "link", 4711
+    owners = {socket.parent: daemon, link: os.geteuid()}
+    monkeypatch.setattr("ductile.control.place._owner", owners.get)
+    assert may_be_strangers(socket, link)
+    owners[link] = daemon
+    assert not may_be_strangers(socket, link)
+    owners |= {socket.parent: 0, link: os.geteuid()}
+    assert not may_be_strangers(socket, link)
+    assert not may_be_strangers(tmp_path / "nowhere" / "ductile.sock", link)
