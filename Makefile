@@ -59,7 +59,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
 	    "Ductile needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % sys.version_info[:2])'
 	@# Without pip it is of no use, and must not be taken for one that is (Debian has it in a package of its own).
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "$(PYTHON) cannot make a virtual environment with pip; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python

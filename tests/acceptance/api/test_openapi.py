@@ -42,7 +42,12 @@ commands:
       properties: {name: {$ref: "#/$defs/name"}}
   count: {type: read, input_schema: {from: integer}}
 """
-PIPELINES = "pipelines:\n  - {name: chain, on: some.thing, steps: [{uses: echo}]}\n"
+PIPELINES = """\
+pipelines:
+  - {name: chain, on: some.thing, steps: [{uses: echo}]}
+  - {name: at_once, execution_mode: synchronous, timeout: 30s, steps: [{uses: echo}]}
+  - {name: too_late, execution_mode: synchronous, timeout: 1ms, steps: [{uses: echo}]}
+"""
 #: What every operation is checked for: no fault of ours, and nothing that the document does not say.
 CHECKS = (
     not_a_server_error,
@@ -105,11 +110,19 @@ def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
                 jsonschema_rs.meta.validate(content["schema"])
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_the_daemon_keeps_to_its_document(api: Api, mode: GenerationMode) -> None:
+@pytest.mark.parametrize(
+    ("mode", "scope"),
+    [
+        (GenerationMode.POSITIVE, "*"),
+        (GenerationMode.NEGATIVE, "*"),
+        (GenerationMode.POSITIVE, "jobs:ro"),
+        (GenerationMode.POSITIVE, None),
+    ],
+)
+def test_the_daemon_keeps_to_its_document(api: Api, mode: GenerationMode, scope: str | None) -> None:
     """SPEC 8: whatever is sent by it, there is no 5xx but those it names, and every answer is as it says."""
     schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{api.port}/openapi.json")
-    headers = {"Authorization": f"Bearer {token_for('*')}"}
+    headers = {} if scope is None else {"Authorization": f"Bearer {token_for(scope)}"}
     session = requests.Session()
     tested = 0
     for found in schema.get_all_operations():
