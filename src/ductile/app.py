@@ -75,8 +75,7 @@ async def serve(
     named: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
 ) -> None:
     """Run the daemon until it is told to stop. Whatever it could not deal with is raised at the end."""
-    opened = open_configuration(named, environ)
-    snapshot = opened.snapshot
+    snapshot, config_file = _open(named, environ)
     path = state_file(snapshot)
     lock = _lock(path.parent)
     log = LogWriter(sys.stdout.buffer, _now)
@@ -105,7 +104,7 @@ async def serve(
     # As the configuration in force says, not one that was refused.
     signals.subscribe(lambda _: _follow(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
-        await _serve_with(engine, equipment, path.parent, opened.loaded.path)
+        await _serve_with(engine, equipment, path.parent, config_file)
     finally:
         await runner.close()
         await store.close()
@@ -113,6 +112,12 @@ async def serve(
         lock.release()
         signals.emit(Signal.SERVICE_STOPPED)
         log.close()
+
+
+def _open(named: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path]:
+    """The configuration and its file. What was read to get it has every secret in it, and does not stay."""
+    opened = open_configuration(named, environ)
+    return opened.snapshot, opened.loaded.path
 
 
 async def _serve_with(engine: Engine, equipment: Equipment, state_directory: Path, config_file: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders.scheduling import a_snapshot
 from ductile.api.access import Gatekeeper
 from ductile.api.endpoint import Access, Endpoint, Reply, Route
-from ductile.config.secrets import Secret
+from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.errors import DeniedError
 from ductile.value import replace
@@ -57,8 +57,8 @@ def test_memory_decides_nothing(
 ) -> None:
     """SPEC 8.1: one who has seen many callers and reloads judges as one who has seen none."""
     tokens = tuple(
-        AccessToken(name="twin", key=Secret(key), scopes=scopes)
-        for key, scopes in zip(("one", "two"), held, strict=True)
+        AccessToken(name="twin", digest=digest_of(key), scopes=scopes)
+        for key, scopes in zip((b"one", b"two"), held, strict=True)
     )
     snapshots = [replace(plain, service=replace(plain.service, name=name), tokens=tokens) for name in names]
     in_force = [snapshots[0]]
@@ -90,7 +90,7 @@ def _admitted(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> str | None:
 
 def test_a_caller_who_may_do_everything_leaves_nothing_behind(plain: Snapshot) -> None:
     """SPEC 8: whoever asks for what is not there, with ever new or ever longer paths, costs no memory."""
-    snapshot = replace(plain, tokens=(AccessToken(name="all", key=Secret("one"), scopes=("*",)),))
+    snapshot = replace(plain, tokens=(AccessToken(name="all", digest=digest_of(b"one"), scopes=("*",)),))
     gatekeeper = _gatekeeper([snapshot])
     for number in range(100):
         route = Route(ENDPOINTS[0], {"plugin": str(number), "command": "poll"}, "/")

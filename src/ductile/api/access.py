@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from hmac import compare_digest
 
 from ductile.api.endpoint import Access, Route
+from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.core.scopes import allows
 from ductile.errors import DeniedError, TooManyError, UnauthorizedError
@@ -22,24 +22,20 @@ _REMEMBERED_PEERS = 1024
 
 
 class TokenRing:
-    """The tokens of one configuration. Secrets are kept as digests, so that comparing takes the same time
-    for every guess, however much of it is right.
+    """The tokens of one configuration. They are compared by digests, which takes the same time for every
+    guess, however much of it is right.
     """
 
     def __init__(self, tokens: tuple[AccessToken, ...]) -> None:
-        self._tokens = [(_digest(token.key.reveal().encode()), token) for token in tokens]
+        self._tokens = [(token.digest, token) for token in tokens]
 
     def find(self, presented: bytes) -> AccessToken | None:
-        digest = _digest(presented)
+        digest = digest_of(presented)
         found = None
         for known, token in self._tokens:  # all of them, always: where it was found must not show
             if compare_digest(known, digest):
                 found = token
         return found
-
-
-def _digest(value: bytes) -> bytes:
-    return hashlib.sha256(value).digest()
 
 
 class Guesses:

@@ -17,9 +17,10 @@ from ductile.config.integrity import find_plugin_faults, hash_bytes
 from ductile.config.keypath import did_you_mean
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
+from ductile.config.model import ApiAuthSettings
 from ductile.config.names import endpoint_name, parse_target
 from ductile.config.report import Report
-from ductile.config.secrets import looks_secret
+from ductile.config.secrets import digest_of, looks_secret
 from ductile.config.snapshot import (
     AccessToken,
     PluginInstance,
@@ -37,6 +38,7 @@ from ductile.core.pipelines import Pipeline, PipelineTable
 from ductile.core.routing import Route, RouteTable
 from ductile.core.rules import Rules
 from ductile.errors import ConfigError, Problem
+from ductile.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,7 +84,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         ),
         routes=routes,
         pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),
-        api=config.api,
+        api=replace(config.api, auth=ApiAuthSettings()),
         tokens=tuple(_tokens(loaded)),
         secrets=MappingProxyType(secrets),
         webhooks_listen=config.webhooks.listen,
@@ -160,11 +162,15 @@ def _tokens(loaded: LoadedConfig) -> Iterator[AccessToken]:
     for position, token in enumerate(loaded.model.api.auth.tokens, start=1):
         if token.scopes:
             name = token.name or f"api-token-{position}"
-            yield AccessToken(name=name, key=token.token, scopes=token.scopes)
+            yield _opening(name, token.token, token.scopes)
     granted = {file.token: file.scopes for file in loaded.scope_files}
     for entry in loaded.model.tokens:
         if granted.get(entry.name):
-            yield AccessToken(name=entry.name, key=entry.key, scopes=granted[entry.name])
+            yield _opening(entry.name, entry.key, granted[entry.name])
+
+
+def _opening(name: str, secret: Secret, scopes: tuple[str, ...]) -> AccessToken:
+    return AccessToken(name=name, digest=digest_of(secret.reveal().encode()), scopes=scopes)
 
 
 def _endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:

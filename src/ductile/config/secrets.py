@@ -6,6 +6,7 @@ hold one, and the masking of plain trees that are about to be shown.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -158,6 +159,11 @@ class Guarded(Generic[Value]):
     def __reduce__(self) -> NoReturn:
         message = "what may hold secrets is not to be pickled or copied to another process"
         raise TypeError(message)
+
+
+def digest_of(secret: bytes) -> bytes:
+    """What is kept of a secret that only has to be known again. Nothing slow: every request makes one."""
+    return hashlib.sha256(secret).digest()
 
 
 def looks_secret(key: str) -> bool:

@@ -98,11 +98,15 @@ class PostgresLocation(Value):
 StateLocation: TypeAlias = SqliteLocation | PostgresLocation
 
 
+@hides("digest")
 class AccessToken(Value):
-    """A token that opens the API. The scopes are as written; what they imply is decided at the door."""
+    """A token that opens the API. The scopes are as written; what they imply is decided at the door.
+
+    Of the secret there is the digest only: whoever comes is known by it, and nothing else asks for more.
+    """
 
     name: str
-    key: Secret
+    digest: bytes
     scopes: tuple[str, ...]
 
 
@@ -147,6 +151,7 @@ class Snapshot(Value):
     available: Mapping[str, InstalledPlugin]
     routes: tuple[Route, ...]
     pipelines: Mapping[str, PipelineSettings]
+    #: Without `auth`, which holds secrets in the clear: who may come is in `tokens`.
     api: ApiSettings
     tokens: tuple[AccessToken, ...]
     secrets: Mapping[str, Secret]

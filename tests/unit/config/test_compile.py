@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
 from ductile.config.compile import compile_snapshot
 from ductile.config.cron import CronTable
+from ductile.config.secrets import digest_of
 from ductile.config.snapshot import (
     PostgresLocation,
     Snapshot,
@@ -27,6 +30,7 @@ from ductile.errors import ConfigError
 from ductile.protocol.manifest import FactOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ductile.protocol.manifest import Manifest
@@ -250,6 +254,42 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
     assert snapshot.artifact_roots == (tmp_path / "out",)
 
 
+@pytest.mark.parametrize("written", ["${T}", "secret-t"])
+def test_of_a_token_there_is_the_digest_only(tmp_path: Path, written: str) -> None:
+    """SPEC 8.1: whatever can be reached from a snapshot, no token's secret is in it, and none is printed."""
+    config = a_config_of(
+        tmp_path,
+        {
+            "config.yaml": """
+            plugins: {echo: {}}
+            api: {auth: {tokens: [{token: "WRITTEN", scopes: ["*"]}, {token: "${V}"}]}}
+            tokens: [{name: cli, key: "${U}", scopes_file: cli.json}, {name: signs, key: "${W}"}]
+            """.replace("WRITTEN", written),
+            "cli.json": '{"scopes": ["jobs:ro"]}',
+        },
+    )
+    environ = {"T": "secret-t", "U": "secret-u", "V": "secret-v", "W": "signing-w"}
+    snapshot = compile_snapshot(loaded(config, environ), a_discovery(tmp_path, a_manifest("echo")))
+    texts = [thing for thing in reachable(snapshot) if isinstance(thing, (str, bytes))]
+    assert "signing-w" in texts  # what has to sign is kept: so the walk does see secrets
+    assert [text for text in texts if "secret-" in str(text)] == []
+    assert [token.digest for token in snapshot.tokens] == [digest_of(b"secret-t"), digest_of(b"secret-u")]
+    assert "digest" not in repr(snapshot.tokens)
+
+
+def reachable(start: object) -> Iterator[object]:
+    """Everything that a value holds, but no code: from there all of the program could be reached."""
+    seen: dict[int, object] = {}
+    left = [start]
+    while left:
+        thing = left.pop()
+        if id(thing) in seen or isinstance(thing, (type, ModuleType, FunctionType)):
+            continue
+        seen[id(thing)] = thing
+        left += gc.get_referents(thing)
+    yield from seen.values()
+
+
 def test_rules_for_the_core(tmp_path: Path) -> None:
     facts = (FactOutput(command="poll", fact_type="weight"),)
     yaml = "service: {max_hops: 5, dedupe_ttl: 1h}\nplugins: {echo: {config: {model: m}}}"
@@ -273,6 +313,17 @@ def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configu
     assert first != fingerprint("other")
     config.write_text(config.read_text() + "# a comment\n")
     assert first != fingerprint("t")
+
+
+def test_the_fingerprint_changes_with_a_token(tmp_path: Path) -> None:
+    """SPEC 10: the value of a token is in no part of a snapshot, and another one is another configuration."""
+    yaml = "environment_vars: {include: [.env]}\napi: {auth: {tokens: [{token: '${X}', scopes: ['*']}]}}\n"
+
+    def fingerprint(value: str) -> str:
+        config = a_config_of(tmp_path, {"config.yaml": yaml, ".env": f"X={value}\n"})
+        return compile_snapshot(loaded(config), a_discovery(tmp_path)).fingerprint
+
+    assert fingerprint("one") == fingerprint("one") != fingerprint("two")
 
 
 def test_a_snapshot_cannot_be_changed(tmp_path: Path) -> None:

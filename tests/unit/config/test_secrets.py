@@ -87,7 +87,7 @@ def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
     revealed = json.dumps(snapshot.plugins["echo"].config.reveal()) + json.dumps(
         snapshot.plugins["echo"].env.reveal()
     )
-    revealed += " ".join(token.key.reveal() for token in snapshot.tokens)
+    revealed += " ".join(token.token.reveal() for token in result.model.api.auth.tokens)
     revealed += " ".join(endpoint.secret.reveal() for endpoint in snapshot.webhooks)
     for number in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17):
         assert f"{CANARY}-{number}" in revealed
