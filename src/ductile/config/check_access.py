@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ductile.config.check_pipelines import check_pipeline_name, check_plugin_name
 from ductile.config.interpolate import literal_default
 from ductile.config.keypath import did_you_mean, node_at
-from ductile.config.names import NAME, RESERVED, endpoint_name
+from ductile.config.names import NAME, RESERVED, api_token_name, endpoint_name
 from ductile.config.redaction import literal_urls, secret_scalars
 from ductile.core.addresses import parse_literal
 from ductile.core.durations import format_size
@@ -64,13 +64,7 @@ def _check_api(config: Config, report: Report) -> None:
 
 
 def _check_tokens(config: Config, report: Report) -> None:
-    named: list[tuple[str, KeyPath]] = [
-        (token.name, ("tokens", index, "name")) for index, token in enumerate(config.tokens)
-    ]
-    for index, token in enumerate(config.api.auth.tokens):
-        if token.name is not None:
-            named.append((token.name, ("api", "auth", "tokens", index, "name")))
-    report.refuse_duplicates("token", named)
+    report.refuse_duplicates("token", _token_names(config))
     for index, entry in enumerate(config.tokens):
         path = ("tokens", index)
         if not entry.name.strip():
@@ -78,6 +72,20 @@ def _check_tokens(config: Config, report: Report) -> None:
         if entry.scopes_hash is not None and entry.scopes_file is None:
             report.error((*path, "scopes_hash"), "there is a hash and no `scopes_file` that it could be of")
     _refuse_equal_keys(config, report)
+
+
+def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
+    """Those that were made up last: who chose a name like one of them is named first."""
+    for index, entry in enumerate(config.tokens):
+        yield entry.name, ("tokens", index, "name")
+    made_up: dict[Secret, tuple[str, KeyPath]] = {}  # by key: that two keys are equal is told elsewhere
+    for index, token in enumerate(config.api.auth.tokens):
+        path = ("api", "auth", "tokens", index)
+        if token.name:
+            yield token.name, (*path, "name")
+        else:
+            made_up.setdefault(token.token, (api_token_name(token), path))
+    yield from made_up.values()
 
 
 def _refuse_equal_keys(config: Config, report: Report) -> None:

@@ -18,9 +18,9 @@ from ductile.config.keypath import did_you_mean
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
 from ductile.config.model import ApiAuthSettings
-from ductile.config.names import endpoint_name, parse_target
+from ductile.config.names import api_token_name, endpoint_name, parse_target
 from ductile.config.report import Report
-from ductile.config.secrets import digest_of, looks_secret
+from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import (
     AccessToken,
     PluginInstance,
@@ -159,18 +159,13 @@ def _routes(config: Config) -> Iterator[Route]:
 
 def _tokens(loaded: LoadedConfig) -> Iterator[AccessToken]:
     """Everything that opens the API. What has no scopes never does."""
-    for position, token in enumerate(loaded.model.api.auth.tokens, start=1):
+    for token in loaded.model.api.auth.tokens:
         if token.scopes:
-            name = token.name or f"api-token-{position}"
-            yield _opening(name, token.token, token.scopes)
+            yield AccessToken(name=api_token_name(token), digest=token.token.digest(), scopes=token.scopes)
     granted = {file.token: file.scopes for file in loaded.scope_files}
     for entry in loaded.model.tokens:
         if granted.get(entry.name):
-            yield _opening(entry.name, entry.key, granted[entry.name])
-
-
-def _opening(name: str, secret: Secret, scopes: tuple[str, ...]) -> AccessToken:
-    return AccessToken(name=name, digest=digest_of(secret.reveal().encode()), scopes=scopes)
+            yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=granted[entry.name])
 
 
 def _endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:

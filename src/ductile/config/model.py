@@ -110,7 +110,8 @@ class RouteSettings(Section, frozen=True, kw_only=True):
 
 class ApiTokenSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
-        str | None, about("What the token is called in logs.", default="`api-token-N`, by position")
+        str | None,
+        about("What the token is called in logs.", default="`api-token-` and how its digest begins"),
     ] = None
     token: Annotated[SecretText, about("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
     scopes: Annotated[tuple[str, ...], about("What its holder may do.")] = ()

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ductile.config.model import WebhookEndpointSettings
+    from ductile.config.model import ApiTokenSettings, WebhookEndpointSettings
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -14,6 +14,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
 #: Sources of events that are not plugins.
 OUTSIDE_SOURCES = frozenset(("api", "webhook"))
+_DIGITS_OF_A_DIGEST = 8
 
 
 def fault_in_name(name: str) -> str | None:
@@ -28,6 +29,15 @@ def fault_in_name(name: str) -> str | None:
 def endpoint_name(endpoint: WebhookEndpointSettings) -> str:
     """What a webhook is called: as it says, or as the last part of its path does."""
     return endpoint.name or endpoint.path.rstrip("/").rpartition("/")[2]
+
+
+def api_token_name(token: ApiTokenSettings) -> str:
+    """What a token is called: as it says, or as its digest begins.
+
+    A position would not do. What a caller may repeat is remembered by this name (ENGINE 7), and it has to be
+    the same caller's whatever tokens come and go before it.
+    """
+    return token.name or f"api-token-{token.token.digest().hex()[:_DIGITS_OF_A_DIGEST]}"
 
 
 def parse_target(text: str) -> tuple[str, str]:

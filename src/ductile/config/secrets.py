@@ -99,6 +99,9 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
+    def digest(self) -> bytes:
+        return digest_of(self._value.encode())
+
     def __bool__(self) -> bool:
         return bool(self._value)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from builders.http import SCOPES, EventReader, an_api, an_api_place, token_for
+from builders.http import SCOPES, Api, EventReader, an_api, an_api_place, token_for
 from ductile.api.endpoints import ENDPOINTS
 
 
@@ -19,6 +20,25 @@ def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
         assert api.post("/system/reload", status=200)["message"] == "The new configuration is in force."
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).code == "unauthorized"
         assert api.ask("GET", "/jobs", token="another-value").status == 200
+
+
+def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> None:
+    """ENGINE 7: the keys of a token without a name are its own, whatever tokens stand before it."""
+    place = an_api_place(tmp_path)
+    text = place.config.read_text()
+    first = '      - {token: first-of-two, scopes: ["*"]}\n'
+    second = '      - {token: second-of-two, scopes: ["*"]}\n'
+    place.config.write_text(text.replace("    tokens:\n", f"    tokens:\n{first}{second}"))
+    call = partial(Api.post, path="/plugin/echo/poll", headers={"Idempotency-Key": "once"})
+    with an_api(place) as api:
+        mine = call(api, token="second-of-two")
+        other = call(api, token="first-of-two")
+        assert other["deduplicated"] is False
+        place.config.write_text(place.config.read_text().replace(first, ""))
+        assert place.ductile("config", "lock").status == 0
+        api.post("/system/reload", status=200)
+        again = call(api, token="second-of-two")
+        assert (again["job_id"], again["deduplicated"]) == (mine["job_id"], True)
 
 
 def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:

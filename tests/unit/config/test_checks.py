@@ -9,6 +9,7 @@ import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
 from ductile.config.integrity import hash_bytes
+from ductile.config.secrets import digest_of
 from ductile.webhooks.application import UNSIGNED_BYTES
 
 if TYPE_CHECKING:
@@ -259,6 +260,15 @@ def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: 
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
     assert "config.yaml:3" in problem.message
     assert "`name`" in (problem.hint or "")
+
+
+def test_a_name_that_was_made_up_counts_too(tmp_path: Path) -> None:
+    """ENGINE 7: what one caller may repeat is never another's, so no two tokens have one name."""
+    name = f"api-token-{digest_of(b't').hex()[:8]}"
+    yaml = f"api: {{auth: {{tokens: [{{token: '${{T}}'}}]}}}}\ntokens: [{{name: {name}, key: '${{U}}'}}]\n"
+    (problem,) = problems_of(a_config(tmp_path, yaml), {"T": "t", "U": "u"})
+    assert problem.key == "api.auth.tokens[0]"
+    assert f'"{name}" occurs twice' in problem.message
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
     assert [route.target for route in snapshot.routes] == ["echo.handle", "echo.poll"]
     assert snapshot.rules.routes.matching("api", "b") == snapshot.routes[1:]
     assert [(token.name, token.scopes) for token in snapshot.tokens] == [
-        ("api-token-1", ("*",)),
+        (f"api-token-{digest_of(b't').hex()[:8]}", ("*",)),
         ("cli", ("jobs:ro",)),
     ]
     assert [(hook.name, hook.target) for hook in snapshot.webhooks] == [
@@ -288,6 +288,20 @@ def reachable(start: object) -> Iterator[object]:
         seen[id(thing)] = thing
         left += gc.get_referents(thing)
     yield from seen.values()
+
+
+def test_a_token_without_a_name_has_one_that_stays(tmp_path: Path) -> None:
+    """ENGINE 7: what its holder may repeat is remembered by it, whatever other tokens come and go."""
+
+    def names(*tokens: str) -> list[str]:
+        listed = ", ".join(f"{{token: '{token}', scopes: ['*']}}" for token in tokens)
+        snapshot = a_snapshot(tmp_path, f"api: {{auth: {{tokens: [{listed}]}}}}")
+        return [token.name for token in snapshot.tokens]
+
+    one, two = names("${T}", "${U}")
+    assert names("${U}") == [two]
+    assert names("${U}", "${T}") == [two, one]
+    assert one != two
 
 
 def test_rules_for_the_core(tmp_path: Path) -> None:
