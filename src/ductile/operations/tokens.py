@@ -11,8 +11,9 @@ import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 TOKENS_FILE = "tokens.yaml"
 ENV_FILE = ".env"
 
-_OTHERS = 0o007
+_GROUP_AND_OTHERS = 0o077
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
 
 
@@ -283,15 +284,23 @@ def _write(sources: Sources, files: Mapping[Path, bytes]) -> None:
     loaded = {file.path for file in sources.files} | {file.path for file in variables}
     try:
         for path, data in files.items():
+            if path.suffix not in (".yaml", ".yml"):
+                _make_private(path)
             if path in loaded:
                 write_sealed(directory, path, data)
             else:
                 tier = Tier.OPERATIONAL if path.name == ENV_FILE else Tier.HIGH
                 write_new_sealed(directory, path, data, tier)
-            if path.suffix not in (".yaml", ".yml") and (mode := path.stat().st_mode) & _OTHERS:
-                path.chmod(mode & ~_OTHERS & 0o7777)
     except OSError as error:
         raise file_error(f"cannot write {error.filename}", error) from error
+
+
+def _make_private(path: Path) -> None:
+    """Before it is written: what replaces a file has its mode, and others are not to read it for a moment."""
+    with suppress(FileNotFoundError):  # a new one is for its owner only
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & _GROUP_AND_OTHERS:
+            path.chmod(mode & ~_GROUP_AND_OTHERS)
 
 
 def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:

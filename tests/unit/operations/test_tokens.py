@@ -60,6 +60,25 @@ def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
     assert loaded(demo).warnings == ()
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o604, 0o600])
+def test_an_env_file_is_private_before_a_value_is_in_it(
+    demo: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPEC 8.1: 0600, whatever it was; and not a moment later than the value."""
+    env_file, modes = demo / ".env", []
+    env_file.chmod(mode)
+
+    def write_and_look(path: Path, data: bytes) -> None:
+        write_atomically(path, data)
+        if path == env_file:
+            modes.append(stat.S_IMODE(path.stat().st_mode))
+
+    monkeypatch.setattr(integrity, "write_atomically", write_and_look)
+    create_token(str(demo), {}, "ci", SCOPES)
+    revoke_token(str(demo), {}, "ci")
+    assert modes == [0o600, 0o600]
+
+
 def test_a_scope_for_a_plugin_that_is_not_there_is_doubted_at_once(demo: Path) -> None:
     """SPEC 8.1: a WARN, told to whoever has just written it, and not with the next token."""
     for dry_run in (True, False):
