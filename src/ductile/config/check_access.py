@@ -15,7 +15,7 @@ from ductile.core.durations import format_size
 from ductile.core.templates import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ductile.config.keypath import KeyPath
     from ductile.config.model import Config, WebhookEndpointSettings
@@ -55,10 +55,16 @@ def _check_api(config: Config, report: Report) -> None:
         check_scopes(token.scopes, (*path, "scopes"), config, report)
         if not token.scopes:
             report.warn(path, "this token has no scopes, so it cannot log in", hint="give it scopes")
-    can_log_in = any(token.scopes for token in config.api.auth.tokens) or any(
-        token.scopes_file for token in config.tokens
-    )
-    if config.api.enabled and not can_log_in:
+
+
+def check_who_can_log_in(config: Config, granted: Mapping[str, tuple[str, ...]], report: Report) -> None:
+    """An API that nobody can use is a mistake (SPEC 8.1). `granted` is what the scope files list, by token.
+
+    One whose file could not be read may have scopes; what is wrong with the file was told.
+    """
+    inline = any(token.scopes for token in config.api.auth.tokens)
+    filed = any(granted.get(token.name, True) for token in config.tokens if token.scopes_file is not None)
+    if config.api.enabled and not inline and not filed:
         hint = "add one under `api.auth.tokens`, or run `ductile token create`"
         report.error(("api", "enabled"), "the API is enabled and no token has scopes", hint=hint)
 

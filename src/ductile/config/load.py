@@ -12,6 +12,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ductile.config.check_access import check_who_can_log_in
 from ductile.config.checks import check
 from ductile.config.decode import decode
 from ductile.config.environment import EnvironmentFiles, load_environment_files
@@ -138,6 +139,7 @@ def load_config(
     report.errors += _without_repeats(misread, unset)
     check(config, report, complete=not report.errors)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
+    check_who_can_log_in(config, {file.token: file.scopes for file in scope_files}, report)
     _judge_links((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
         raise ConfigError(_summary(report.errors), problems=tuple(report.errors))

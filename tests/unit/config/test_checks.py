@@ -323,6 +323,19 @@ def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
     assert "another hash" in problem.message
 
 
+def test_scope_files_that_list_nothing_let_nobody_in(tmp_path: Path) -> None:
+    """SPEC 8.1: an API without tokens is an error, also where there is a file that could list scopes."""
+    enabled = "api: {enabled: true}\n"
+    (problem,) = problems_of(scoped(tmp_path, '{"scopes": []}', more=enabled), {"T": "t"})
+    assert (problem.key, problem.message) == ("api.enabled", "the API is enabled and no token has scopes")
+    (warning,) = loaded(scoped(tmp_path, '{"scopes": []}'), {"T": "t"}).warnings[-1:]
+    assert "cannot log in" in warning.message
+    inline = "api: {enabled: true, auth: {tokens: [{token: '${U}', scopes: ['*']}]}}\n"
+    loaded(scoped(tmp_path, '{"scopes": []}', more=inline), {"T": "t", "U": "u"})
+    (problem,) = problems_of(scoped(tmp_path, "nonsense", more=enabled), {"T": "t"})
+    assert "not a scope file" in problem.message  # and nothing about scopes that nobody could read
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"scopes": "*"}', '{"scopes": [1]}', "nonsense", '{"scope": []}']
 )
