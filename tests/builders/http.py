@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
 
-#: One token for each scope there is, each the scope's name made unlikely.
+#: One token for each scope there is while `echo` is the only plugin, each the scope's name made unlikely.
 SCOPES = (
     "*",
     "plugin:ro",
@@ -44,10 +44,12 @@ def api_section(more: str = "", *, scopes: tuple[str, ...] = SCOPES) -> str:
     return f"api:\n  enabled: true\n  listen: localhost:0\n{more}  auth:\n    tokens:\n{tokens}"
 
 
-def an_api_place(directory: Path, plugins: str = "", *, more: str = "", api: str = "") -> Place:
+def an_api_place(
+    directory: Path, plugins: str = "", *, more: str = "", api: str = "", scopes: tuple[str, ...] = SCOPES
+) -> Place:
     """A place whose daemon has the API; `plugins` goes below `plugins:`, `more` beside it."""
     place = a_place(directory, plugins)
-    place.config.write_text(api_section(api) + more + place.config.read_text())
+    place.config.write_text(api_section(api, scopes=scopes) + more + place.config.read_text())
     return place
 
 

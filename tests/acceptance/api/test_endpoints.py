@@ -34,6 +34,9 @@ class Case:
 
 READS_JOBS = ("jobs:ro", "jobs:rw", "read:jobs")
 READS_PLUGINS = ("plugin:ro", "plugin:rw")
+#: A command that only reads is open to whoever may read its plugin.
+READS_READER = (*READS_PLUGINS, "reader:ro", "reader:rw")
+EVERY_SCOPE = (*SCOPES, "reader:ro", "reader:rw")
 MISSING = "01a1e212-0000-7000-8000-000000000000"
 CASES = (
     Case(
@@ -46,7 +49,7 @@ CASES = (
     Case(
         method="POST",
         path="/plugin/reader/look",
-        scopes=READS_PLUGINS,
+        scopes=READS_READER,
         template="/plugin/{plugin}/{command}",
         status=202,
     ),
@@ -73,8 +76,15 @@ CASES = (
     ),
     Case(
         method="POST",
+        path="/trigger/echo/poll",  # no pipeline answers to this
+        scopes=("plugin:rw", "echo:rw"),
+        template="/trigger/{plugin}/{command}",
+        status=202,
+    ),
+    Case(
+        method="POST",
         path="/trigger/reader/look",
-        scopes=READS_PLUGINS,
+        scopes=READS_READER,
         template="/trigger/{plugin}/{command}",
         status=202,
     ),
@@ -141,6 +151,7 @@ CASES = (
         scopes=(*READS_PLUGINS, "echo:ro", "echo:rw"),
         template="/plugin/{plugin}",
     ),
+    Case(method="GET", path="/plugin/reader", scopes=READS_READER, template="/plugin/{plugin}"),
     Case(method="GET", path="/plugin/nobody", scopes=READS_PLUGINS, template="/plugin/{plugin}", status=404),
     Case(method="GET", path="/topology", scopes=READS_PLUGINS, template="/topology"),
     Case(method="GET", path="/schedules", scopes=READS_JOBS, template="/schedules"),
@@ -207,7 +218,12 @@ commands:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("api"), "  reader: {}\n  ghost: {}\n", more=PIPELINES)
+    place = an_api_place(
+        tmp_path_factory.mktemp("api"),
+        "  reader: {}\n  ghost: {}\n",
+        more=PIPELINES,
+        scopes=EVERY_SCOPE,
+    )
     text = place.config.read_text()
     place.config.write_text(
         text.replace(
@@ -224,7 +240,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
     """SPEC 8: exactly these, and `*`; rw includes ro; the older words count."""
     passing = {"*", *case.scopes}
-    for scope in SCOPES:
+    for scope in EVERY_SCOPE:
         said = api.ask(case.method, case.path, case.body, token=token_for(scope))
         if scope in passing:
             assert said.status == case.status, (scope, said)
