@@ -19,6 +19,7 @@ from ductile.errors import DuctileError, HeadersTooLargeError, TooBusyError, Usa
 from ductile.listening.one_write import OneWrite
 from ductile.listening.places import Places
 from ductile.listening.rendering import raw_error, send_error
+from ductile.listening.unread import unread_bytes
 from ductile.value import Value
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class Limits(Value):
     head_bytes: int = 64 * 1024
     head_seconds: float = 10.0
     keep_alive_seconds: float = 30.0
-    #: How long a caller may leave unread what was sent.
+    #: Whoever takes less than this in such a time, of an answer that waits for them, is not reading it.
     unread_seconds: float = 20.0
+    least_read_bytes: int = 16 * 1024
 
 
 class _Date:
@@ -95,7 +97,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_came = self._came = self._body_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
-        self._closing_timer: asyncio.TimerHandle | None = None
+        #: When that timer was set.
+        self._unread_bytes = 0
         self._answering: RequestResponseCycle | None = None
         assert isinstance(server_state, ListenerState)  # noqa: S101 - uvicorn's signature is wider
         self._shared = server_state
@@ -123,8 +126,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._shared.places.leave(self)
         self._disarm()
         self._stop_waiting_for_reader()
-        if self._closing_timer is not None:
-            self._closing_timer.cancel()
         super().connection_lost(exc)
         self._tell_gone()
         if not self.connections:
@@ -189,11 +190,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Somebody who does not read what was sent would hold even a closing connection open for ever."""
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(self.limits.unread_seconds, self.transport.abort)
+        self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        self._stop_waiting_for_reader()
+        if not self.transport.is_closing():
+            self._stop_waiting_for_reader()
         super().resume_writing()
+
+    def _wait_for_reader(self) -> None:
+        if self._unread_timer is None:
+            self._unread_bytes = unread_bytes(self.transport)
+            self._unread_timer = self.loop.call_later(self.limits.unread_seconds, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """A large answer on a slow line takes its time; only who takes next to nothing is let go."""
+        self._unread_timer = None
+        if self._unread_bytes - unread_bytes(self.transport) < self.limits.least_read_bytes:
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
 
     def _stop_waiting_for_reader(self) -> None:
         if self._unread_timer is not None:
@@ -215,8 +230,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close_in_time(self) -> None:
         """A closed connection whose rest nobody takes would otherwise stay, however little is left of it."""
-        if self._closing_timer is None and self.transport.get_write_buffer_size():
-            self._closing_timer = self.loop.call_later(self.limits.unread_seconds, self.transport.abort)
+        if self.transport.get_write_buffer_size():
+            self._wait_for_reader()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever asks for another protocol is answered in this one, as the standard allows."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ductile.listening.bodies import HungUpError, read_body, refuse_body
 from ductile.listening.listener import Listener
 from ductile.listening.protocol import BoundedProtocol, Limits, ListenerState
 from ductile.listening.rendering import send_error, send_json
+from ductile.listening.unread import unread_bytes
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -166,6 +168,117 @@ async def test_a_reader_who_does_not_read_is_let_go() -> None:
         async with asyncio.timeout(PATIENCE):  # and nothing more is read
             await let_go.wait()
         writer.transport.abort()
+
+
+class Line(asyncio.Transport):
+    """A connection on which the test says what is left to be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread = 0
+        self.aborted = self.closed = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def write(self, data: object) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@dataclass(slots=True)
+class Timer:
+    seconds: float
+    then: Callable[[], None]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Hours:
+    """Instead of a loop: its timers go off when the test says so."""
+
+    def __init__(self) -> None:
+        self._timers: list[Timer] = []
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> Timer:
+        timer = Timer(seconds, then)
+        self._timers.append(timer)
+        return timer
+
+    def go_off(self, seconds: float) -> None:
+        """Those that were set for so long, and not cancelled."""
+        due = [timer for timer in self._timers if timer.seconds == seconds]
+        self._timers = [timer for timer in self._timers if timer not in due]
+        for timer in due:
+            if not timer.cancelled:
+                timer.then()
+
+
+def a_connection() -> tuple[BoundedProtocol, Line, Hours]:
+    line, hours = Line(), Hours()
+    config = Config(say_hello, ws="none", lifespan="off", log_config=None, interface="asgi3")
+    protocol = BoundedProtocol(config, ListenerState(1), {}, hours)  # type: ignore[arg-type]  # timers are enough
+    protocol.connection_made(line)
+    return protocol, line, hours
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_a_reader_who_reads_steadily_has_all_the_time(closing: bool) -> None:
+    """SPEC 8: an answer is not cut off for being large, or the line slow; only who takes nothing is."""
+    protocol, line, hours = a_connection()
+    limits = protocol.limits
+    line.unread = 9_000_000
+    protocol.pause_writing()
+    if closing:
+        protocol.transport.close()
+    for _ in range(20):
+        line.unread -= limits.least_read_bytes
+        hours.go_off(limits.unread_seconds)
+        assert not line.aborted
+    line.unread -= limits.least_read_bytes - 1  # a byte now and then is no reading
+    hours.go_off(limits.unread_seconds)
+    assert line.aborted
+
+
+async def test_a_reader_who_has_caught_up_is_waited_for_no_longer() -> None:
+    """SPEC 8: the time runs while something is unread; a closed connection has to be rid of the rest too."""
+    protocol, line, hours = a_connection()
+    line.unread = 100_000
+    protocol.pause_writing()
+    line.unread = 10_000
+    protocol.resume_writing()
+    hours.go_off(protocol.limits.unread_seconds)
+    assert not line.aborted
+    protocol.transport.close()
+    protocol.resume_writing()
+    hours.go_off(protocol.limits.unread_seconds)
+    assert line.aborted
+
+
+async def test_what_the_kernel_holds_is_unread_too() -> None:
+    """SPEC 8: it takes megabytes at once, and of those who read them nothing would be seen for long."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, ours)
+        assert unread_bytes(transport) == 0
+        transport.write(b"x" * 1000)
+        assert transport.get_write_buffer_size() == 0
+        assert unread_bytes(transport) >= 1000
+        theirs.recv(1000)
+        assert unread_bytes(transport) == 0
+        transport.close()
 
 
 async def test_heads_are_limited() -> None:
