@@ -117,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle = self._answering
         if cycle is None or cycle.response_complete or self.transport.is_closing():
             return True
-        return cycle.response_started and cycle.more_body
+        return self.flow.write_paused or (cycle.response_started and cycle.more_body)
 
     def give_way(self) -> None:
         self.transport.abort()
@@ -199,6 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _wait_for_reader(self) -> None:
         if self._unread_timer is None:
+            self.turn = self._shared.places.next_turn()
             self._unread_bytes = unread_bytes(self.transport)
             self._unread_timer = self.loop.call_later(self.limits.unread_seconds, self._look_at_reader)
 

@@ -458,6 +458,41 @@ async def test_whoever_was_refused_and_goes_on_sending_gives_way() -> None:
             caller.go()
 
 
+async def test_whoever_does_not_read_an_answer_gives_way() -> None:
+    """SPEC 1: also where it is not written to its end, such as a file or a stream of events; the wait for
+    them begins when there is something to read.
+    """
+    unread = asyncio.Event()
+
+    async def say_much(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        asked: HTTPScope = scope  # type: ignore[assignment]  # the listener makes no other
+        if asked["path"] == "/":
+            return await say_hello(scope, receive, send)
+        await receive()  # there is no body
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        much = b"x" * 30_000_000  # more than any kernel takes
+        await send({"type": "http.response.body", "body": much, "more_body": True})
+        unread.set()
+        await receive()
+        return None
+
+    async with a_listener(say_much, connections=2) as port:
+        deaf = await Caller.of(port)
+        idle = await Caller.of(port)
+        await idle.ask()
+        await deaf.say(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
+        await unread.wait()
+        first = await Caller.of(port)
+        assert (await first.ask()).startswith(b"HTTP/1.1 200 ")
+        assert await idle.is_let_go()
+        second = await Caller.of(port)
+        assert (await second.ask()).startswith(b"HTTP/1.1 200 ")
+        assert len(await deaf.rest()) < 30_000_000
+        assert (await first.ask()).startswith(b"HTTP/1.1 200 ")
+        for caller in (deaf, idle, first, second):
+            caller.go()
+
+
 async def test_whoever_is_being_answered_keeps_the_place() -> None:
     """SPEC 8: with nobody who could give way, newcomers are told 503; those told silent do not add up."""
     entered, released = asyncio.Semaphore(0), asyncio.Event()
