@@ -14,6 +14,7 @@ from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import SCHEMAS
 from ductile.api.vocabulary import SUBMISSION
 from ductile.core.scopes import Right, Subject, scope
+from ductile.listening.refusals import Reason
 from ductile.operations.shapes import named
 from ductile.telemetry.metrics import METRICS
 
@@ -75,3 +76,9 @@ def test_every_metric_reads_as_in_the_code() -> None:
         (str(name), str(each.kind), ", ".join(each.labels) or "none", each.help)
         for name, each in METRICS.items()
     ]
+
+
+def test_every_reason_of_a_listener_is_described() -> None:
+    """SPEC 12: a label that nobody explains tells nothing."""
+    part = METRICS_PAGE.partition("| reason | who |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in Reason]

@@ -34,7 +34,7 @@ class ApiServer:
             metrics=metrics,
         )
         application = Application(desk, services, Router(ENDPOINTS), signals, time.perf_counter)
-        self._listener = Listener("api", desk.snapshot().api.listen, application, Limits())
+        self._listener = Listener("api", desk.snapshot().api.listen, application, Limits(), signals)
 
     async def start(self) -> None:
         """Listen; raises what the operator is to be told if that is not possible."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from errno import EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
 
+from ductile.core.json_values import JsonObject
 from ductile.errors import ConflictError, DeniedError
 from ductile.listening.protocol import BoundedProtocol, Limits, ListenerState
+from ductile.listening.refusals import Reason, Refusals
+from ductile.telemetry.signals import Signal, Signals
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -26,10 +30,19 @@ _CLOSING_SECONDS = 0.5
 class Listener:
     """Serves an ASGI application at an address such as `localhost:8080` or `[::1]:0`."""
 
-    def __init__(self, name: str, listen: str, application: ASGI3Application, limits: Limits) -> None:
+    def __init__(
+        self,
+        name: str,
+        listen: str,
+        application: ASGI3Application,
+        limits: Limits,
+        signals: Signals | None = None,
+    ) -> None:
         self._name = name
         self._listen = listen
-        self._state = ListenerState(limits.connections)
+        self._signals = signals or Signals()
+        self._refusals = Refusals(self._tell_refusals)
+        self._state = ListenerState(limits.connections, self._refusals)
         self._unread_seconds = limits.unread_seconds
         self._config = Config(
             application,
@@ -66,6 +79,16 @@ class Listener:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         await self._flush()
+        self._refusals.close()
+
+    def _tell_refusals(self, counts: Mapping[Reason, int], peer: str | None) -> None:
+        refused: JsonObject = {reason.value: count for reason, count in counts.items()}
+        words = ", ".join(f"{count} {reason.value.replace('_', ' ')}" for reason, count in counts.items())
+        self._signals.emit(
+            Signal.LISTENER_REFUSED,
+            f"The {self._name} listener refused callers: {words}.",
+            data={"listener": self._name, "refused": refused, "peer": peer},
+        )
 
     async def _flush(self) -> None:
         """What was written is given a moment to leave; whoever does not read it is let go."""

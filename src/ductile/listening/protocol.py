@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 from ductile.errors import DuctileError, HeadersTooLargeError, TooBusyError, UsageError
 from ductile.listening.one_write import OneWrite
 from ductile.listening.places import Places
+from ductile.listening.refusals import Reason, Refusals
 from ductile.listening.rendering import raw_error, send_error
 from ductile.listening.unread import unread_bytes
 from ductile.value import Value
@@ -67,8 +68,9 @@ _DATE = _Date()
 class ListenerState(ServerState):
     """What the connections of one listener share."""
 
-    def __init__(self, connections: int) -> None:
+    def __init__(self, connections: int, refusals: Refusals | None = None) -> None:
         super().__init__()
+        self.refusals = refusals or Refusals()
         #: Set when the last connection has gone.
         self.emptied = asyncio.Event()
         self.places: Places[BoundedProtocol] = Places(connections)
@@ -103,13 +105,16 @@ class BoundedProtocol(HttpToolsProtocol):
         assert isinstance(server_state, ListenerState)  # noqa: S101 - uvicorn's signature is wider
         self._shared = server_state
         self.turn = 0
+        self._has_place = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._out = self.transport = OneWrite(transport, closed=self._close_in_time)
         self.turn = self._shared.places.next_turn()
-        if not self._shared.places.enter(self):
+        self._has_place = self._shared.places.enter(self)
+        if not self._has_place:
             self.app = _come_back_later
+            self._count(Reason.TOO_MANY_CONNECTIONS)
         self._arm()
 
     def keeps_waiting(self) -> bool:
@@ -120,6 +125,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.flow.write_paused or (cycle.response_started and cycle.more_body)
 
     def give_way(self) -> None:
+        if self._has_place:  # else it was counted as one too many when it came
+            self._count(Reason.GAVE_WAY)
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,7 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(UsageError("this is not an HTTP request", hint=msg))
+        self._refuse(UsageError("this is not an HTTP request", hint=msg), Reason.MALFORMED)
 
     def pause_writing(self) -> None:
         """Somebody who does not read what was sent would hold even a closing connection open for ever."""
@@ -207,6 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """A large answer on a slow line takes its time; only who takes next to nothing is let go."""
         self._unread_timer = None
         if self._unread_bytes - unread_bytes(self.transport) < self.limits.least_read_bytes:
+            self._count(Reason.UNREAD)
             self.transport.abort()
         else:
             self._wait_for_reader()
@@ -251,15 +259,18 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._came += size
             if self._came > self.limits.head_bytes + _LEAST_DENSE * self._body_bytes:
-                self._refuse(UsageError("too much of what was sent is no part of a body"))
+                error = UsageError("too much of what was sent is no part of a body")
+                self._refuse(error, Reason.MALFORMED)
 
     def _refuse_head(self) -> None:
-        self._refuse(
-            HeadersTooLargeError(f"the request's head is larger than {self.limits.head_bytes} bytes")
-        )
+        error = HeadersTooLargeError(f"the request's head is larger than {self.limits.head_bytes} bytes")
+        self._refuse(error, Reason.HEAD_TOO_LARGE)
 
-    def _refuse(self, error: DuctileError) -> None:
-        if self._heard_enough or self.transport.is_closing() or self._end_with_what_was_asked():
+    def _refuse(self, error: DuctileError, reason: Reason) -> None:
+        if self._heard_enough or self.transport.is_closing():
+            return
+        self._count(reason)
+        if self._end_with_what_was_asked():
             return
         if (
             self._answering is None
@@ -282,6 +293,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if asked:
             asked[-1].keep_alive = False
         return bool(asked)
+
+    def _count(self, reason: Reason) -> None:
+        self._shared.refusals.count(reason, None if self.client is None else self.client[0])
 
     def _arm(self) -> None:
         if self._head_timer is None:

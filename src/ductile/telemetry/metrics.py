@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import accumulate
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -88,6 +88,7 @@ class Name(StrEnum):
     LATENCY = "ductile_http_request_seconds"
     UNAUTHORIZED = "ductile_http_unauthorized_total"
     STREAMS = "ductile_event_streams"
+    LISTENER_REFUSED = "ductile_listener_refused_total"
 
 
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
@@ -135,6 +136,11 @@ METRICS: Mapping[Name, Described] = {
     ),
     Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with an unknown token."),
     Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
+    Name.LISTENER_REFUSED: Described(
+        kind=_COUNTER,
+        help="Callers whom a listener refused, or let go, by itself.",
+        labels=("listener", "reason"),
+    ),
 }
 _SPANS = {Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
 _COUNTED: Mapping[Signal, tuple[str, ...]] = {
@@ -212,11 +218,12 @@ class Metrics(Collector):
         signals.subscribe(self._take_claim, (Signal.JOB_CLAIMED,))
         signals.subscribe(self._take_step, _SPANS)
         signals.subscribe(self._take_outcome, _OUTCOMES)
+        signals.subscribe(self._take_refused, (Signal.LISTENER_REFUSED,))
         for signal, key in _COUNTED.items():
             signals.subscribe(partial(self._take_counted, key), (signal,))
 
-    def _count(self, key: tuple[str, ...]) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
+    def _count(self, key: tuple[str, ...], more: int = 1) -> None:
+        self._counts[key] = self._counts.get(key, 0) + more
 
     def _take_counted(self, key: tuple[str, ...], _happening: Happening) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
@@ -248,6 +255,11 @@ class Metrics(Collector):
     def _take_outcome(self, happening: Happening) -> None:
         self._count((Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal]))
         self._marks.pop(happening.job_id or "", None)
+
+    def _take_refused(self, happening: Happening) -> None:
+        listener = str(happening.data["listener"])
+        for reason, count in cast("Mapping[str, int]", happening.data["refused"]).items():
+            self._count((Name.LISTENER_REFUSED, listener, reason), count)
 
     def _mark(self, job: str, now: float) -> None:
         self._marks[job] = now

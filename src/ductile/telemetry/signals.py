@@ -72,6 +72,7 @@ class Signal(StrEnum):
     API_REQUEST = "api.request"
     API_UNAUTHORIZED = "api.unauthorized"
     API_FAULT = "api.fault"
+    LISTENER_REFUSED = "listener.refused"
     CONTROL_FAULT = "control.fault"
 
 
@@ -136,6 +137,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.API_REQUEST: (Level.INFO, "A request was answered; the token is logged by its name only."),
     Signal.API_UNAUTHORIZED: (Level.WARN, "A request had an unknown token."),
     Signal.API_FAULT: (Level.ERROR, "A request met a fault in Ductile itself; its caller was answered 500."),
+    Signal.LISTENER_REFUSED: (
+        Level.WARN,
+        "A listener refused callers, or let them go, by itself: how many since it last said so, and why.",
+    ),
     Signal.CONTROL_FAULT: (Level.ERROR, "A command met a fault in Ductile itself; its caller got the error."),
 }
 

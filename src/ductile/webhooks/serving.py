@@ -28,7 +28,8 @@ async def webhooks_served(desk: Desk, signals: Signals) -> AsyncIterator[None]:
     from ductile.webhooks.application import WebhookApplication  # noqa: PLC0415 - as above
 
     application = WebhookApplication(desk, signals)
-    listener = Listener("webhooks", snapshot.webhooks_listen, application, Limits(connections=CONNECTIONS))
+    limits = Limits(connections=CONNECTIONS)
+    listener = Listener("webhooks", snapshot.webhooks_listen, application, limits, signals)
     for address in await listener.start():
         signals.emit(Signal.WEBHOOK_LISTENING, data={"address": address})
     try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from uvicorn.config import Config
@@ -18,8 +19,10 @@ from ductile.errors import DuctileError
 from ductile.listening.bodies import HungUpError, read_body, refuse_body
 from ductile.listening.listener import Listener
 from ductile.listening.protocol import BoundedProtocol, Limits, ListenerState
+from ductile.listening.refusals import Reason, Refusals
 from ductile.listening.rendering import send_error, send_json
 from ductile.listening.unread import unread_bytes
+from ductile.telemetry.signals import Happening, Signal, Signals
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -47,8 +50,10 @@ count_patiently = partial(count_bytes, seconds=PATIENCE)
 
 
 @asynccontextmanager
-async def a_listener(application: object = count_bytes, **limits: float) -> AsyncIterator[int]:
-    listener = Listener("test", "127.0.0.1:0", application, Limits(**limits))  # type: ignore[arg-type]  # small ones
+async def a_listener(
+    application: object = count_bytes, signals: Signals | None = None, **limits: float
+) -> AsyncIterator[int]:
+    listener = Listener("test", "127.0.0.1:0", application, Limits(**limits), signals)  # type: ignore[arg-type]  # small ones
     (address,) = await listener.start()
     try:
         yield int(address.rpartition(":")[2])
@@ -518,6 +523,88 @@ async def test_whoever_is_being_answered_keeps_the_place() -> None:
         assert (await newcomer.ask()).startswith(b"HTTP/1.1 200 ")
         for caller in (*inside, *silent, newcomer):
             caller.go()
+
+
+class Told:
+    """What a listener tells of whom it refused."""
+
+    def __init__(self) -> None:
+        self.signals = Signals()
+        self.happened: list[Happening] = []
+        self.signals.subscribe(self.happened.append, (Signal.LISTENER_REFUSED,))
+
+    def all(self) -> dict[str, int]:
+        whole: Counter[str] = Counter()
+        for happening in self.happened:
+            whole.update(cast("dict[str, int]", happening.data["refused"]))
+        return dict(whole)
+
+
+async def test_what_a_listener_refuses_by_itself_is_told() -> None:
+    """SPEC 12: no application hears of it, and a flood must not go unnoticed."""
+    told = Told()
+    async with a_listener(signals=told.signals, head_bytes=1000) as port:
+        await exchange(port, b"HELLO\r\n\r\n")
+        (first,) = told.happened  # at once
+        assert first.data == {"listener": "test", "refused": {"malformed": 1}, "peer": "127.0.0.1"}
+        for _ in range(3):
+            await exchange(port, b"GET / HTTP/1.1\r\nX: " + b"y" * 2000 + b"\r\n\r\n")
+        assert len(told.happened) == 1  # and the others together
+    assert told.happened[1].data["refused"] == {"head_too_large": 3}
+    assert told.happened[1].message == "The test listener refused callers: 3 head too large."
+
+
+async def test_whoever_finds_no_place_or_loses_it_is_told() -> None:
+    """SPEC 12: which of both it was tells silence from work."""
+    entered, released, told = asyncio.Event(), asyncio.Event(), Told()
+
+    async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        entered.set()
+        await released.wait()
+        await send_json(send, 200, {"done": True})
+
+    async with a_listener(slow, told.signals, connections=1) as port:
+        silent, inside = await Caller.of(port), await Caller.of(port)
+        served = asyncio.create_task(inside.ask())
+        await entered.wait()
+        assert await silent.is_let_go()
+        turned_away = await Caller.of(port)
+        assert (await turned_away.ask()).startswith(b"HTTP/1.1 503 ")
+        more = [await Caller.of(port) for _ in range(2)]  # the first of them goes for the second
+        assert await more[0].is_let_go()
+        released.set()
+        await served
+        for caller in (silent, inside, turned_away, *more):
+            caller.go()
+    assert told.all() == {"gave_way": 1, "too_many_connections": 3}
+
+
+async def test_an_answer_that_was_left_unread_is_told() -> None:
+    """SPEC 12: whoever gets half an answer will ask why."""
+    protocol, line, hours = a_connection()
+    told: list[Mapping[Reason, int]] = []
+    protocol._shared.refusals = Refusals(lambda counts, _: told.append(counts))
+    line.unread = 100_000
+    protocol.pause_writing()
+    hours.go_off(protocol.limits.unread_seconds)
+    assert told == [{Reason.UNREAD: 1}]
+    protocol._shared.refusals.close()
+
+
+async def test_refusals_are_told_now_and_then() -> None:
+    """SPEC 12: a flood does not fill the log; when it is over nothing wakes us any more."""
+    told: asyncio.Queue[tuple[Mapping[Reason, int], str | None]] = asyncio.Queue()
+    refusals = Refusals(lambda *counted: told.put_nowait(counted), seconds=0.05)
+    for number in range(1000):
+        refusals.count(Reason.MALFORMED, str(number))
+    assert told.get_nowait() == ({Reason.MALFORMED: 1}, "0")
+    async with asyncio.timeout(PATIENCE):
+        assert await told.get() == ({Reason.MALFORMED: 999}, "999")
+    refusals.count(Reason.UNREAD, None)
+    refusals.close()
+    assert told.get_nowait() == ({Reason.UNREAD: 1}, None)
+    refusals.close()
+    assert told.empty()
 
 
 async def test_stopping_lets_answers_finish() -> None:

@@ -86,6 +86,17 @@ def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
     assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 4
 
 
+def test_callers_whom_a_listener_refused_are_counted_by_reason() -> None:
+    """SPEC 12: a flood that no application sees is in the figures, however few lines tell of it."""
+    metrics, signals = metered()
+    for count in (1, 4999):
+        refused: JsonObject = {"too_many_connections": count, "malformed": 1}
+        signals.emit(Signal.LISTENER_REFUSED, data={"listener": "api", "refused": refused, "peer": None})
+    value = metrics.registry.get_sample_value
+    assert value(Name.LISTENER_REFUSED, {"listener": "api", "reason": "too_many_connections"}) == 5000
+    assert value(Name.LISTENER_REFUSED, {"listener": "api", "reason": "malformed"}) == 2
+
+
 def test_what_is_followed_is_bounded() -> None:
     """SPEC 12: jobs that never end cost no memory without end."""
     metrics, signals = metered()
