@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: What is noted for a caller who went away before there was an answer; nobody ever sees it sent.
 HUNG_UP = 499
+_REFUSED = 400
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
 _SMALL_BODY = 64 * 1024
@@ -176,7 +177,8 @@ class Application:
             "token": exchange.token,
             "peer": exchange.peer,
         }
-        level = Level.DEBUG if endpoint is not None and endpoint.probe else None
+        quiet = endpoint is not None and endpoint.probe and exchange.status < _REFUSED
+        level = Level.DEBUG if quiet else None
         self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
 
 

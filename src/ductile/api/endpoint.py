@@ -122,7 +122,7 @@ class Endpoint(Value):
     streams: bool = False
     #: Whether it is intake, which ends when the daemon begins to stop.
     intake: bool = False
-    #: Whether it is asked so often that its line in the log is for debugging only.
+    #: Whether it is asked so often that its line in the log is for debugging only, unless it was refused.
     probe: bool = False
     #: Status of the usual answer, and the others that are worth naming.
     statuses: tuple[int, ...] = (200,)

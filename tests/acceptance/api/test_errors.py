@@ -205,6 +205,17 @@ def test_bodies_are_limited(api: Api) -> None:
     assert api.send_raw(head.encode() + chunked).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize(("scope", "status", "level"), [("jobs:ro", 200, "debug"), ("echo:ro", 403, "info")])
+def test_what_is_asked_all_the_time_is_told_where_it_was_refused(
+    api: Api, scope: str, status: int, level: str
+) -> None:
+    """SPEC 8.1: a line with the token's name; only those that went well are for whoever looks closely."""
+    assert api.ask("GET", "/metrics", token=token_for(scope)).status == status
+    asked = ("/metrics", scope)
+    line = api.daemon.wait_for("api.request", lambda line: (line["path"], line["token"]) == asked)
+    assert (line["status"], line["level"]) == (status, level)
+
+
 def test_no_secret_in_any_answer_or_line(api: Api) -> None:
     """SPEC 2.1: tokens are in no answer and in no line of the log, right or wrong."""
     wrong = f"{CANARY}-wrong"
