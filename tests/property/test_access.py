@@ -72,7 +72,7 @@ def test_memory_decides_nothing(
 
 
 def _gatekeeper(in_force: list[Snapshot]) -> Gatekeeper:
-    return Gatekeeper(lambda: in_force[0], lambda: 0.0, lambda _: None)
+    return Gatekeeper(lambda: in_force[0], lambda: 0.0, lambda *_: None)
 
 
 def _passes(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> bool:

@@ -61,8 +61,12 @@ class Gatekeeper:
     """Decides who may pass. The tokens are those of the configuration in force, so a reload switches them."""
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], clock: Callable[[], float], failed: Callable[[str], None]
+        self,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        failed: Callable[[str, bool], None],
     ) -> None:
+        """`failed` is told of each unknown token where it came from, and whether too many did."""
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._ring = TokenRing(())
@@ -126,8 +130,8 @@ class Gatekeeper:
         if authorization is None:
             return UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
         wait = self._guesses.note(peer)
+        self._failed(peer, wait is not None)
         if wait is None:
-            self._failed(peer)
             return UnauthorizedError(
                 "unknown token", hint="`ductile token list` shows which tokens there are."
             )

@@ -16,7 +16,7 @@ from ductile.operations.desk import Desk
 from ductile.operations.feed import LedgerFeed
 from ductile.telemetry.metrics import Metrics
 from ductile.telemetry.news import News
-from ductile.telemetry.signals import Signal, Signals
+from ductile.telemetry.signals import Level, Signal, Signals
 
 #: What is still being answered when the daemon has finished gets this long.
 _ANSWERING_SECONDS = 5.0
@@ -45,5 +45,7 @@ class ApiServer:
         self._streams.close()
         await self._listener.stop(_ANSWERING_SECONDS)
 
-    def _tell_stranger(self, peer: str) -> None:
-        self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer})
+    def _tell_stranger(self, peer: str, too_many: bool) -> None:
+        """All are counted; a flood of guesses does not fill the log."""
+        level = Level.DEBUG if too_many else None
+        self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
