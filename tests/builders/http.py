@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -128,12 +128,10 @@ class Api:
     def send_raw(self, content: bytes) -> bytes:
         """What comes back for these bytes until the daemon closes; nothing if it only hangs up."""
         with self.connect() as connection:
-            try:
+            with suppress(OSError):  # it may close, or have closed, while we still talk; it has answered then
                 connection.sendall(content)
                 connection.shutdown(socket.SHUT_WR)
-                return read_all(connection)
-            except OSError:  # it may close, or have closed, while we still talk
-                return b""
+            return read_all(connection)
 
 
 def read_all(connection: socket.socket) -> bytes:

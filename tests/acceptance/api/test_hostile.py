@@ -1,4 +1,7 @@
-"""Callers who do not speak HTTP, or speak it to do harm: the daemon stays up and answers others (SPEC 8)."""
+"""Callers who do not speak HTTP, or speak it to do harm: the daemon stays up and answers others (SPEC 8, 9).
+
+Silence is an answer only to whoever hangs up, which is what it means when they end what they send.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,79 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import pytest
 
 from builders.http import Api, an_api, an_api_place, read_all, token_for
+from ductile.core.signatures import sign_body
 
-AUTH = f"Authorization: Bearer {token_for('*')}\r\n"
+SECRET = "a-canary-of-hooks"
+HOOKS = (
+    "webhooks:\n  listen: 127.0.0.1:0\n  endpoints:\n"
+    f"    - {{path: /hook, plugin: echo, command: poll, secret: {SECRET}, max_body_size: 64KB}}\n"
+)
+#: What an honest caller sends.
+BODY = b'{"payload": {"a": 1}}'
+CLOSE = "Connection: close"
+CHUNKED = "Transfer-Encoding: chunked"
+IN_CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+WELL = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+#: The limit of a head.
+HEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """A listener, and how one comes in there with the honest body."""
+
+    name: str
+    api: Api
+    path: str
+    proof: str
+    #: How a body is refused that is not the honest one.
+    other_body: int
+
+    def head(self, *lines: str) -> bytes:
+        more = "".join(line + "\r\n" for line in (self.proof, *lines))
+        return f"POST {self.path} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
+
+    def connect(self) -> socket.socket:
+        return self.api.connect()
+
+    def send(self, content: bytes) -> bytes:
+        """What comes back until the daemon closes, which it has to do by itself."""
+        with self.connect() as connection:
+            with suppress(ConnectionError):  # it may close while we still talk; it has answered then
+                connection.sendall(content)
+            return read_all(connection)
+
+    def status(self, content: bytes) -> int | None:
+        """Of the answer to this; None if there is none."""
+        return status_of(self.send(content))
+
+
+def status_of(answer: bytes) -> int | None:
+    return int(answer.split(b" ", 2)[1]) if answer else None
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as running:
+    place = an_api_place(tmp_path_factory.mktemp("api"), more=HOOKS, api="  max_body_size: 64KB\n")
+    with an_api(place) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=["api", "webhooks"])
+def door(api: Api, request: pytest.FixtureRequest) -> Door:
+    if request.param == "api":
+        proof = f"Authorization: Bearer {token_for('*')}"
+        return Door(name="api", api=api, path="/plugin/echo/poll", proof=proof, other_body=400)
+    address = api.daemon.wait_for("webhook.listening")["address"]
+    hooks = replace(api, port=int(address.rpartition(":")[2]))
+    proof = f"X-Hub-Signature-256: {sign_body(SECRET, BODY)}"
+    return Door(name="webhooks", api=hooks, path="/hook", proof=proof, other_body=403)
 
 
 @pytest.fixture(autouse=True)
@@ -30,34 +94,43 @@ def still_well(api: Api) -> Iterator[None]:
         "job.accepted", lambda line: line["job_id"] == honest
     )  # the lines before it are there
     assert api.daemon.process.poll() is None
-    assert not [line for line in api.daemon.lines if line["signal"] in ("api.fault", "service.failed")]
+    faults = ("api.fault", "webhook.fault", "service.failed")
+    assert not [line for line in api.daemon.lines if line["signal"] in faults]
 
 
-def head(*lines: str) -> bytes:
-    more = "".join(line + "\r\n" for line in lines)
-    return f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\n{AUTH}{more}\r\n".encode()
+@pytest.fixture(autouse=True)
+def still_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """And at the door that was tried, too."""
+    yield
+    if "door" in request.fixturenames:
+        door: Door = request.getfixturevalue("door")
+        honest = door.head(f"Content-Length: {len(BODY)}", CLOSE) + BODY
+        assert door.status(honest) == 202
 
 
-def status_of(answer: bytes) -> int | None:
-    """None if the daemon hung up without a word."""
-    return int(answer.split(b" ", 2)[1]) if answer else None
-
-
-def test_bytes_of_chance(api: Api) -> None:
-    """SPEC 8: 400 in the usual shape, or nothing."""
+def test_bytes_of_chance(door: Door) -> None:
+    """SPEC 8: 400 in the usual shape. It is told that there were such."""
     dice = random.Random(7)
     for _ in range(100):
         noise = dice.randbytes(dice.randint(1, 4096))
-        assert status_of(api.send_raw(noise)) in (400, None)
-        assert status_of(api.send_raw(b"GET / HTTP/1.1\r\n" + noise + b"\r\n\r\n")) in (200, 400, None)
-    assert b'"code":"usage"' in api.send_raw(b"HELLO\r\n\r\n")
+        assert door.status(noise) == 400, noise
+        assert door.status(b"GET / HTTP/1.1\r\n" + noise + b"\r\n\r\n") == 400, noise
+    assert b'"code":"usage"' in door.send(b"HELLO\r\n\r\n")
+    door.api.daemon.wait_for(
+        "listener.refused", lambda line: line["listener"] == door.name and "malformed" in line["refused"]
+    )
 
 
-def test_mutations_of_a_good_request(api: Api) -> None:
+@pytest.mark.parametrize("length", range(5))
+def test_half_a_word_is_not_answered(door: Door, length: int) -> None:
+    """SPEC 8: nothing was asked, so there is nothing to refuse."""
+    assert door.api.send_raw(b"POST"[:length]) == b""
+
+
+def test_mutations_of_a_good_request(door: Door) -> None:
     """SPEC 8: bytes changed, dropped and doubled in a request never meet a fault of ours."""
     dice = random.Random(11)
-    body = b'{"payload": {"a": 1}}'
-    good = head(f"Content-Length: {len(body)}") + body
+    good = door.head(f"Content-Length: {len(BODY)}") + BODY
     for _ in range(200):
         content = bytearray(good)
         for _ in range(dice.randint(1, 6)):
@@ -69,29 +142,29 @@ def test_mutations_of_a_good_request(api: Api) -> None:
                     del content[place]
                 case _:
                     content[place:place] = content[place : place + dice.randint(1, 20)]
-        status = status_of(api.send_raw(bytes(content)))
+        status = status_of(door.api.send_raw(bytes(content)))  # of some the rest would be waited for
         assert status is None or status < 500, bytes(content)
 
 
 @pytest.mark.parametrize(
     ("lines", "body", "expected"),
     [
-        (("Content-Length: 5",), b'{"payload": {}}', {202, 400}),
-        (("Content-Length: 999999999999",), b"{}", {413}),
-        (("Content-Length: -1",), b"{}", {400}),
-        (("Content-Length: 2", "Content-Length: 3"), b"{}", {400}),
-        (("Content-Length: 2", "Transfer-Encoding: chunked"), b"0\r\n\r\n", {400}),
-        (("Transfer-Encoding: chunked, identity",), b"0\r\n\r\n", {400}),
-        (("Transfer-Encoding: chunked",), b"zz\r\n{}\r\n0\r\n\r\n", {400}),
-        (("Transfer-Encoding: chunked",), b"ffffffffffffffffff\r\n{}", {400}),
-        (("Transfer-Encoding: chunked",), b"2\r\n{}\r\n0\r\n\r\n", {202}),
-        (("Transfer-Encoding: chunked",), b"".join(b"1\r\n \r\n" for _ in range(70_000)), {413}),
-        (("Expect: 100-continue", "Content-Length: 2"), b"{}", {100, 202}),
+        (("Content-Length: 5",), BODY, None),
+        (("Content-Length: 999999999999",), BODY, 413),
+        (("Content-Length: -1",), BODY, 400),
+        (("Content-Length: 2", "Content-Length: 3"), BODY, 400),
+        (("Content-Length: 2", CHUNKED), b"0\r\n\r\n", 400),
+        (("Transfer-Encoding: chunked, identity",), b"0\r\n\r\n", 400),
+        ((CHUNKED,), b"zz\r\n{}\r\n0\r\n\r\n", 400),
+        ((CHUNKED,), b"ffffffffffffffffff\r\n{}", 400),
+        ((CHUNKED,), IN_CHUNKS, 202),
+        ((CHUNKED,), b"1\r\n \r\n" * 70_000 + b"0\r\n\r\n", 413),
+        (("Expect: 100-continue", f"Content-Length: {len(BODY)}"), BODY, 100),
     ],
 )
-def test_lengths_that_lie(api: Api, lines: tuple[str, ...], body: bytes, expected: set[int]) -> None:
+def test_lengths_that_lie(door: Door, lines: tuple[str, ...], body: bytes, expected: int | None) -> None:
     """SPEC 8: bodies are limited while they are read, chunked included."""
-    assert status_of(api.send_raw(head(*lines) + body)) in {*expected, None}
+    assert door.status(door.head(CLOSE, *lines) + body) == (expected or door.other_body)
 
 
 def test_a_body_that_is_cut_short(api: Api) -> None:
@@ -99,7 +172,10 @@ def test_a_body_that_is_cut_short(api: Api) -> None:
     newest = api.get("/jobs?limit=1")["jobs"]
     before = _hung_up(api)
     with api.connect() as connection:
-        connection.sendall(head("Content-Length: 100") + b'{"payload": {}}')
+        connection.sendall(
+            f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+            "Content-Length: 100\r\n\r\n{}".encode()
+        )
     api.daemon.wait_for("api.request", lambda _: _hung_up(api) > before)
     assert [job["job_id"] for job in api.get("/jobs?limit=1")["jobs"]] == [job["job_id"] for job in newest]
 
@@ -108,33 +184,42 @@ def _hung_up(api: Api) -> int:
     return sum(line["signal"] == "api.request" and line["status"] == 499 for line in api.daemon.lines)
 
 
-def test_headers_without_end(api: Api) -> None:
-    """SPEC 8: 431 instead of memory."""
+def test_a_head_up_to_the_limit(door: Door) -> None:
+    """SPEC 8: 431 for a byte more. That comes last here, so all was read when it is refused."""
+    begin = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n"
+    counted = len(b"/healthz" + b"Connection: close\r\n")
+    lines = [b"X: " + b"y" * 995 + b"\r\n"] * ((HEAD_BYTES - counted) // 1000)
+    rest = HEAD_BYTES - counted - sum(map(len, lines))
+    for size, status in ((rest, 200), (rest + 1, 431)):
+        last = b"X: " + b"y" * (size - 5) + b"\r\n"
+        assert door.status(begin + b"".join((*lines, last)) + b"\r\n") == status
+    assert door.status(b"GET /" + b"y" * HEAD_BYTES) == 431
+
+
+def test_headers_without_end(door: Door) -> None:
+    """SPEC 8: 431 instead of memory, also to whoever is still sending."""
     many = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(5000))
-    assert status_of(api.send_raw(b"GET / HTTP/1.1\r\n" + many + b"\r\n")) in (431, None)
-    assert status_of(api.send_raw(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000)) in (431, None)
-    assert status_of(api.send_raw(b"GET /" + b"y" * 1_000_000)) in (431, None)
-    assert status_of(api.send_raw(b"GET /healthz?q=" + b"y" * 60_000 + b" HTTP/1.1\r\n\r\n")) in (200, None)
+    assert door.status(b"GET / HTTP/1.1\r\n" + many + b"\r\n") == 431
+    assert door.status(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000) == 431
+    assert door.status(b"GET /" + b"y" * 1_000_000) == 431
+    assert door.status(b"GET /healthz?q=" + b"y" * 60_000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n") == 200
 
 
-def test_many_requests_in_one_breath(api: Api) -> None:
+def test_many_requests_in_one_breath(door: Door) -> None:
     """SPEC 8: pipelined requests are answered in order, all of them."""
     one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    with api.connect() as connection:
-        connection.sendall(one * 200 + last)
-        assert read_all(connection).count(b"HTTP/1.1 200 OK") == 201
+    assert door.send(one * 200 + WELL).count(b"HTTP/1.1 200 OK") == 201
 
 
-def test_connections_that_say_nothing_keep_nobody_out(api: Api) -> None:
+def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
     """SPEC 1, 8: whoever has kept the listener waiting longest gives way to whoever asks."""
     held: list[socket.socket] = []
     try:
         for _ in range(256):
-            connection = api.connect()
-            connection.sendall(b"GET / HTTP/1.1\r\nHost:")
+            connection = door.connect()
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
             held.append(connection)
-        assert api.ask("GET", "/healthz").status == 200
+        assert door.status(WELL) == 200
         assert read_all(held[0]) == b""
         held[-1].sendall(b" x\r\nConnection: close\r\n\r\n")
         assert read_all(held[-1]).startswith(b"HTTP/1.1 200 ")
@@ -178,16 +263,14 @@ def test_names_that_are_not_names(api: Api) -> None:
             )
 
 
-def test_descriptors_come_back(api: Api) -> None:
+def test_descriptors_come_back(door: Door) -> None:
     """SPEC 8: whatever callers do, what they held is given back."""
 
     def count() -> int:
-        return len(os.listdir(f"/proc/{api.daemon.process.pid}/fd"))  # noqa: PTH208 - only how many
+        return len(os.listdir(f"/proc/{door.api.daemon.process.pid}/fd"))  # noqa: PTH208 - only how many
 
-    api.ask("GET", "/healthz")
+    door.send(WELL)
     before = count()
     for _ in range(50):
-        with api.connect() as connection:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            read_all(connection)
+        door.send(WELL)
     assert count() <= before + 5
