@@ -373,3 +373,35 @@ def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
     )
     (run,) = runs_of(api, pipeline)
     return run
+
+
+def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
+    """ENGINE 2: a run may have thousands of steps one after the other; every door can tell of it."""
+    length = 530
+    steps = "".join(f"    - {{id: s{number}, uses: plain}}\n" for number in range(length))
+    place = a_flow_place(
+        tmp_path,
+        f"pipelines:\n- name: long\n  execution_mode: synchronous\n  timeout: 2m\n  steps:\n{steps}",
+        api="  max_sync_timeout: 5m\n",
+    )
+    with an_api(place) as api:
+        said = api.ask("POST", "/pipeline/long", {"payload": {}})
+        assert (said.status, said.body["status"], len(said.body["tree"])) == (200, "succeeded", length)
+        run_id, last = said.body["job_id"], said.body["tree"][-1]["job_id"]
+        tree = api.get(f"/job/{run_id}/tree")["tree"]
+        lines = place.ductile("job", "tree", run_id).out.splitlines()
+        chain = api.get(f"/job/{last}/explain")["chain"]
+        assert place.ductile("job", "explain", last).status == 0
+        for action in ("show", "graph"):
+            assert f"s{length - 1}" in place.ductile("pipeline", action, "long").out
+        assert f"s{length - 1}" in place.ductile("pipeline", "explain", run_id).out
+    row = [tree]
+    while len(row) == 1:
+        row = row[0]["children"]
+    assert [node["step"] for node in row][-1] == f"s{length - 1}"
+    assert len(lines) == length + 1
+    assert lines[-1].strip().startswith(f"└─ after {row[-2]['job_id']}: [s{length - 1}] plain handle")
+    # The way back is long, and told to its beginning all the same.
+    assert chain[0]["what"].startswith("the HTTP API")
+    assert [link["job_id"] for link in (chain[1], chain[-1])] == [run_id, last]
+    assert chain[2]["what"] == "earlier steps, left out here"

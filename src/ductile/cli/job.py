@@ -202,16 +202,27 @@ def _exit_text(row: Said) -> str:
 
 
 def _tree_lines(node: Said, screen: Screen, before: str = "", child_before: str = "") -> list[str]:
-    word, error = status_word(node["status"], screen), telling_error(node)
-    step = f"[{printable(node['step'])}] " if node["step"] else ""
-    line = f"{before}{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
-    lines = [f"{line}  {printable(error).replace(chr(10), ' ')}" if error else line]
+    """The job and what is below it; the answer is nested no deeper than recursion can follow."""
+    lines = [f"{before}{_tree_line(node, screen)}"]
     *others, last = node["children"] or [None]
     for child in others:
-        lines += _tree_lines(child, screen, f"{child_before}├─ ", f"{child_before}│  ")
+        lines += _tree_lines(child, screen, f"{child_before}├─ {_origin(child, node)}", f"{child_before}│  ")
     if last is not None:
-        lines += _tree_lines(last, screen, f"{child_before}└─ ", f"{child_before}   ")
+        lines += _tree_lines(last, screen, f"{child_before}└─ {_origin(last, node)}", f"{child_before}   ")
     return lines
+
+
+def _tree_line(node: Said, screen: Screen) -> str:
+    word, error = status_word(node["status"], screen), telling_error(node)
+    step = f"[{printable(node['step'])}] " if node["step"] else ""
+    line = f"{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
+    return f"{line}  {printable(error).replace(chr(10), ' ')}" if error else line
+
+
+def _origin(child: Said, above: Said) -> str:
+    """Of a job that is told in a row with the one that led to it, which one that is."""
+    parent = child["parent_job_id"]
+    return "" if parent == above["job_id"] else f"after {parent}: "
 
 
 def _logs_text(found: Said, screen: Screen) -> str:

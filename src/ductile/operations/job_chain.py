@@ -7,7 +7,8 @@ from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.desk import Desk
 
-#: Hops are limited, so a chain is short; this ends one whose rows are not what they should be.
+#: Hops are limited, but a step comes from the step before it, and a run may have thousands. In a chain that
+#: is longer than this the steps between are left out.
 _LONGEST = 50
 
 _DOORS: dict[SubmittedBy, str] = {
@@ -26,11 +27,14 @@ async def chain_of(desk: Desk, job: Job) -> list[JsonValue]:
     """The first cause first, the job itself last."""
     links: list[JsonObject] = [_link(job)]
     at, seen = job, {job.id}
-    while at.parent_job_id is not None and at.parent_job_id not in seen and len(links) < _LONGEST:
-        seen.add(at.parent_job_id)
-        parent = await desk.store.job(at.parent_job_id)
+    while (above := at.parent_job_id) is not None and above not in seen:
+        if at.run_id is not None and above != at.run_id and len(links) >= _LONGEST:
+            links.append({"job_id": None, "what": "earlier steps, left out here", "status": None})
+            above = at.run_id
+        seen.add(above)
+        parent = await desk.store.job(above)
         if parent is None:
-            links.append({"job_id": at.parent_job_id, "what": "a job that is no longer kept", "status": None})
+            links.append({"job_id": above, "what": "a job that is no longer kept", "status": None})
             break
         links.append(_link(parent))
         at = parent

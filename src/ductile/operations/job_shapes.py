@@ -8,6 +8,7 @@ from ductile.core.jobs import Hold, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import LogStatus
+from ductile.operations.nesting import DEEPEST
 from ductile.operations.run_account import StepOutcome
 from ductile.operations.shapes import (
     ANYTHING,
@@ -30,6 +31,10 @@ from ductile.store.values.settling import CancelAnswer
 
 STATUS = words(JobStatus)
 REASON = words(Reason)
+FLAT = (
+    f"Jobs are nested {DEEPEST} levels deep; what those of the last level led to follows each of them in the "
+    "same list, and `parent_job_id` tells what came of what."
+)
 #: What a plugin printed is kept as it is, so nothing of it is certain.
 RESPONSE = told(
     OBJECT,
@@ -136,7 +141,7 @@ _SAW = record(
 
 JOB_SHAPES: Mapping[str, JsonObject] = {
     "ListedJob": record(_JOB, "A job without what it was given and what it answered."),
-    "JobNode": record({**_JOB, "children": listed(named("JobNode"))}),
+    "JobNode": record({**_JOB, "children": told(listed(named("JobNode")), f"What it led to. {FLAT}")}),
     "Execution": record(_EXECUTION, "One time that a job was run."),
     "LoggedExecution": record(
         {**_EXECUTION, "result": maybe(RESPONSE), "stdout": maybe(TEXT), "stderr": maybe(TEXT)}

@@ -9,7 +9,7 @@ from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
@@ -27,6 +27,7 @@ from ductile.operations.intake import (
 )
 from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.log import catch_up
+from ductile.operations.nesting import nested
 from ductile.operations.orphans import is_orphan, shown_at
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.run_account import steps_of
@@ -180,16 +181,12 @@ async def _whole_job(desk: Desk, job: Job) -> JsonObject:
 async def job_tree(desk: Desk, given: JsonObject) -> JsonObject:
     """The job and everything it led to, nested."""
     root = await named_job(desk, given)
-    jobs = await desk.store.tree(root.id)
-    children: dict[str | None, list[Job]] = {}
-    for job in jobs:
-        children.setdefault(job.parent_job_id, []).append(job)
-    return {"tree": _branch(desk, root, children)}
-
-
-def _branch(desk: Desk, job: Job, children: dict[str | None, list[Job]]) -> JsonValue:
-    below = [_branch(desk, child, children) for child in children.get(job.id, ()) if child.id != job.id]
-    return {**shown_at(desk, job), "children": below}
+    below: dict[str, list[Job]] = {}
+    for job in await desk.store.tree(root.id):
+        if job.parent_job_id is not None and job.id != root.id:
+            below.setdefault(job.parent_job_id, []).append(job)
+    (tree,) = nested((root,), below, lambda job: shown_at(desk, job))
+    return {"tree": tree}
 
 
 async def job_logs(desk: Desk, given: JsonObject) -> JsonObject:

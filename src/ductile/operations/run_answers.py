@@ -10,6 +10,7 @@ import msgspec
 from ductile.core.jobs import Job, JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.pipelines import RUN_PLUGIN
+from ductile.operations.nesting import nested
 from ductile.operations.shown import milliseconds, result_of
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values.reading import Account, LogRow
@@ -106,21 +107,17 @@ def _as_text(result: JsonValue) -> str:
 
 def _branches(job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]) -> JsonObject:
     """The same steps twice: below each other, and in a row."""
-    below: dict[str | None, list[Job]] = {}
+    below: dict[str, list[Job]] = {}
     known = {member.id for member in members}
     for member in members:
-        parent = member.parent_job_id if member.parent_job_id in known else job.id
-        below.setdefault(parent, []).append(member)
+        parent = member.parent_job_id
+        below.setdefault(parent if parent is not None and parent in known else job.id, []).append(member)
 
     def node(member: Job) -> JsonObject:
-        children: list[JsonValue] = [node(child) for child in below.get(member.id, ())]
-        return {**_node(member, executions.get(member.id)), "children": children}
+        return _node(member, executions.get(member.id))
 
-    tree: list[JsonValue] = [
-        {**_node(member, executions.get(member.id)), "parent_job_id": member.parent_job_id}
-        for member in members
-    ]
-    return {"children": [node(member) for member in below.get(job.id, ())], "tree": tree}
+    tree: list[JsonValue] = [{**node(member), "parent_job_id": member.parent_job_id} for member in members]
+    return {"children": nested(below.get(job.id, ()), below, node), "tree": tree}
 
 
 def _node(member: Job, row: LogRow | None) -> JsonObject:

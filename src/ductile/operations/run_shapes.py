@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ductile.core.jobs import JobStatus
 from ductile.core.json_values import JsonObject
-from ductile.operations.job_shapes import ARTIFACTS, RESPONSE, STATUS
+from ductile.operations.job_shapes import ARTIFACTS, FLAT, RESPONSE, STATUS
 from ductile.operations.shapes import (
     ANYTHING,
     COUNT,
@@ -74,7 +74,13 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
         },
         "The job is on disk. GET /job/{job_id} tells what becomes of it.",
     ),
-    "RunStep": record({**_STEP, "children": listed(named("RunStep"))}),
+    "RunStep": record(
+        {
+            **_STEP,
+            "children": told(listed(named("RunStep")), f"The steps that it led to. {FLAT}"),
+            "parent_job_id?": told(ID, "Only of a step that is told in the list of the one before."),
+        }
+    ),
     "Finished": answer(
         {
             "job_id": ID,

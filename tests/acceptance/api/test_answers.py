@@ -13,6 +13,7 @@ from builders.daemons import BROKEN, answering
 from builders.described import Description, assert_holds, holds
 from builders.http import Api, EventReader, Said, an_api, an_api_place
 from ductile.api.endpoints import ENDPOINTS
+from ductile.operations.nesting import DEEPEST
 
 #: Waits until a file `go` lies beside it: what is running is known to be so.
 GATED = (
@@ -73,6 +74,9 @@ pipelines:
     steps: [{uses: echo}, {uses: gated}]
   - {name: told, on-hook: job.failed, steps: [{uses: echo}]}
 """
+#: One step more than is nested.
+STEPS = ", ".join(["{uses: echo}"] * (DEEPEST + 1))
+LONG = f"  - {{name: long, execution_mode: synchronous, steps: [{STEPS}]}}\n"
 
 
 class Asker:
@@ -116,7 +120,7 @@ def _fits(template: str, path: str) -> bool:
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     directory = tmp_path_factory.mktemp("api")
     (directory / "thing.txt").write_text("a thing")
-    more = f"{MORE}artifacts: {{roots: [{json.dumps(str(directory))}]}}\n"
+    more = f"{MORE}{LONG}artifacts: {{roots: [{json.dumps(str(directory))}]}}\n"
     place = an_api_place(directory, PLUGINS, more=more)
     made = {
         "status": "ok",
@@ -152,6 +156,8 @@ def ask_for_runs(ask: Asker) -> None:
     assert [step["step_id"] for step in done["tree"]] == ["1", "3"]
     assert done["result"]["result"] == "done"
     assert done["children"][0]["output_files"][0]["name"] == "thing"
+    long = ask(200, "POST", "/pipeline/long")
+    ask(200, "GET", f"/job/{long['job_id']}/tree")
     assert ask(200, "POST", "/pipeline/both")["status"] == "partial_success"
     assert ask(200, "POST", "/pipeline/bad")["error"] == "1: it is broken"
     assert ask(200, "POST", "/pipeline/wanting", {"payload": {}})["result"] is None

@@ -1,0 +1,59 @@
+"""Jobs below each other: nested as far as readers can follow, and nobody is lost beyond (ENGINE 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from builders.jobs import a_job
+from ductile.core.jobs import Job
+from ductile.core.pipelines import RUN_PLUGIN
+from ductile.operations.nesting import DEEPEST, nested
+from ductile.operations.run_answers import finished
+from ductile.store.values.reading import Account
+
+LONGEST_RUN = 10_000
+
+
+def a_chain(first: Job, length: int) -> list[Job]:
+    """So many jobs, each of which the one before led to."""
+    jobs = [first]
+    for number in range(length):
+        jobs.append(a_job(parent_job_id=jobs[-1].id, id=f"{first.id}-{number}"))
+    return jobs[1:]
+
+
+def test_the_longest_run_is_answered_and_can_be_read() -> None:
+    """SPEC 7.7: children nest, up to a depth; what is deeper follows in a row and names what led to it."""
+    run = a_job(RUN_PLUGIN, "long")
+    members = a_chain(run, LONGEST_RUN)
+    answer: Any = finished(Account(job=run, members=tuple(members), executions={}))
+    read: Any = msgspec.json.decode(msgspec.json.encode(answer))
+    row, ids = read["children"], []
+    for _ in range(DEEPEST - 1):
+        (only,) = row
+        assert "parent_job_id" not in only
+        ids.append(only["job_id"])
+        row = only["children"]
+    last, *deeper = row
+    assert "parent_job_id" not in last
+    assert all(one["children"] == [] for one in row)
+    assert [*ids, *(one["job_id"] for one in row)] == [member.id for member in members]
+    assert [one["parent_job_id"] for one in deeper] == [one["job_id"] for one in row[:-1]]
+    assert len(read["tree"]) == LONGEST_RUN
+
+
+def test_in_the_last_level_each_job_is_followed_by_what_it_led_to() -> None:
+    """Two that stand beside each other there do not mix what is below them."""
+    first = a_job(id="first")
+    above = a_chain(first, DEEPEST - 2)
+    left, right = (a_job(id=name, parent_job_id=above[-1].id) for name in ("left", "right"))
+    jobs = [*above, left, right, a_job(id="l", parent_job_id="left"), a_job(id="r", parent_job_id="right")]
+    below: dict[str, list[Job]] = {}
+    for job in jobs:
+        below.setdefault(str(job.parent_job_id), []).append(job)
+    row: Any = nested((first,), below, lambda job: {"job_id": job.id})
+    while len(row) == 1:
+        row = row[0]["children"]
+    assert [job["job_id"] for job in row] == ["left", "l", "right", "r"]
