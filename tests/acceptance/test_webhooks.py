@@ -93,6 +93,22 @@ def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
     assert (job["submitted_by"], job["submitted_detail"]) == ("webhook", "gh")
 
 
+@pytest.mark.parametrize("target", ["plugin: telling", "pipeline: tells", "event: pushed"])
+def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> None:
+    """SPEC 9.1: `delivery_header` becomes the event's key, whatever it starts; a redelivery is known."""
+    config = hooked.place.config
+    config.write_text(
+        "pipelines: [{name: tells, on: pushed, steps: [{uses: telling}]}]\n" + config.read_text()
+    )
+    hooked.configure(f"{{path: /hook/github, name: gh, {target}, delivery_header: X-Id, secret_ref: gh}}")
+    with a_daemon(hooked.place):
+        said = hooked.post(b"{}", X_Id="d1")[1]
+        job = hooked.place.said("job", "wait", said["job_id"])
+        assert hooked.post(b"{}", X_Id="d1")[1]["job_id"] == said["job_id"]
+    event = job["result"]["result"]
+    assert (event["dedupe_key"], event["source"]) == ("d1", "webhook")
+
+
 def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
     """SPEC 1: a 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
     with a_daemon(hooked.place) as daemon:

@@ -140,14 +140,21 @@ def _waiting_for(desk: Desk, settings: PipelineSettings, intake: Intake, given: 
 
 def _event(desk: Desk, door: Door, pipeline: Pipeline, intake: Intake, given: JsonObject) -> NewEvent:
     """What the run begins with: as if somebody had emitted what the pipeline starts on."""
+    kind = read.optional_text(given, "event_type") or pipeline.on or f"{door.submitted_by}.trigger"
+    return _made_event(desk, door, kind, intake, given)
+
+
+def _made_event(desk: Desk, door: Door, kind: str, intake: Intake, given: JsonObject) -> NewEvent:
+    """From what a caller gave. The id of a delivery is its key, as for a webhook that runs a plugin."""
     headers = read.optional_object(given, "headers")
+    delivery = read.optional_text(given, "delivery_id")
     return NewEvent(
         id=make_id(desk.now(), desk.dice),
-        type=read.optional_text(given, "event_type") or pipeline.on or f"{door.submitted_by}.trigger",
+        type=kind,
         source=door.submitted_by,
         payload=intake.payload or {},
         headers=None if headers is None else {name: str(value) for name, value in headers.items()},
-        dedupe_key=read.optional_text(given, "dedupe_key"),
+        dedupe_key=read.optional_text(given, "dedupe_key") if delivery is None else delivery,
     )
 
 
@@ -296,15 +303,7 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     snapshot = desk.snapshot()
     kind = _event_type(given)
     intake = await read_intake(desk, door, given)
-    headers = read.optional_object(given, "headers")
-    event = NewEvent(
-        id=make_id(desk.now(), desk.dice),
-        type=kind,
-        source=door.submitted_by,
-        payload=intake.payload or {},
-        headers=None if headers is None else {name: str(value) for name, value in headers.items()},
-        dedupe_key=read.optional_text(given, "dedupe_key"),
-    )
+    event = _made_event(desk, door, kind, intake, given)
     sender = Sender(
         submitted_by=door.submitted_by, detail=door.detail, hops=intake.hops, trace_id=intake.trace_id
     )
