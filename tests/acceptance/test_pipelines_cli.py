@@ -289,6 +289,17 @@ def test_check_with_a_payload(tmp_path: Path) -> None:
     assert not (tmp_path / "demo" / "data").exists()
 
 
+def test_the_command_line_is_a_source(tmp_path: Path) -> None:
+    """SPEC 6, 7.1: routes and pipelines may be for what is sent from there, and nothing else starts them."""
+    place = a_place(tmp_path)
+    place.append(
+        "routes: [{from: cli, event_type: made, to: echo}, {from: api, event_type: made, to: echo.poll}]\n"
+        "pipelines: [{name: by-hand, on: made, from_plugin: cli, steps: [{uses: echo}]}]\n"
+    )
+    sent = place.said("event", "send", "made", "--dry-run")
+    assert sent["would_start"] == ["echo.handle", "pipeline:by-hand"]
+
+
 def test_event_send(place: Place) -> None:
     """SPEC 8, 11: everything that waits for the event is started and told; a key makes it once."""
     assert place.said("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]

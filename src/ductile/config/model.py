@@ -103,7 +103,9 @@ class StateSettings(Section, frozen=True, kw_only=True):
 
 
 class RouteSettings(Section, frozen=True, kw_only=True):
-    source: Annotated[str, about("The plugin that emits the event.")] = msgspec.field(name="from")
+    source: Annotated[
+        str, about("The event's source: the plugin that emits it, or `api`, `cli` or `webhook`.")
+    ] = msgspec.field(name="from")
     event_type: Annotated[str, about("The event's type; it has to match exactly.")]
     to: Annotated[str, about("Who gets it: `plugin` for its `handle` command, or `plugin.command`.")]
 

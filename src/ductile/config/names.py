@@ -12,8 +12,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: Words that stand for something else in a scope, a source or a path of the API.
 RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
-#: Sources of events that are not plugins.
-OUTSIDE_SOURCES = frozenset(("api", "webhook"))
+#: Sources of events that are not plugins: whoever may publish one from outside.
+OUTSIDE_SOURCES = frozenset(("api", "cli", "webhook"))
 _DIGITS_OF_A_DIGEST = 8
 
 

@@ -101,7 +101,10 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     condition: Annotated[Condition | None, about("Start a run only if this holds.")] = msgspec.field(
         default=None, name="if"
     )
-    from_plugin: Annotated[str | None, about("Start a run only for events of this plugin.")] = None
+    from_plugin: Annotated[
+        str | None,
+        about("Start a run only for events of this source: a plugin, or `api`, `cli` or `webhook`."),
+    ] = None
     execution_mode: Annotated[
         ExecutionMode, about("Whether a caller of the API waits for the run to end.")
     ] = ExecutionMode.ASYNC

@@ -230,6 +230,9 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
     "yaml",
     [
         "routes: [{from: api, event_type: t, to: e.poll}]",
+        # From outside: whoever may publish an event is a source.
+        "routes: [{from: cli, event_type: t, to: e}, {from: webhook, event_type: t, to: e}]",
+        "pipelines: [{name: p, on: t, from_plugin: cli, steps: [{uses: e}]}]",
         "pipelines: [{name: p, steps: [{call: q}]}, {name: q, steps: [{uses: e}]}]",
         "pipelines: [{name: p, steps: [{uses: e, if: {path: event.type, op: startswith, value: x}}]}]",
         "pipelines: [{name: p, on-hook: job.failed, steps: [{split: [{uses: e}, {uses: e}], join: always}]}]",
