@@ -17,7 +17,6 @@ from ductile.api.endpoint import Answer, Asked, Document, Reply, Route, Services
 from ductile.api.routing import Router, shown_path
 from ductile.errors import (
     DuctileError,
-    MethodNotAllowedError,
     TooBusyError,
     TooLargeError,
     TooSlowError,
@@ -118,8 +117,6 @@ class Application:
         began_with = self._desk.snapshot()
         authorization = headers.get(b"authorization")
         self._admit(exchange, route, authorization)
-        if endpoint.streams and scope["method"] == "HEAD":
-            raise MethodNotAllowedError("HEAD is not for this path", details={"allow": "GET"})
         if endpoint.intake:
             self._desk.refuse_when_stopping()
         body = None

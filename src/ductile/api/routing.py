@@ -22,6 +22,12 @@ class _Shape(Value, kw_only=False):
     segments: tuple[str, ...]
     methods: dict[str, Endpoint]
 
+    def add(self, endpoint: Endpoint) -> None:
+        self.methods[endpoint.method] = endpoint
+        # A stream has no length or end that could be told without it.
+        if endpoint.method == "GET" and not endpoint.streams:
+            self.methods["HEAD"] = endpoint
+
     def match(self, segments: list[str]) -> dict[str, str] | None:
         found: dict[str, str] = {}
         for wanted, given in zip(self.segments, segments, strict=True):
@@ -46,9 +52,10 @@ class Router:
         shapes = self._shapes.setdefault((segments[0], len(segments)), [])
         for shape in shapes:
             if shape.segments == segments:
-                shape.methods[endpoint.method] = endpoint
+                shape.add(endpoint)
                 return
-        shapes.append(_Shape(segments, {endpoint.method: endpoint}))
+        shapes.append(shape := _Shape(segments, {}))
+        shape.add(endpoint)
         # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
         shapes.sort(key=lambda shape: [segment.startswith("{") for segment in shape.segments])
 
@@ -60,15 +67,14 @@ class Router:
 
     def _look_up(self, method: str, raw_path: bytes) -> Route:
         segments = _segments(raw_path)
-        wanted = "GET" if method == "HEAD" else method
         allowed: set[str] = set()
         for shape in self._shapes.get((segments[0], len(segments)), ()):
             if (values := shape.match(segments)) is not None:
-                if (endpoint := shape.methods.get(wanted)) is not None:
+                if (endpoint := shape.methods.get(method)) is not None:
                     return Route(endpoint, values, shown_path(raw_path))
                 allowed |= shape.methods.keys()
         if allowed:
-            allow = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
+            allow = ", ".join(sorted(allowed))
             raise MethodNotAllowedError(
                 f"{method} is not for this path", hint=f"It takes {allow}.", details={"allow": allow}
             )

@@ -40,6 +40,23 @@ def test_head_is_get() -> None:
     assert ROUTER.find("HEAD", b"/jobs").endpoint.method == "GET"
 
 
+@pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in ENDPOINTS}))
+def test_a_path_takes_what_it_says_that_it_takes(path: str) -> None:
+    """SPEC 8: every method in `Allow`, and no other; a HEAD where there is a GET, but not of a stream."""
+    asked = path.replace("{", "x").replace("}", "x").encode()
+    with pytest.raises(MethodNotAllowedError) as refused:
+        ROUTER.find("BREW", asked)
+    allowed = str(refused.value.details["allow"]).split(", ")
+    for method in allowed:
+        assert ROUTER.find(method, asked).endpoint.method in (method, "GET")
+    for method in {"GET", "HEAD", "POST"}.difference(allowed):
+        with pytest.raises(MethodNotAllowedError) as again:
+            ROUTER.find(method, asked)
+        assert again.value.details == refused.value.details
+    got = [endpoint for endpoint in ENDPOINTS if (endpoint.method, endpoint.path) == ("GET", path)]
+    assert ("HEAD" in allowed) is any(not endpoint.streams for endpoint in got)
+
+
 @given(st.sampled_from(["GET", "POST", "PUT", "BREW"]), st.binary(max_size=60))
 def test_any_path_is_found_or_refused(method: str, path: bytes) -> None:
     """SPEC 8: 404 or 405, whatever it is."""
