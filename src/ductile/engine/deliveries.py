@@ -132,14 +132,12 @@ class Deliveries:
         self._woken.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
-        began = self._clock.now()
         try:
             attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
             # The attempt may or may not have arrived, so it is made again as soon as somebody can.
             await asyncio.shield(self._give_back(delivery))
             raise
-        self._remember(delivery.receiver, manner_after(attempt, self._clock.now() - began))
         retry_at = None if attempt.delivered else self._retry_at(delivery, attempt)
         report = _report(delivery, attempt, retry_at)
         await self._patiently(lambda: self._store.report_delivery(report))
@@ -153,10 +151,17 @@ class Deliveries:
             del self._manners[next(iter(self._manners))]
 
     async def _attempt(self, delivery: Delivery) -> Attempt:
-        """Send it. Whatever is wrong with one delivery fails that one, and nobody else."""
-        now, snapshot = self._clock.now(), self._snapshot()
-        if not may_attempt(delivery.attempts, max_attempts=snapshot.state_webhooks.max_attempts):
-            return _UNREPORTED
+        """Send it, if it may still be sent, and remember how its receiver behaves."""
+        began, snapshot = self._clock.now(), self._snapshot()
+        most = snapshot.state_webhooks.max_attempts
+        if not may_attempt(delivery.attempts, max_attempts=most):
+            return _not_made(delivery, most)
+        attempt = await self._post(delivery, snapshot, began)
+        self._remember(delivery.receiver, manner_after(attempt, self._clock.now() - began))
+        return attempt
+
+    async def _post(self, delivery: Delivery, snapshot: Snapshot, now: datetime) -> Attempt:
+        """Whatever is wrong with one delivery fails that one, and nobody else."""
         try:
             return await self._poster.post(address(delivery, snapshot, now), now)
         except Exception as fault:  # noqa: BLE001 - it would be due again at the next start, and the next
@@ -221,6 +226,18 @@ def address(delivery: Delivery, snapshot: Snapshot, now: datetime) -> Letter:
     return Letter(
         url=delivery.url, body=body, headers=headers, timeout=settings.timeout, allow=settings.allow
     )
+
+
+def _not_made(delivery: Delivery, max_attempts: int) -> Attempt:
+    """Why there is no attempt left. What came of an earlier one is known only if somebody lived to tell it.
+
+    Then the last may have ended with the daemon, or they were fewer when it was planned: `max_attempts` may
+    be lowered meanwhile. What is said here is true of both.
+    """
+    if delivery.last_error is None:
+        return _UNREPORTED
+    told = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
+    return Attempt(http_status=delivery.last_status, error=told)
 
 
 def _report(delivery: Delivery, attempt: Attempt, retry_at: datetime | None) -> DeliveryReport:

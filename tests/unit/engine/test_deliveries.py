@@ -439,6 +439,24 @@ async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path
     assert dropped.data["error"] == "the daemon ended before it could tell what came of the last attempt"
 
 
+async def test_what_fewer_attempts_cut_off_keeps_what_was_wrong(tmp_path: Path) -> None:
+    """SPEC 9.3, 10: a reload may leave a delivery no attempt; that is told, and what was wrong before."""
+    used = [a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 4")]
+    with a_receiver(answering(500)) as receiver:
+        async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
+            await bench.tell(receiver)
+            await bench.until(Signal.DELIVERY_FAILED, 1)
+            await bench.clock.advance(seconds=3)
+            (_, failed) = await bench.until(Signal.DELIVERY_FAILED, 2)
+            used.append(a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 1"))
+            await bench.clock.advance(seconds=9)
+            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+            (row,) = (await bench.store.deliveries(limit=9)).rows
+    assert len(receiver.requests) == 2
+    said = f"{failed.data['error']}; it is not sent again, as max_attempts is 1"
+    assert (dropped.data["error"], row.last_error, row.last_status) == (said, said, 500)
+
+
 async def test_a_stop_in_the_only_attempt_does_not_count(tmp_path: Path) -> None:
     """SPEC 9.3: at least once, across restarts: what a stop cut off is given back with its attempt."""
     release = threading.Event()
