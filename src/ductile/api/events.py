@@ -111,19 +111,29 @@ class EventStreams:
     async def _replay(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
         if wanted.after is None:
             return
-        lowest, _ = await self._store.ledger_range()
-        after = wanted.after
-        if after > follower.joined_at:
+        place, until = wanted.after, follower.joined_at
+        if place > until:
             # An id of another store, or of a time before a backup: nothing tells what its reader has seen.
-            await out.write(
-                _gap(lowest, follower.joined_at, f"there is no event {after}; this goes on from now")
-            )
+            lowest, _ = await self._store.ledger_range()
+            await out.write(_gap(lowest, until, f"there is no event {place}; this goes on from now"))
             return
-        if after + 1 < lowest:
-            after = lowest - 1
-            await out.write(_gap(lowest, after, f"events before {lowest} are no longer held"))
-        async for rows in self._feed.replay(after, follower.joined_at):
+        async for rows in self._feed.replay(place, until):
+            await self._tell_hole(out, place, rows[0].seq)
             await out.rows(rows, wanted)
+            place = rows[-1].seq
+        await self._tell_hole(out, place, until + 1)
+
+    async def _tell_hole(self, out: _Out, place: int, following: int) -> None:
+        """Between two numbers that should follow each other, also where a sweep came between two pages.
+
+        Only what is older than all that is held was swept; a number may also never have been given.
+        """
+        if following <= place + 1:
+            return
+        lowest, _ = await self._store.ledger_range()
+        if lowest > place + 1 or not lowest:
+            told = f"events before {following} are no longer held"
+            await out.write(_gap(following, following - 1, told))
 
     async def _follow(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
         """What comes, and a sign of life whenever nothing of it was for this reader for a while."""
@@ -134,7 +144,9 @@ class EventStreams:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     rows = await follower.next()
-            place = rows[-1].seq if rows else place
+            if rows:
+                await self._tell_hole(out, place, rows[0].seq)
+                place = rows[-1].seq
             if await out.rows(rows, wanted):
                 due = clock() + self._keep_alive
             elif clock() >= due:

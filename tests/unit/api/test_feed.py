@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,3 +168,61 @@ async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store:
     with pytest.raises(StoreFailedError):
         await streams.opened(Wanted())
     assert streams.count == 0
+
+
+async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENGINE 6: retention does not wait for a reader, and what it takes meanwhile is told."""
+    monkeypatch.setattr(feed_module, "_PAGE", 2)
+    await enqueue(store, 9)
+    streams = EventStreams(store, LedgerFeed(store, News()))
+    text = b""
+    complete = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        text += message.get("body", b"")
+        if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
+            await store.prune(Retention(ledger_rows=3))
+        if b"id: 9" in text:
+            complete.set()
+
+    stream = (await streams.opened(Wanted(after=0)))(send)
+    async with asyncio.timeout(PATIENCE):
+        await complete.wait()
+    streams.close()
+    await stream
+    ids = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
+    assert ids == [1, 2, 6, 7, 8, 9]
+    assert b'id: 6\nevent: gap\ndata: {"oldest":7' in text
+    assert text.count(b"event: gap") == 1
+
+
+async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None:
+    """ENGINE 6: though nothing is left to replay; and no number is passed over that no gap tells of."""
+    await enqueue(store, 5)
+    news = News()
+    streams = EventStreams(store, LedgerFeed(store, news))
+    text = b""
+    complete = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        text += message.get("body", b"")
+        if message["type"] == "http.response.start":  # the reader has joined, and has read nothing yet
+            await enqueue(store, 3)
+            await store.prune(Retention(ledger_rows=2))
+            news(SOMETHING)
+        if b"id: 8" in text:
+            complete.set()
+
+    stream = (await streams.opened(Wanted(after=3)))(send)
+    async with asyncio.timeout(PATIENCE):
+        await complete.wait()
+    streams.close()
+    await stream
+    assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
+    told = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
+    before = [int(number) for number, _ in told]
+    for place, (number, kind) in zip(before, told[1:], strict=False):
+        assert kind == b"gap" or int(number) == place + 1
+    assert before[-1] == 8
