@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -179,6 +180,44 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
         assert (process.returncode, out) == (130, "")
         assert f"Job {job_id} goes on" in said
         assert place.said("job", "show", job_id)["status"] == "running"
+
+
+def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
+    """SPEC 4.6, 11: at once and with its error, not when the last retry is spent; each attempt once."""
+    place = a_place(tmp_path, "  broken:\n    retry: {max_attempts: 4, backoff_base: 1h, backoff_max: 1h}\n")
+    place.plugin("broken", BROKEN)
+    with a_daemon(place):
+        late = place.ductile("run", "broken", "--timeout", "4s")
+        assert (late.status, late.out) == (75, "")
+        first, second, *_ = late.err.splitlines()
+        told = (
+            r"attempt 1 of 4 failed: it is broken; next try in (1h|59m)[0-9a-z]+ \(Ctrl-C leaves it queued\)"
+        )
+        assert re.fullmatch(told, first)
+        assert second.startswith("error: broken poll has not ended")
+        # Before the end, which has not come, and on a terminal above the line that counts.
+        shown = place.terminal.on_screen(
+            "run", "broken", "--config", "demo", "--timeout", "2500ms", both=True
+        )
+        flow = "\n".join(shown)
+        assert flow.count("attempt 1 of 4 failed") == 1
+        assert flow.index("attempt 1 of 4 failed") < flow.index("2.0s")
+        assert place.ductile("run", "broken", "--timeout", "1500ms", "--json").err == ""
+
+
+def test_attempts_that_failed_quickly_are_each_told_once(tmp_path: Path) -> None:
+    place = a_place(
+        tmp_path, "  broken:\n    retry: {max_attempts: 3, backoff_base: 10ms, backoff_max: 10ms}\n"
+    )
+    place.plugin("broken", BROKEN)
+    with a_daemon(place):
+        ran = place.ductile("run", "broken")
+        assert ran.status == 1
+        assert ran.err.splitlines()[:3] == [
+            "attempt 1 of 3 failed: it is broken",
+            "attempt 2 of 3 failed: it is broken",
+            "error: broken poll is dead (attempts_exhausted): it is broken",
+        ]
 
 
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:

@@ -70,8 +70,10 @@ class Terminal:
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
         return _HASH.sub("blake3:<hash>", _TOKEN.sub("<the token>", text))
 
-    def on_screen(self, *words: str, columns: int = 80) -> list[str]:
-        """The lines that it shows on a terminal of this width, without their colours."""
+    def on_screen(self, *words: str, columns: int = 80, both: bool = False) -> list[str]:
+        """The lines that it shows on a terminal of this width, without their colours; of `both`, its output
+        and its errors.
+        """
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         process = subprocess.Popen(
@@ -80,7 +82,7 @@ class Terminal:
             env={"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=theirs,
-            stderr=subprocess.DEVNULL,
+            stderr=theirs if both else subprocess.DEVNULL,
         )
         os.close(theirs)
         shown = b""

@@ -11,7 +11,7 @@ from ductile.cli.screen import printable
 from ductile.cli.wording import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ductile.cli.answers import Call
 
@@ -21,13 +21,22 @@ _CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def waiting_for(call: Call, what: str) -> Iterator[None]:
-    """On standard error, so that what was asked for stays clean; gone when the waiting is over."""
-    if call.json or not sys.stderr.isatty():
+def waiting_for(call: Call, what: str, look: Callable[[], list[str]] | None = None) -> Iterator[None]:
+    """On standard error, so that what was asked for stays clean; gone when the waiting is over.
+
+    Lines that a `look` finds meanwhile stay, and are told without a terminal too: they are news.
+    """
+    watched = sys.stderr.isatty()
+    if call.json or not (watched or look):
         yield
         return
     over = Event()
-    teller = Thread(target=_tell, args=(printable(what), over), name="ductile-progress", daemon=True)
+    teller = Thread(
+        target=_tell,
+        args=(printable(what) if watched else None, look or list, over),
+        name="ductile-progress",
+        daemon=True,
+    )
     teller.start()
     try:
         yield
@@ -36,12 +45,15 @@ def waiting_for(call: Call, what: str) -> Iterator[None]:
         teller.join()
 
 
-def _tell(what: str, over: Event) -> None:
+def _tell(what: str | None, look: Callable[[], list[str]], over: Event) -> None:
     seconds = 0
+    clear = "" if what is None else _CLEAR
     while not over.wait(_EVERY_SECONDS):
         seconds += _EVERY_SECONDS
-        sys.stderr.write(f"{_CLEAR}waiting for {what}, {span(seconds * 1000)}")
+        told = "".join(f"{clear}{line}\n" for line in look())
+        line = "" if what is None else f"{clear}waiting for {what}, {span(seconds * 1000)}"
+        sys.stderr.write(told + line)
         sys.stderr.flush()
     if seconds:
-        sys.stderr.write(_CLEAR)
+        sys.stderr.write(clear)
         sys.stderr.flush()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ductile.cli.answers import Answer, Call
+from ductile.cli.attempts import Attempts
 from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
 from ductile.cli.progress import waiting_for
@@ -51,8 +53,12 @@ def run(call: Call) -> Answer:
             ran = run_here(call, "plugin.run", given)
         return outcome(ran)
     submitted = converse(connection, "plugin.run", present(given), timeout=PATIENCE)
-    with waiting_for(call, f"{name}, job {submitted['job_id']}"):
-        return outcome(wait_for(call, submitted))
+    attempts = Attempts(call, str(submitted["job_id"]))
+    with waiting_for(call, f"{name}, job {submitted['job_id']}", attempts.look):
+        ran = wait_for(call, submitted)
+    if not call.json:  # what failed since the last look; the JSON has all of them
+        print("".join(f"{line}\n" for line in attempts.news(ran.job)), end="", file=sys.stderr)
+    return outcome(ran)
 
 
 def refuse_no_time(call: Call) -> None:
