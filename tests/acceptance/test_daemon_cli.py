@@ -220,6 +220,29 @@ def test_attempts_that_failed_quickly_are_each_told_once(tmp_path: Path) -> None
         ]
 
 
+def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+    """SPEC 10, 11: forgetting the reload is the commonest slip, and the configuration on disk shows it."""
+    place = a_place(tmp_path)
+    steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
+    with a_daemon(place):
+        place.plugin("salute", answering({"status": "ok", "result": "hail"}))
+        installed = place.said("run", "salute", status=1)["error"]
+        assert installed["message"] == "the plugin salute is installed but not active"
+        assert "`ductile config set plugins.salute.enabled true --lock --config demo`" in installed["hint"]
+        place.append(f"  salute: {{}}\n  off: {{uses: echo, enabled: false}}\n{steps}")
+        forgotten = "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
+        for words in (("run", "salute"), ("run", "salute", "--dry-run"), ("pipeline", "run", "hello")):
+            told = place.said(*words, status=1)["error"]
+            assert (told["code"], told["hint"]) == ("not_found", f"{forgotten} --config demo")
+        assert "the plugin off is disabled." in place.said("run", "off", status=1)["error"]["hint"]
+        assert "salute" in place.said("run", "salut", status=1)["error"]["hint"]
+        assert place.ductile("reload").status == 0
+        assert place.ductile("run", "salute").out == "hail\n"
+        assert place.ductile("pipeline", "run", "hello").status == 0
+        place.config.write_text("plugins: [")
+        assert place.said("run", "nobody", status=1)["error"]["message"] == "there is no plugin nobody"
+
+
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:
     """SPEC 4.2: failed | dead → queued, with fresh attempts."""
     place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}")

@@ -11,6 +11,7 @@ from ductile.cli.json_argument import json_object
 from ductile.cli.run import outcome, refuse_no_time, run_here, telling_where_it_goes_on, wait_for
 from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable, screen_for
+from ductile.cli.unloaded import find_pipeline, hinting_at_reload
 from ductile.cli.wording import count, facts, moment, status_word, telling_error
 from ductile.control.client import converse
 from ductile.errors import Exit, UsageError, file_error
@@ -65,6 +66,11 @@ def run(call: Call) -> Answer:
         "dedupe_key": call.optional("dedupe_key"),
         "state_webhook_url": call.optional("state_webhook_url"),
     }
+    with hinting_at_reload(call, lambda disk: find_pipeline(disk, call.text("NAME"))):
+        return _run(call, given)
+
+
+def _run(call: Call, given: JsonObject) -> Answer:
     if call.switch("dry_run"):
         tried = ask(call, "pipeline.run", given | {"dry_run": True})
         return Answer(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")

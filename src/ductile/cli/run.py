@@ -12,6 +12,7 @@ from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, pre
 from ductile.cli.json_argument import json_object
 from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
+from ductile.cli.unloaded import find_command, hinting_at_reload
 from ductile.cli.wording import STDERR_TAIL, indented, moment, telling_error, value_text
 from ductile.control.client import converse
 from ductile.errors import DaemonNotRunningError, Exit, StoreBusyError, UsageError
@@ -39,6 +40,13 @@ def run(call: Call) -> Answer:
         "dedupe_key": call.optional("dedupe_key"),
         "state_webhook_url": call.optional("state_webhook_url"),
     }
+    with hinting_at_reload(
+        call, lambda disk: find_command(disk, call.text("PLUGIN"), call.optional("COMMAND"))
+    ):
+        return _run(call, given)
+
+
+def _run(call: Call, given: JsonObject) -> Answer:
     if call.switch("dry_run"):
         tried = ask(call, "plugin.run", given | {"dry_run": True})
         return Answer(data=tried, text=lambda _: f"Would run {tried['plugin']} {tried['command']}.")

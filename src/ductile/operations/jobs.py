@@ -118,7 +118,9 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
     if plugin is None:
         if name in snapshot.available:
             raise NotFoundError(
-                f"the plugin {name} is installed but not active", hint="Name it under `plugins` to use it."
+                f"the plugin {name} is installed but not active",
+                hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true --lock`. "
+                "A running daemon then needs `ductile reload`.",
             )
         raise NotFoundError(f"there is no plugin {name}", hint=did_you_mean(name, snapshot.plugins))
     if not plugin.enabled:
