@@ -243,6 +243,33 @@ def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path:
         assert place.said("run", "nobody", status=1)["error"]["message"] == "there is no plugin nobody"
 
 
+def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
+    """SPEC 10: by the names of the sections, and nothing of what is in them."""
+    place = a_place(tmp_path)
+    steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
+    with a_daemon(place):
+        assert place.ductile("reload").out.splitlines()[0] == "Reloaded; nothing changed."
+        place.append(f"tokens:\n  - {{name: door, key: canary-4711}}\n{steps}")
+        place.said("config", "lock")
+        tried = place.ductile("reload", "--dry-run").out
+        assert tried.splitlines()[0] == "Would reload: pipelines and tokens changed."
+        done = place.ductile("reload", "--json")
+        assert "canary" not in done.out + done.err
+        assert json.loads(done.out)["settings"] == ["pipelines", "tokens"]
+        place.config.write_text(place.config.read_text().replace("canary-4711", "canary-4712"))
+        place.said("config", "lock")
+        assert place.ductile("reload").out.splitlines()[0] == "Reloaded: tokens changed."
+        text = place.config.read_text().replace("log_level: debug", "log_level: info")
+        place.config.write_text(text.replace("echo: {}", f"echo:\n{HOURLY}"))
+        place.said("config", "lock")
+        assert place.ductile("reload").out.splitlines()[:3] == [
+            "Reloaded:",
+            "  changed: echo",
+            "  settings: service",
+        ]
+        assert place.said("reload")["settings"] == []
+
+
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:
     """SPEC 4.2: failed | dead → queued, with fresh attempts."""
     place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}")

@@ -92,7 +92,7 @@ KNOWN = {
     **dict.fromkeys(("input_schema", "output_schema", "context"), "any JSON"),
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
-    **dict.fromkeys(("changed", "would_reset", "required_config"), "text"),
+    **dict.fromkeys(("changed", "settings", "would_reset", "required_config"), "text"),
     "outside": "{from: text, to: text}",
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",

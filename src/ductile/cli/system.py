@@ -152,13 +152,25 @@ def _breakers(breakers: Said) -> str:
 
 
 def _reload_text(done: Said, screen: Screen) -> str:
-    changes = [f"  {word}: {', '.join(done[word])}" for word in ("added", "changed", "removed") if done[word]]
-    title = "Would reload" if done.get("dry_run") else "Reloaded"
-    lines = [f"{title}{':' if changes else '; no plugin changed.'}", *changes]
+    lines = _reload_lines(done)
     if done["warnings"]:
         found = [Problem(**warning) for warning in done["warnings"]]
         lines += [screen.style("yellow", f"{count(len(found), 'warning')}:"), problems_as_text(found, screen)]
     return "\n".join(lines)
+
+
+def _reload_lines(done: Said) -> list[str]:
+    """One line where no plugin changed; a line for each kind of change where one did."""
+    title = "Would reload" if done.get("dry_run") else "Reloaded"
+    words = ("added", "changed", "removed")
+    if any(done[word] for word in words):
+        changes = [f"  {word}: {', '.join(done[word])}" for word in (*words, "settings") if done[word]]
+        return [f"{title}:", *changes]
+    if not done["settings"]:
+        return [f"{title}; nothing changed."]
+    *others, last = done["settings"]
+    named = f"{', '.join(others)} and {last}" if others else last
+    return [f"{title}: {named} changed."]
 
 
 def _breaker_text(found: Said, screen: Screen) -> str:

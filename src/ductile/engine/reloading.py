@@ -19,6 +19,8 @@ class ReloadPlan(Value):
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+    #: The sections of the configuration, besides `plugins`, that differ.
+    settings: tuple[str, ...]
 
     def shown(self) -> JsonObject:
         return {
@@ -26,6 +28,7 @@ class ReloadPlan(Value):
             "added": list(self.added),
             "changed": list(self.changed),
             "removed": list(self.removed),
+            "settings": list(self.settings),
             "warnings": [to_builtins(problem) for problem in self.new.warnings],
         }
 
@@ -47,7 +50,29 @@ def plan_reload(began_with: Snapshot, old: Snapshot, new: Snapshot) -> ReloadPla
         added=tuple(sorted(after.keys() - before.keys())),
         changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
         removed=tuple(sorted(before.keys() - after.keys())),
+        settings=_changed_sections(old, new),
     )
+
+
+def _changed_sections(old: Snapshot, new: Snapshot) -> tuple[str, ...]:
+    """Their names and nothing of what is in them, which may be secret."""
+    before, after = _sections(old), _sections(new)
+    return tuple(name for name in after if after[name] != before[name])
+
+
+def _sections(snapshot: Snapshot) -> dict[str, object]:
+    """What follows from each section that a reload may change, in the order of the reference."""
+    return {
+        "service": (snapshot.service, snapshot.timezone, snapshot.max_workers),
+        "plugin_roots": snapshot.plugin_roots,
+        "routes": snapshot.routes,
+        "pipelines": snapshot.pipelines,
+        "api": snapshot.api,
+        "webhooks": snapshot.webhooks,
+        "tokens": (snapshot.tokens, snapshot.secrets),
+        "state_webhooks": (snapshot.state_webhooks, snapshot.state_webhook_secret),
+        "artifacts": snapshot.artifact_roots,
+    }
 
 
 def _usable(snapshot: Snapshot) -> dict[str, PluginInstance]:

@@ -142,6 +142,7 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
             "added": told(listed(TEXT), "Plugins."),
             "changed": listed(TEXT),
             "removed": listed(TEXT),
+            "settings": told(listed(TEXT), "Sections of the configuration, besides `plugins`, that changed."),
             "warnings": listed(_PROBLEM),
             **DRY_RUN,
         }
