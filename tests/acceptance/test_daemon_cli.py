@@ -270,6 +270,28 @@ def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
         assert place.said("reload")["settings"] == []
 
 
+def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
+    """SPEC 11: `status` tells that it is paused, and the time of another schedule that is not."""
+    two = f"{HOURLY}      - {{id: daily, every: 1d}}\n"
+    place = a_place(tmp_path, f"  twice:\n    uses: echo\n{two}")
+
+    def standing() -> tuple[bool, bool, str]:
+        (row,) = [line for line in place.ductile("status").out.splitlines() if line.startswith("twice ")]
+        (twice,) = [each for each in place.said("status")["plugins"] if each["name"] == "twice"]
+        return twice["next_run"] is not None, twice["paused"], row.split()[-3]
+
+    with a_daemon(place):
+        assert standing()[:2] == (True, False)
+        assert standing()[2].startswith("20")
+        place.said("schedule", "pause", "twice", "hourly")
+        assert standing()[:2] == (True, False)
+        place.said("schedule", "pause", "twice", "daily")
+        assert standing() == (False, True, "paused")
+        place.said("schedule", "resume", "twice", "daily")
+        assert standing()[:2] == (True, False)
+    assert standing()[2] == "-"
+
+
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:
     """SPEC 4.2: failed | dead → queued, with fresh attempts."""
     place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}")

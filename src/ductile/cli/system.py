@@ -94,7 +94,7 @@ def _status_text(found: Said, screen: Screen) -> str:
             plugin["name"],
             _standing(plugin),
             _last_run(plugin["last_run"]),
-            moment(plugin["next_run"]),
+            _next_run(plugin, found["daemon"]),
             "unhealthy" if plugin["unhealthy"] else plugin["health"] or "-",
             _breakers(plugin["breakers"]),
         )
@@ -142,6 +142,13 @@ def _illness(plugin: Said, screen: Screen) -> str:
 
 def _last_run(run: Said | None) -> str:
     return f"{moment(run['completed_at'])} {run['command']} {run['status']}" if run else "-"
+
+
+def _next_run(plugin: Said, daemon: Said) -> str:
+    """Where nobody looks after schedules, none of them runs at its time."""
+    if plugin["paused"]:
+        return "paused"
+    return moment(plugin["next_run"]) if daemon["running"] else "-"
 
 
 def _breakers(breakers: Said) -> str:

@@ -75,7 +75,8 @@ async def _plugin_status(
     kept = await desk.store.plugin_state(plugin.name)
     last = (await desk.store.log(LogFilter(plugin=plugin.name), limit=1)).rows
     health = (await desk.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
-    due = [entry.next_at for entry in schedules if entry.plugin == plugin.name and entry.next_at]
+    own = [entry for entry in schedules if entry.plugin == plugin.name]
+    due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]
     if desk.engine is None:  # what is overdue runs at the next start, whenever that is
         due = [at for at in due if at > desk.now()]
     state: JsonValue = {} if kept is None else kept.state
@@ -87,6 +88,7 @@ async def _plugin_status(
         "state": state if reveal else redact(state),
         "last_run": shown_execution(last[0]) if last else None,
         "next_run": instant(min(due, default=None)),
+        "paused": bool(own) and all(entry.paused_at is not None for entry in own),
         "health": None if not health else health[0].status,
         "breakers": {
             row.command: shown_breaker(row.breaker) for row in breakers if row.plugin == plugin.name
