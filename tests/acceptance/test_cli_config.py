@@ -96,6 +96,48 @@ def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
     assert stat.S_IMODE(seal.stat().st_mode) == 0o600
 
 
+def test_check_tells_of_a_slip_in_a_sealed_file_beside_the_seal(terminal: Terminal) -> None:
+    """SPEC 2.1: every problem at once; who has edited a file hears of the slip before sealing it."""
+    tokens = terminal.directory / "demo" / "tokens.yaml"
+    tokens.write_text("tokens: [{name: admin, ky: hunter2-in-the-clear}]\n")
+    ran = terminal.ductile("config", "check", "--json")
+    told = json.loads(ran.out)
+    said = [problem["message"] for problem in told["problems"]]
+    assert ran.status == 78
+    assert said[0] == "tokens.yaml has changed since it was sealed"
+    assert {'"key" is missing', 'there is no key "ky"'} < set(said)
+    assert told["message"].startswith("the configuration is not what was sealed, and there are ")
+    assert told["error"]["code"] == "integrity_violation"
+    assert "hunter2" not in ran.out + terminal.ductile("config", "check").out
+
+
+def test_check_tells_of_refused_plugins_and_warnings_beside_the_seal(terminal: Terminal) -> None:
+    """SPEC 2.3, 3.1: a broken seal hides nothing that is to be put right."""
+    tokens = terminal.directory / "demo" / "tokens.yaml"
+    tokens.write_text(tokens.read_text() + "# changed\n")
+    (terminal.directory / "demo" / ".env").chmod(0o644)
+    (terminal.directory / "demo" / "plugins" / "echo" / "run.py").chmod(0o600)
+    seen = terminal.ductile("config", "check").out
+    assert "tokens.yaml has changed since it was sealed" in seen
+    assert "other users can read it" in seen
+    assert "and 2 configured plugins cannot run: echo, announce" in seen
+    told = json.loads(terminal.ductile("config", "check", "--json").out)
+    assert [problem["message"] for problem in told["problems"]] == [
+        "tokens.yaml has changed since it was sealed"
+    ]
+    assert [plugin["name"] for plugin in told["refused"]] == ["echo", "announce"]
+
+
+def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> None:
+    """SPEC 2.3: what nobody has authorised is not looked into when it starts."""
+    tokens = terminal.directory / "demo" / "tokens.yaml"
+    tokens.write_text(tokens.read_text().replace("key:", "ky:"))
+    ran = terminal.ductile("system", "start")
+    assert ran.status == 78
+    assert "tokens.yaml has changed since it was sealed" in ran.err
+    assert "no key" not in ran.err
+
+
 def test_lock_tells_what_it_authorises(terminal: Terminal) -> None:
     """SPEC 2.3: files that come, change and go, and plugins."""
     demo = terminal.directory / "demo"

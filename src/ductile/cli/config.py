@@ -14,7 +14,7 @@ from ductile.cli.failures import (
 )
 from ductile.cli.screen import printable
 from ductile.cli.yaml_text import to_yaml
-from ductile.errors import ConfigError, Exit, NotFoundError
+from ductile.errors import ConfigError, Exit, IntegrityError, NotFoundError
 from ductile.operations.configuration import (
     Change,
     Check,
@@ -46,7 +46,7 @@ def check(call: Call) -> Answer:
         "valid": error is None,
         "path": str(found.path),
         "files": list(found.files),
-        "problems": [],
+        "problems": [problem_as_json(problem) for problem in found.broken.problems] if found.broken else [],
         "warnings": [problem_as_json(warning) for warning in found.warnings],
         "refused": [_refused_as_json(plugin, found) for plugin in found.refused],
     }
@@ -155,11 +155,14 @@ def schema(_call: Call) -> Answer:
 def _refusal(found: Check) -> ConfigError | None:
     """A plugin that is wanted and cannot run does not keep the daemon from starting, but it is not right."""
     if not found.refused:
-        return None
+        return found.broken
     names = ", ".join(plugin.name for plugin in found.refused)
     count = len(found.refused)
     what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
-    return ConfigError(f"{what}: {names}")
+    if found.broken is None:
+        return ConfigError(f"{what}: {names}")
+    broken = found.broken
+    return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
 
 
 def _check_text(found: Check, error: ConfigError | None, screen: Screen, *, verbose: bool) -> str:
@@ -170,7 +173,8 @@ def _check_text(found: Check, error: ConfigError | None, screen: Screen, *, verb
     if error is None:
         return "\n\n".join([*parts, _all_is_well(found, screen, verbose=verbose)])
     refused = [found.refusal_of(plugin) for plugin in found.refused]
-    return "\n\n".join([*parts, error_as_text(error, screen), problems_as_text(refused, screen)])
+    parts.append(error_as_text(error, screen))
+    return "\n\n".join([*parts, problems_as_text(refused, screen)] if refused else parts)
 
 
 def _all_is_well(found: Check, screen: Screen, *, verbose: bool) -> str:

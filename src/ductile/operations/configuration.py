@@ -50,13 +50,17 @@ class OpenedConfiguration(Value):
 
 
 class Check(Value):
-    """A configuration that can be loaded; it is in order when no plugin it wants is refused."""
+    """A configuration that can be loaded; it is in order when no plugin it wants is refused, and it is what
+    was sealed.
+    """
 
     path: Path
     files: tuple[str, ...]
     snapshot: Snapshot
     tree: MapNode
     exposed: tuple[Problem, ...] = ()
+    #: Why the daemon would not start with it, although all that is written in it is good.
+    broken: IntegrityError | None = None
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -147,17 +151,46 @@ def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
 
 
 def check_configuration(named: str | Path | None, environ: Mapping[str, str]) -> Check:
-    """Load it as the daemon would; ConfigError tells everything that keeps it from starting."""
-    opened = open_configuration(named, environ)
-    if not isinstance(opened.snapshot.state, SqliteLocation):
-        raise _no_such_store(opened.loaded.place("state", "url"))
+    """Load it as the daemon would; ConfigError tells everything that keeps it from starting.
+
+    A broken seal ends the daemon's look at it. Here it is one problem among others: whoever has edited a file
+    wants to hear of the slip in it before sealing it.
+    """
+    broken = None
+    try:
+        opened = _open_usable(named, environ, Seal.VERIFY)
+    except IntegrityError as error:
+        broken = error
+        opened = _open_despite(error, named, environ)
     return Check(
         path=opened.loaded.path,
         files=tuple(file.name for file in opened.loaded.files),
         snapshot=opened.snapshot,
         tree=opened.loaded.tree,
         exposed=tuple(_exposed(opened)),
+        broken=broken,
     )
+
+
+def _open_usable(named: str | Path | None, environ: Mapping[str, str], seal: Seal) -> OpenedConfiguration:
+    opened = open_configuration(named, environ, seal=seal)
+    if not isinstance(opened.snapshot.state, SqliteLocation):
+        raise _no_such_store(opened.loaded.place("state", "url"))
+    return opened
+
+
+def _open_despite(
+    broken: IntegrityError, named: str | Path | None, environ: Mapping[str, str]
+) -> OpenedConfiguration:
+    try:
+        return _open_usable(named, environ, Seal.IGNORE)
+    except ConfigError as rest:
+        count = len(rest.problems)
+        besides = f"there are {count} problems" if count > 1 else "there is a problem"
+        problems = (*broken.problems, *rest.problems)
+        raise IntegrityError(
+            f"{broken.message}, and {besides} in it", hint=rest.hint, problems=problems
+        ) from rest
 
 
 def _exposed(opened: OpenedConfiguration) -> Iterator[Problem]:
