@@ -34,6 +34,7 @@ class Kind(StrEnum):
     CLOCK = "time of day"
     WINDOW = "hours of the day"
     WEEKDAY = "weekday"
+    ADDRESS = "host and port"
     VARIABLES = "map of texts"
     OBJECT = "map of any values"
     ANYTHING = "any value"
@@ -74,6 +75,7 @@ Instant: TypeAlias = Annotated[datetime, _marked(Kind.INSTANT)]
 Clock: TypeAlias = Annotated[time, _marked(Kind.CLOCK)]
 HoursOfDay: TypeAlias = Annotated[DayHours, _marked(Kind.WINDOW)]
 WeekdayName: TypeAlias = Annotated[Weekday, _marked(Kind.WEEKDAY)]
+Address: TypeAlias = Annotated[str, _marked(Kind.ADDRESS)]
 Variables: TypeAlias = Annotated[Guarded[str], _marked(Kind.VARIABLES)]
 Object: TypeAlias = Annotated[Guarded[Any], _marked(Kind.OBJECT)]
 Anything: TypeAlias = Annotated[Any, _marked(Kind.ANYTHING)]

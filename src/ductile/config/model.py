@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.kinds import Duration, SecretText, Section, Size, about
+from ductile.config.kinds import Address, Duration, SecretText, Section, Size, about
 from ductile.config.pipeline_settings import PipelineSettings
 from ductile.config.plugin_settings import PluginSettings
 
@@ -125,7 +125,7 @@ class ApiAuthSettings(Section, frozen=True, kw_only=True):
 
 class ApiSettings(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, about("Whether the HTTP API listens.")] = False
-    listen: Annotated[str, about("Host and port.")] = "localhost:8080"
+    listen: Annotated[Address, about("Where it listens.")] = "localhost:8080"
     auth: Annotated[ApiAuthSettings, about("Who may call it.")] = ApiAuthSettings()
     max_concurrent_sync: Annotated[int, about("Callers that may wait for a run at once.", at_least=1)] = 10
     max_sync_timeout: Annotated[Duration, about("Longest time any caller is made to wait.", at_least=1)] = (
@@ -162,7 +162,7 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
-    listen: Annotated[str, about("Host and port of the listener for webhooks.")] = "127.0.0.1:8081"
+    listen: Annotated[Address, about("Where the listener for webhooks is.")] = "127.0.0.1:8081"
     endpoints: Annotated[tuple[WebhookEndpointSettings, ...], about("The endpoints, by path.")] = ()
 
 

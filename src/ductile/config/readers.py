@@ -208,6 +208,16 @@ def _read_weekday(node: Node, at_least: int | None) -> Weekday:
     raise UnreadableError(expected)
 
 
+def _read_address(node: Node, at_least: int | None) -> str:
+    """Text; whether it is an address is looked at with the other rules. A bare number is a port, and no text
+    that lacks its quotes.
+    """
+    try:
+        return read_text(node, at_least)
+    except UnreadableError:
+        raise UnreadableError("host:port, such as localhost:8080") from None
+
+
 #: Kinds that are one scalar. The containers among the kinds are `decode`'s, for they nest.
 READERS: Mapping[Kind, Callable[[Node, int | None], object]] = {
     Kind.TEXT: read_text,
@@ -221,4 +231,5 @@ READERS: Mapping[Kind, Callable[[Node, int | None], object]] = {
     Kind.CLOCK: _read_clock,
     Kind.WINDOW: _read_hours,
     Kind.WEEKDAY: _read_weekday,
+    Kind.ADDRESS: _read_address,
 }

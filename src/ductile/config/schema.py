@@ -27,6 +27,7 @@ _KINDS: Mapping[Kind, dict[str, Any]] = {
     Kind.CLOCK: {"type": "string", "pattern": r"^\d?\d:\d\d$"},
     Kind.WINDOW: {"type": "string", "pattern": r"^\d?\d:\d\d\s*-\s*\d?\d:\d\d$"},
     Kind.WEEKDAY: {"type": ["string", "integer"]},
+    Kind.ADDRESS: {"type": "string", "pattern": r":\d+$"},
     Kind.VARIABLES: {
         "type": "object",
         "additionalProperties": {"type": ["string", "number", "boolean", "null"]},

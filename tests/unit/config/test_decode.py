@@ -84,6 +84,14 @@ def test_each_kind_says_what_it_expects(tmp_path: Path, yaml: str, expected: str
     assert any(expected in (problem.expected or "") for problem in problems), problems
 
 
+@pytest.mark.parametrize("listener", ["api", "webhooks"])
+def test_a_bare_port_is_told_to_lack_its_host(tmp_path: Path, listener: str) -> None:
+    """SPEC 2.1: quotes would not make an address of it, so nobody is told to put it in quotes."""
+    problem = only_problem(tmp_path, f"{listener}: {{listen: 8080}}")
+    assert (problem.key, problem.expected) == (f"{listener}.listen", "host:port, such as localhost:8080")
+    assert problem.hint is None
+
+
 def test_a_missing_required_key_is_told_with_what_it_is_for(tmp_path: Path) -> None:
     problem = only_problem(tmp_path, "plugins: {e: {}}\nroutes:\n  - from: e\n    to: e\n")
     assert '"event_type" is missing' in problem.message
