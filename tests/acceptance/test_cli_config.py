@@ -138,6 +138,26 @@ def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> N
     assert "no key" not in ran.err
 
 
+def test_a_misspelt_plugin_is_told_where_it_is_misspelt(terminal: Terminal) -> None:
+    """SPEC 3.1: and who names it rightly is not told to misspell it too."""
+    config = terminal.directory / "demo" / "config.yaml"
+    config.write_text(config.read_text().replace("\n  echo:", "\n  ecko:"))
+    told = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
+    assert [(problem["key"], problem["hint"].partition(" Otherwise")[0]) for problem in told] == [
+        ("pipelines[0].from_plugin", "add it under `plugins`"),
+        ("plugins.ecko", "did you mean echo?"),
+    ]
+    assert told[1]["message"] == 'no plugin "ecko" was found in the plugin roots'
+
+
+def test_a_plugin_is_missed_only_when_the_roots_are_known(terminal: Terminal) -> None:
+    """SPEC 2.1: what could not be read is told, and nothing that may only follow from it."""
+    config = terminal.directory / "demo" / "config.yaml"
+    config.write_text(config.read_text().replace("plugin_roots: [./plugins]", "plugin_roots: {a: b}"))
+    (told,) = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
+    assert told["key"] == "plugin_roots"
+
+
 def test_lock_tells_what_it_authorises(terminal: Terminal) -> None:
     """SPEC 2.3: files that come, change and go, and plugins."""
     demo = terminal.directory / "demo"

@@ -144,7 +144,9 @@ def _sources(pipeline: PipelineSettings, config: Config) -> Collection[str]:
 
 def check_plugin_name(name: str, path: KeyPath, config: Config, report: Report) -> None:
     if name not in config.plugins:
-        hint = did_you_mean(name, config.plugins) or "add it under `plugins`"
+        # A slip under `plugins` is not to be spread to whoever names the plugin rightly.
+        known = set(config.plugins).difference(report.absent())
+        hint = did_you_mean(name, known) or "add it under `plugins`"
         report.error(path, f"{report.quote(path)} names a plugin that is not configured", hint=hint)
 
 

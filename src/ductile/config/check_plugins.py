@@ -10,7 +10,7 @@ from ductile.config.names import NAME, VARIABLE, fault_in_name
 from ductile.config.zones import all_zones, find_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ductile.config.keypath import KeyPath
     from ductile.config.model import Config
@@ -44,6 +44,29 @@ def check_plugins(config: Config, report: Report) -> None:
             if not NAME.fullmatch(command):
                 report.error((*path, "timeouts", command), f'"{command}" is not the name of a command')
         _check_schedules(name, plugin, report)
+
+
+def absent_plugins(config: Config, found: Collection[str]) -> frozenset[str]:
+    """The names under `plugins` that stand for nothing in the roots."""
+    return frozenset(name for name, plugin in config.plugins.items() if (plugin.uses or name) not in found)
+
+
+def check_installed(config: Config, found: Collection[str], report: Report) -> None:
+    """Told with other errors only: by itself a plugin that is missing does not keep the rest from running."""
+    absent = absent_plugins(config, found)
+    for name, plugin in config.plugins.items():
+        if plugin.enabled and name in absent:
+            path = ("plugins", name) if plugin.uses is None else ("plugins", name, "uses")
+            message, hint = not_installed(plugin.uses or name, found)
+            report.error(path, message, hint=hint)
+
+
+def not_installed(plugin: str, found: Iterable[str]) -> tuple[str, str]:
+    """What is said of a plugin that is in none of the roots, and what to do about it."""
+    near = did_you_mean(plugin, found)
+    hint = "install it under one of `plugin_roots`, or remove it from `plugins`"
+    told = hint if near is None else f"{near} Otherwise {hint}"
+    return f'no plugin "{plugin}" was found in the plugin roots', told
 
 
 def _check_schedules(name: str, plugin: PluginSettings, report: Report) -> None:

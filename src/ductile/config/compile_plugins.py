@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ductile.config.check_plugins import schedules_of
+from ductile.config.check_plugins import not_installed, schedules_of
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.integrity import hash_bytes
 from ductile.config.keypath import did_you_mean
@@ -80,13 +80,8 @@ def _refusal(name: str, uses: str, settings: PluginSettings, discovery: Discover
     if uses in discovery.refused:
         refused = discovery.refused[uses]
         return Refusal(code=refused.code, reason=refused.reason, hint=refused.hint)
-    near = did_you_mean(uses, (*discovery.installed, *discovery.refused))
-    hint = "install it under one of `plugin_roots`, or remove it from `plugins`"
-    return Refusal(
-        code="not_installed",
-        reason=f'no plugin "{uses}" was found in the plugin roots',
-        hint=hint if near is None else f"{near} Otherwise {hint}",
-    )
+    reason, hint = not_installed(uses, discovery.names)
+    return Refusal(code="not_installed", reason=reason, hint=hint)
 
 
 def _check_commands(

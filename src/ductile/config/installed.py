@@ -48,3 +48,8 @@ class Discovery(Value):
     installed: Mapping[str, InstalledPlugin] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[str, RefusedPlugin] = field(default_factory=lambda: MappingProxyType({}))
     warnings: tuple[Problem, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that is there, whether it may be run or not."""
+        return (*self.installed, *self.refused)

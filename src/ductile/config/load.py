@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from enum import Enum, auto
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ductile.config.check_access import check_who_can_log_in
+from ductile.config.check_plugins import absent_plugins, check_installed
 from ductile.config.checks import check
 from ductile.config.decode import decode
 from ductile.config.environment import EnvironmentFiles, load_environment_files
@@ -42,7 +44,7 @@ from ductile.protocol.yaml12 import MapNode
 from ductile.value import Value, hides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from ductile.config.model import Config
@@ -51,6 +53,12 @@ if TYPE_CHECKING:
 
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
+
+
+class Look(Protocol):
+    """What tells the names of the plugins in the roots: discovery lives above this package."""
+
+    def __call__(self, roots: tuple[Path, ...], *, allow_symlinks: bool) -> Collection[str]: ...
 
 
 class Seal(Enum):
@@ -88,8 +96,7 @@ class LoadedConfig(Value):
     @property
     def plugin_roots(self) -> tuple[Path, ...]:
         """Where plugins are looked for, in this order; absolute."""
-        named = self.model.plugin_roots or (self.model.plugins_dir or DEFAULT_PLUGIN_ROOT,)
-        return tuple(resolve_path(root, self.directory) for root in named)
+        return _plugin_roots(self.model, self.directory)
 
     @property
     def strict(self) -> bool:
@@ -118,10 +125,12 @@ def load_config(
     seal: Seal = Seal.VERIFY,
     machine: Machine | None = None,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
+    look: Look | None = None,
 ) -> LoadedConfig:
     """Load `config.yaml` at `path`; ConfigError or IntegrityError if it must not be used.
 
-    Files in the overlay are taken from there instead of the disk.
+    Files in the overlay are taken from there instead of the disk. `look` tells what plugins there are; it is
+    asked only if there is something wrong, to tell a missing plugin from a wrong name.
     """
     sources = load_sources(path.absolute(), overlay)
     directory = sources.directory
@@ -137,11 +146,15 @@ def load_config(
     report.errors += (*environment.problems, *unset)
     config, misread = decode(report.root)
     report.errors += _without_repeats(misread, unset)
-    check(config, report, complete=not report.errors)
+    complete = not report.errors  # or the roots may be among the things that could not be read
+    found = _lookup(config, directory, look if complete else None)
+    report.absent = lambda: absent_plugins(config, found())
+    check(config, report, complete=complete)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     check_who_can_log_in(config, {file.token: file.scopes for file in scope_files}, report)
     _judge_links((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
+        check_installed(config, found(), report)
         raise ConfigError(_summary(report.errors), problems=tuple(report.errors))
 
     scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
@@ -162,6 +175,23 @@ def load_config(
         warnings=tuple(report.warnings),
         tree=report.root,
     )
+
+
+def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
+    named = config.plugin_roots or (config.plugins_dir or DEFAULT_PLUGIN_ROOT,)
+    return tuple(resolve_path(root, directory) for root in named)
+
+
+def _lookup(config: Config, directory: Path, look: Look | None) -> Callable[[], Collection[str]]:
+    """The names of plugins that are there, found out once; nothing is missed if nobody can look."""
+
+    @cache
+    def found() -> Collection[str]:
+        if look is None:
+            return {plugin.uses or name for name, plugin in config.plugins.items()}
+        return look(_plugin_roots(config, directory), allow_symlinks=config.service.allow_symlinks)
+
+    return found
 
 
 def judge_operational(faults: tuple[Finding, ...], directory: Path, *, strict: bool) -> tuple[Problem, ...]:

@@ -10,7 +10,7 @@ from ductile.config.merge import is_empty
 from ductile.config.readers import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
 
     from ductile.errors import Problem
     from ductile.protocol.yaml12 import MapNode
@@ -21,6 +21,8 @@ class Report:
     root: MapNode
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    #: Configured plugins that are in none of the roots. Asked for only when something is wrong.
+    absent: Callable[[], Collection[str]] = frozenset
 
     def error(
         self,

@@ -118,7 +118,11 @@ def open_configuration(
     named: str | Path | None, environ: Mapping[str, str], *, seal: Seal = Seal.VERIFY
 ) -> OpenedConfiguration:
     """Find, load and compile. Looking does not need the seal; whatever starts jobs has to verify it."""
-    return _compile(load_config(locate_config(named, environ), environ, seal=seal))
+    return _compile(load_config(locate_config(named, environ), environ, seal=seal, look=_plugins_in))
+
+
+def _plugins_in(roots: tuple[Path, ...], *, allow_symlinks: bool) -> tuple[str, ...]:
+    return discover(roots, allow_symlinks=allow_symlinks).names
 
 
 def state_file(snapshot: Snapshot) -> Path:
