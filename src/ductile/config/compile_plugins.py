@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ductile.config.report import Report
 
 _STANDARD_RETRY = RetryPolicy()
+#: Keys of a plugin's configuration that are for Ductile as well: see `plugin_rules`.
+_OURS = frozenset(("model",))
 
 
 def compile_plugin(
@@ -40,6 +42,7 @@ def compile_plugin(
     refused = _refusal(name, uses, settings, discovery)
     installed = found if refused is None else None
     _check_commands(name, settings, installed, report)
+    _check_config_keys(name, settings, found, report)
     return PluginInstance(
         name=name,
         uses=uses,
@@ -100,6 +103,22 @@ def _check_commands(
     for command in settings.timeouts:
         if command not in installed.manifest.commands:
             report.warn(("plugins", name, "timeouts", command), f"{installed.name} has no command {command}")
+
+
+def _check_config_keys(
+    name: str, settings: PluginSettings, found: InstalledPlugin | None, report: Report
+) -> None:
+    """A key that the manifest does not name is passed on all the same (SPEC 3.2); it may be a slip, though.
+    What a plugin that names none of its keys takes, nobody can tell.
+    """
+    declared = (*found.manifest.required_config, *found.manifest.optional_config) if found else ()
+    if found is None or not declared:
+        return
+    for key in settings.config.names():
+        if key not in declared and key not in _OURS:
+            hint = did_you_mean(key, declared) or f"it names {', '.join(declared)}"
+            path = ("plugins", name, "config", key)
+            report.warn(path, f"{found.name} does not name the key {key}", hint=hint)
 
 
 def _parallelism(

@@ -204,6 +204,29 @@ def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert all("plugin_roots" in hint for hint in hints)
 
 
+def test_a_key_that_a_manifest_does_not_name_is_warned_about(tmp_path: Path) -> None:
+    """SPEC 3.2: it is passed on all the same."""
+    yaml = "plugins: {echo: {config: {mesage: hunter2, model: m}}, loud: {uses: echo, config: {zzz: 1}}}"
+    snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo", optional_config=("message", "tone")))
+    told = [(warning.key, warning.message, warning.hint) for warning in snapshot.warnings]
+    assert told == [
+        ("plugins.echo.config.mesage", "echo does not name the key mesage", "did you mean message?"),
+        ("plugins.loud.config.zzz", "echo does not name the key zzz", "it names message, tone"),
+    ]
+    assert "mesage" in snapshot.plugins["echo"].config.reveal()
+
+
+def test_a_slip_in_a_required_key_is_told_as_well(tmp_path: Path) -> None:
+    needy = a_manifest("needy", required_config=("city",))
+    snapshot = a_snapshot(tmp_path, "plugins: {needy: {config: {ciyt: Graz}}}", needy)
+    assert [warning.hint for warning in snapshot.warnings] == ["did you mean city?"]
+
+
+def test_a_manifest_that_names_no_keys_takes_any(tmp_path: Path) -> None:
+    """SPEC 3.2: published plugins need not say what they read."""
+    assert a_snapshot(tmp_path, "plugins: {echo: {config: {mesage: hi}}}").warnings == ()
+
+
 def test_a_schedule_for_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: 1h}}}", a_manifest("echo", "handle"))
