@@ -34,10 +34,14 @@ def locate_config(
     if closed is not None:
         raise closed
     looked = " or ".join(str(directory) for directory in usual)
-    raise ConfigError(
-        f"there is no {CONFIG_FILE} in {looked}",
-        hint="write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR",
-    )
+    raise ConfigError(f"there is no {CONFIG_FILE} in {looked}", hint=_where_else())
+
+
+def _where_else() -> str:
+    """The directory one is in is no usual place: whose configuration lies there is not known."""
+    if Path(CONFIG_FILE).is_file():
+        return "there is one in this directory: add `--config .`"
+    return "write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR"
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:

@@ -55,6 +55,15 @@ def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
     assert locate_config(None, environ, system=system.parent) == system
 
 
+def test_a_configuration_right_here_is_pointed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPEC 2.1: it is not used unless it is named, and naming it is easy."""
+    here = a_config(tmp_path / "here").parent
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError) as refused:
+        locate_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
+    assert refused.value.hint == "there is one in this directory: add `--config .`"
+
+
 def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
