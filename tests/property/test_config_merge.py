@@ -34,6 +34,7 @@ from ductile.protocol.yaml12 import parse_yaml, to_plain
 #: A value of each kind that is nobody's default.
 SAMPLES: dict[Kind, Any] = {
     Kind.TEXT: "a-sample",
+    Kind.ADDRESS: "127.0.0.1:7777",
     Kind.WHOLE_NUMBER: 77,
     Kind.DURATION: "77s",
     Kind.INTERVAL: "77m",
