@@ -13,6 +13,7 @@ from textual.widgets import DataTable, RichLog, Static
 
 from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place
 from ductile.control.client import ask
+from ductile.errors import DaemonNotRunningError, StoreBusyError
 from ductile.watch.screen import Details, WatchApp
 
 PIPELINES = """\
@@ -159,3 +160,16 @@ async def test_its_picture_is_in_the_docs(place: Place, daemon: Daemon, tmp_path
 def without_fonts(svg: str) -> str:
     """Textual's picture asks a server for its font; ours is drawn with whatever the reader has."""
     return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL)
+
+
+async def test_what_goes_wrong_for_a_moment_does_not_end_it() -> None:
+    """A store that closes is not yet a daemon that has gone; the one follows from the other."""
+    errors = [StoreBusyError("the store is closing"), DaemonNotRunningError("no daemon is running here")]
+
+    def ask_one_who_stops(_operation: str, _given: Mapping[str, object]) -> dict[str, Any]:
+        raise errors.pop(0)
+
+    app = WatchApp(ask_one_who_stops)
+    async with app.run_test(size=(160, 46)) as pilot:
+        await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
+    assert errors == []

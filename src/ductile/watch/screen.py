@@ -6,6 +6,7 @@ Nothing here decides anything: keys call operations, and what has changed is tol
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import ClassVar, TypeAlias
@@ -18,7 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.worker import get_current_worker
 
-from ductile.errors import DuctileError
+from ductile.errors import DaemonNotRunningError, DuctileError
 from ductile.watch import rows
 from ductile.watch.rows import Row, Said
 
@@ -34,6 +35,8 @@ _TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
 _MOST_RUNS = 12
 #: How long one question for news stays open: then ages are shown anew, and whoever wants to leave can.
 _PATIENCE = "2s"
+#: Seconds, after something went wrong that may be over by then.
+_MOMENT = 0.5
 
 
 class Details(ModalScreen[None]):
@@ -110,9 +113,12 @@ class WatchApp(App[None]):
         while not worker.is_cancelled:
             try:
                 after = self._look(after)
-            except DuctileError as error:
+            except DaemonNotRunningError as error:
                 self.call_from_thread(self._tell, error.message)
                 return
+            except DuctileError as error:  # such as of a store that closes: what follows from it is seen soon
+                self.call_from_thread(self._tell, error.message)
+                time.sleep(_MOMENT)
 
     def _look(self, after: int | None) -> int:
         if after is None:
