@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -170,27 +170,39 @@ async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store:
     assert streams.count == 0
 
 
-async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENGINE 6: retention does not wait for a reader, and what it takes meanwhile is told."""
-    monkeypatch.setattr(feed_module, "_PAGE", 2)
-    await enqueue(store, 9)
-    streams = EventStreams(store, LedgerFeed(store, News()))
+async def read_up_to(
+    last: bytes, streams: EventStreams, wanted: Wanted, meanwhile: Callable[[Any, bytes], Awaitable[None]]
+) -> bytes:
+    """What a reader is sent up to this; `meanwhile` is told each message, and all that has come."""
     text = b""
     complete = asyncio.Event()
 
     async def send(message: Any) -> None:
         nonlocal text
         text += message.get("body", b"")
-        if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
-            await store.prune(Retention(ledger_rows=3))
-        if b"id: 9" in text:
+        await meanwhile(message, text)
+        if last in text:
             complete.set()
 
-    stream = (await streams.opened(Wanted(after=0)))(send)
+    stream = (await streams.opened(wanted))(send)
     async with asyncio.timeout(PATIENCE):
         await complete.wait()
     streams.close()
     await stream
+    return text
+
+
+async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENGINE 6: retention does not wait for a reader, and what it takes meanwhile is told."""
+    monkeypatch.setattr(feed_module, "_PAGE", 2)
+    await enqueue(store, 9)
+
+    async def sweep(_message: Any, text: bytes) -> None:
+        if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
+            await store.prune(Retention(ledger_rows=3))
+
+    streams = EventStreams(store, LedgerFeed(store, News()))
+    text = await read_up_to(b"id: 9", streams, Wanted(after=0), sweep)
     ids = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
     assert ids == [1, 2, 6, 7, 8, 9]
     assert b'id: 6\nevent: gap\ndata: {"oldest":7' in text
@@ -201,25 +213,15 @@ async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None
     """ENGINE 6: though nothing is left to replay; and no number is passed over that no gap tells of."""
     await enqueue(store, 5)
     news = News()
-    streams = EventStreams(store, LedgerFeed(store, news))
-    text = b""
-    complete = asyncio.Event()
 
-    async def send(message: Any) -> None:
-        nonlocal text
-        text += message.get("body", b"")
+    async def grow_and_sweep(message: Any, _text: bytes) -> None:
         if message["type"] == "http.response.start":  # the reader has joined, and has read nothing yet
             await enqueue(store, 3)
             await store.prune(Retention(ledger_rows=2))
             news(SOMETHING)
-        if b"id: 8" in text:
-            complete.set()
 
-    stream = (await streams.opened(Wanted(after=3)))(send)
-    async with asyncio.timeout(PATIENCE):
-        await complete.wait()
-    streams.close()
-    await stream
+    streams = EventStreams(store, LedgerFeed(store, news))
+    text = await read_up_to(b"id: 8", streams, Wanted(after=3), grow_and_sweep)
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
     told = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
     before = [int(number) for number, _ in told]
