@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks import api, jobs, life, pipelines, store_depth, store_throughput, webhooks
+from benchmarks import api, jobs, life, pipelines, store_depth, store_throughput
 from benchmarks.table import Line, render
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
@@ -29,7 +29,6 @@ SUITES: dict[str, Callable[[Path, int], list[Line]]] = {
     "jobs": jobs.measure,
     "life": life.measure,
     "api": api.measure,
-    "webhooks": webhooks.measure,
     "pipelines": pipelines.measure,
 }
 

@@ -1,4 +1,4 @@
-"""The accept path of the API: jobs on disk a second over 64 connections, beside a handler with no store.
+"""Jobs on disk a second over 64 connections, from the API and as signed webhooks, beside a handler with no store.
 
 One worker sleeps meanwhile, so that what is measured is accepting and not running.
 """
@@ -14,17 +14,23 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Line, compared
+from ductile.core.signatures import sign_body
 
 SECONDS = 2.0
 #: Rather often than long: the machine's own pace changes from one minute to the next.
 OFTEN = 3
 _TOKEN = "bench-token"  # noqa: S105 - of a daemon that lives for seconds
+_SECRET = "a-shared-secret"  # noqa: S105 - as above
 _CONFIG = f"""\
 service: {{max_workers: 1, log_level: info, shutdown_grace: 0s}}
+tokens: [{{name: shared, key: {_SECRET}}}]
 api:
   enabled: true
   listen: 127.0.0.1:0
   auth: {{tokens: [{{name: bench, token: {_TOKEN}, scopes: ["*"]}}]}}
+webhooks:
+  listen: 127.0.0.1:0
+  endpoints: [{{path: /hook, plugin: sleeper, command: poll, secret_ref: shared}}]
 plugins:
   sleeper: {{}}
 """
@@ -37,6 +43,9 @@ protocol: 2
 entrypoint: run
 commands: [poll]
 """
+_JOB = b'{"payload": {"name": "Ada", "number": 7}}'
+_NEWS = b'{"text": "' + b"x" * 500 + b'"}'
+_LISTENING = {"api": '"signal":"api.listening"', "webhooks": '"signal":"webhook.listening"'}
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
@@ -52,29 +61,57 @@ def measure(directory: Path, rounds: int) -> list[Line]:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    ours, bare = [], []
-    with _bare_server() as bare_port, _daemon(ground) as port:
-        for _ in range(rounds * OFTEN):
-            bare.append(_load(bare_port))
-            ours.append(_load(port))
-    p99 = median(each["p99_ms"] for each in ours)
+    lines = []
+    with _bare_server() as bare_port, _daemon(ground) as ports:
+        for what, port, request in (
+            ("jobs accepted over HTTP", ports["api"], _post("/plugin/sleeper/poll", _JOB, _of_the_caller())),
+            ("signed webhooks accepted", ports["webhooks"], _post("/hook", _NEWS, _signed(_NEWS))),
+        ):
+            ours, bare = [], []
+            for _ in range(rounds * OFTEN):
+                bare.append(_load(bare_port, request))
+                ours.append(_load(port, request))
+            lines += _lines(what, ours, bare)
+    return lines
+
+
+def _of_the_caller() -> str:
+    return f"Authorization: Bearer {_TOKEN}"
+
+
+def _signed(body: bytes) -> str:
+    return f"X-Hub-Signature-256: {sign_body(_SECRET, body)}"
+
+
+def _post(path: str, body: bytes, proof: str) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{proof}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]]) -> list[Line]:
     rates = compared(
-        "jobs accepted over HTTP, on disk, 64 connections",
+        f"{what}, on disk, 64 connections",
         [each["rate"] for each in ours],
         [each["rate"] for each in bare],
         "jobs/s",
         goal=">= 0.4",
     )
-    beside = median(each["p99_ms"] for each in bare)
+    p99, beside = (median(each["p99_ms"] for each in loads) for loads in (ours, bare))
     slowest = Line(
-        what="accept p99, milliseconds", ours=f"{p99:.1f} ms", bare=f"{beside:.1f} ms", ratio=p99 / beside
+        what=f"{what}, p99 in milliseconds",
+        ours=f"{p99:.1f} ms",
+        bare=f"{beside:.1f} ms",
+        ratio=p99 / beside,
     )
     return [rates, slowest]
 
 
-def _load(port: int) -> dict[str, float]:
-    words = [sys.executable, "-m", "benchmarks.http_load", str(port), _TOKEN, str(SECONDS)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+def _load(port: int, request: bytes) -> dict[str, float]:
+    words = [sys.executable, "-m", "benchmarks.http_load", str(port), str(SECONDS)]
+    done = subprocess.run(words, check=True, capture_output=True, input=request)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
@@ -87,16 +124,26 @@ def _bare_server() -> Iterator[int]:
 
 
 @contextmanager
-def _daemon(ground: Path) -> Iterator[int]:
+def _daemon(ground: Path) -> Iterator[dict[str, int]]:
+    """Its ports, by listener."""
     log = ground / "daemon.log"
     words = f"exec {sys.executable} -m ductile system start --config {ground} > {log}"
     with _running(["/bin/sh", "-c", words]) as process:
         while process.poll() is None:
-            for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
-                if '"signal":"api.listening"' in line:
-                    yield int(json.loads(line)["address"].rpartition(":")[2])
-                    return
+            ports = _ports(log.read_text(encoding="utf-8") if log.exists() else "")
+            if len(ports) == len(_LISTENING):
+                yield ports
+                return
     raise SystemExit(log.read_text(encoding="utf-8"))
+
+
+def _ports(log: str) -> dict[str, int]:
+    return {
+        listener: int(json.loads(line)["address"].rpartition(":")[2])
+        for line in log.splitlines()
+        for listener, signal in _LISTENING.items()
+        if signal in line
+    }
 
 
 @contextmanager

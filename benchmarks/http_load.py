@@ -1,6 +1,6 @@
-"""A small load generator, run as a process: `python -m benchmarks.http_load PORT TOKEN SECONDS`.
+"""A small load generator, run as a process: `python -m benchmarks.http_load PORT SECONDS < REQUEST`.
 
-Each of 64 connections sends a request as soon as the one before is answered. Prints the rate and latencies.
+Each of 64 connections sends the request as soon as the one before is answered. Prints the rate and latencies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import time
 
 CONNECTIONS = 64
-_BODY = b'{"payload": {"name": "Ada", "number": 7}}'
 
 
 class _Caller(asyncio.Protocol):
@@ -61,11 +60,7 @@ def _length(head: bytes) -> int:
     return int(rest.split(b"\r\n", 1)[0])
 
 
-async def load(port: int, token: str, seconds: float) -> dict[str, float]:
-    request = (
-        f"POST /plugin/sleeper/poll HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(_BODY)}\r\n\r\n"
-    ).encode() + _BODY
+async def load(port: int, seconds: float, request: bytes) -> dict[str, float]:
     latencies: list[float] = []
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
@@ -86,4 +81,4 @@ async def load(port: int, token: str, seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(load(int(sys.argv[1]), sys.argv[2], float(sys.argv[3])))))
+    print(json.dumps(asyncio.run(load(int(sys.argv[1]), float(sys.argv[2]), sys.stdin.buffer.read()))))

@@ -6,15 +6,13 @@ import json
 import re
 from pathlib import Path
 
-from ductile.config.model import StateWebhookSettings, WebhookPreset
-from ductile.config.secrets import Secret
-from ductile.config.snapshot import ToPlugin, WebhookEndpoint
+from ductile.config.compile_webhooks import scheme_of
+from ductile.config.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.core.deliveries import LONGEST_WAIT
 from ductile.core.receivers import PROMPT, Manner
 from ductile.core.settlement import CallbackState
 from ductile.core.signatures import REPLAY_WINDOW
 from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
-from ductile.operations.webhooks import scheme_of
 from ductile.protocol.state_events import (
     MAX_ERROR_BYTES,
     MAX_MODEL_BYTES,
@@ -32,25 +30,12 @@ ROWS = [
 ]
 
 
-def an_endpoint(preset: WebhookPreset) -> WebhookEndpoint:
-    return WebhookEndpoint(
-        name="x",
-        path="/x",
-        target=ToPlugin(plugin="p", command="handle"),
-        secret=Secret("s"),
-        signature_header=None,
-        max_body_size=1,
-        delivery_header=None,
-        preset=preset,
-    )
-
-
 def test_every_preset_is_told_as_it_is() -> None:
     """SPEC 9.1: the header and the delivery's id of each."""
     told = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
     assert set(told) == set(WebhookPreset)
     for preset in WebhookPreset:
-        scheme = scheme_of(an_endpoint(preset))
+        scheme = scheme_of(WebhookEndpointSettings(path="/x", preset=preset))
         assert told[preset][1].strip("`").lower() == scheme.header
         named = scheme.delivery_header or f"`{scheme.delivery_field}` in the body"
         assert told[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")

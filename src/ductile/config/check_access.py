@@ -161,7 +161,9 @@ def _quoted_scope(scope: str, path: KeyPath, report: Report) -> str:
 def _check_webhooks(config: Config, report: Report) -> None:
     _check_listen(("webhooks", "listen"), config.webhooks.listen, report)
     endpoints = config.webhooks.endpoints
-    if endpoints and config.api.enabled and config.webhooks.listen == config.api.listen:
+    listen = config.webhooks.listen
+    # Port 0 is any that is free, another one each time.
+    if endpoints and config.api.enabled and listen == config.api.listen and not listen.endswith(":0"):
         report.error(("webhooks", "listen"), "the API listens at the same address", hint="use another port")
     paths = (
         (endpoint.path, ("webhooks", "endpoints", index, "path")) for index, endpoint in enumerate(endpoints)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from ductile.config.check_pipelines import steps_of
 from ductile.config.compile_pipelines import compile_pipelines
 from ductile.config.compile_plugins import compile_plugin, plugin_rules
+from ductile.config.compile_webhooks import compile_endpoint
 from ductile.config.integrity import find_plugin_faults, hash_bytes
 from ductile.config.keypath import did_you_mean
 from ductile.config.load import LoadedConfig, Seal, judge_operational
 from ductile.config.locate import resolve_path
 from ductile.config.model import ApiAuthSettings
-from ductile.config.names import api_token_name, endpoint_name, parse_target
+from ductile.config.names import api_token_name, parse_target
 from ductile.config.report import Report
 from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import (
@@ -28,11 +29,6 @@ from ductile.config.snapshot import (
     Snapshot,
     SqliteLocation,
     StateLocation,
-    ToEvent,
-    ToPipeline,
-    ToPlugin,
-    WebhookEndpoint,
-    WebhookTarget,
 )
 from ductile.core.pipelines import Pipeline, PipelineTable
 from ductile.core.routing import Route, RouteTable
@@ -45,11 +41,9 @@ if TYPE_CHECKING:
 
     from ductile.config.installed import Discovery
     from ductile.config.keypath import KeyPath
-    from ductile.config.model import Config, WebhookEndpointSettings
-    from ductile.config.secrets import Secret
+    from ductile.config.model import Config
 
 DEFAULT_STATE_PATH = "./data/state.db"
-DEFAULT_SIGNATURE_HEADER = "X-Hub-Signature-256"
 
 
 def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
@@ -88,7 +82,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         tokens=tuple(_tokens(loaded)),
         secrets=MappingProxyType(secrets),
         webhooks_listen=config.webhooks.listen,
-        webhooks=tuple(_endpoint(endpoint, secrets) for endpoint in config.webhooks.endpoints),
+        webhooks=tuple(compile_endpoint(endpoint, secrets) for endpoint in config.webhooks.endpoints),
         state_webhooks=config.state_webhooks,
         state_webhook_secret=secrets.get(config.state_webhooks.secret_ref or ""),
         artifact_roots=tuple(resolve_path(root, loaded.directory) for root in config.artifacts.roots),
@@ -166,30 +160,6 @@ def _tokens(loaded: LoadedConfig) -> Iterator[AccessToken]:
     for entry in loaded.model.tokens:
         if granted.get(entry.name):
             yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=granted[entry.name])
-
-
-def _endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:
-    header = endpoint.signature_header
-    if header is None and endpoint.preset is None:
-        header = DEFAULT_SIGNATURE_HEADER
-    return WebhookEndpoint(
-        name=endpoint_name(endpoint),
-        path=endpoint.path,
-        target=_webhook_target(endpoint),
-        secret=endpoint.secret or secrets[endpoint.secret_ref or ""],
-        signature_header=header,
-        max_body_size=endpoint.max_body_size,
-        delivery_header=endpoint.delivery_header,
-        preset=endpoint.preset,
-    )
-
-
-def _webhook_target(endpoint: WebhookEndpointSettings) -> WebhookTarget:
-    if endpoint.plugin is not None:
-        return ToPlugin(plugin=endpoint.plugin, command=endpoint.command or "handle")
-    if endpoint.pipeline is not None:
-        return ToPipeline(pipeline=endpoint.pipeline)
-    return ToEvent(event_type=endpoint.event or "")
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

@@ -22,6 +22,7 @@ from ductile.core.retry import RetryPolicy
 from ductile.core.routing import Route
 from ductile.core.rules import Rules
 from ductile.core.schedule import ScheduleRule
+from ductile.core.signatures import SignatureScheme
 from ductile.errors import Problem
 from ductile.value import Value, hides
 
@@ -127,16 +128,13 @@ WebhookTarget: TypeAlias = ToPlugin | ToPipeline | ToEvent
 
 
 class WebhookEndpoint(Value):
-    """`signature_header` is None where the preset decides."""
-
     name: str
     path: str
     target: WebhookTarget
     secret: Secret
-    signature_header: str | None
     max_body_size: int
-    delivery_header: str | None
     preset: WebhookPreset | None
+    scheme: SignatureScheme
 
 
 @hides("shown")

@@ -137,6 +137,7 @@ def delivery_id(
 
 
 def _hmac(key: bytes, signed: bytes) -> bytes:
+    # Not `hmac.digest`: it lets go of the interpreter's lock, which takes several times as long as the hash.
     return hmac.new(key, signed, hashlib.sha256).digest()
 
 

@@ -23,25 +23,29 @@ class Readers(Generic[Reader]):
         self._most_bytes = most_bytes
         #: Bytes that are held for each, in the order in which they began.
         self._held: dict[Reader, int] = {}
+        self._bytes = 0
 
     def __contains__(self, reader: object) -> bool:
         return reader in self._held
 
     def begin(self, reader: Reader) -> tuple[Reader, ...]:
         """Who has to go for this one."""
-        gone = tuple(self._held)[: max(0, len(self._held) + 1 - self._places)]
-        for each in gone:
-            self.end(each)
+        gone: list[Reader] = []
+        while len(self._held) >= self._places:
+            gone.append(next(iter(self._held)))
+            self.end(gone[-1])
         self._held[reader] = 0
-        return gone
+        return tuple(gone)
 
     def grow(self, reader: Reader, size: int) -> tuple[Reader, ...]:
         """Who has to go, now that so much of this one is held. One that is alone may stay."""
-        if reader not in self._held:
+        before = self._held.get(reader)
+        if before is None:
             return ()
         self._held[reader] = size
+        self._bytes += size - before
         gone: list[Reader] = []
-        while sum(self._held.values()) > self._most_bytes:
+        while self._bytes > self._most_bytes:
             # Who holds nothing yet makes no room by going.
             oldest = next((each for each, held in self._held.items() if held and each != reader), None)
             if oldest is None:
@@ -51,4 +55,4 @@ class Readers(Generic[Reader]):
         return tuple(gone)
 
     def end(self, reader: Reader) -> None:
-        self._held.pop(reader, None)
+        self._bytes -= self._held.pop(reader, 0)

@@ -31,7 +31,7 @@ _TRACEPARENT = re.compile(
 )
 _NO_TRACE = "0" * 32
 #: What most submissions hold: of these, only the payload is read here.
-_PLAIN = {"plugin", "command", "pipeline", "payload", "type"}
+_PLAIN = {"plugin", "command", "pipeline", "payload", "type", "event_type", "headers", "async"}
 
 
 class Door(Value):

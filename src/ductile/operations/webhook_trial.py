@@ -12,7 +12,7 @@ from ductile.core.json_values import JsonObject
 from ductile.core.signatures import signed_headers
 from ductile.errors import DaemonNotRunningError
 from ductile.operations.configuration import open_configuration
-from ductile.operations.webhooks import named_endpoint, scheme_of
+from ductile.operations.webhooks import named_endpoint
 from ductile.value import Value, hides
 
 _SECONDS = 30.0
@@ -44,7 +44,7 @@ def plan_trial(
     snapshot = open_configuration(named, environ).snapshot
     endpoint = named_endpoint(snapshot, name)
     headers = signed_headers(
-        scheme_of(endpoint),
+        endpoint.scheme,
         endpoint.secret.reveal(),
         message_id=delivery or str(uuid.uuid4()),
         body=body,

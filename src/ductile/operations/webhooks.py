@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from ductile.config.keypath import did_you_mean
-from ductile.config.model import WebhookPreset
 from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import Snapshot, ToEvent, ToPipeline, ToPlugin, WebhookEndpoint
 from ductile.core.addresses import shown_url
@@ -13,16 +14,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
 from ductile.core.lineage import NewEvent
-from ductile.core.signatures import (
-    GITHUB,
-    SLACK,
-    STANDARD,
-    STRIPE,
-    SignatureForm,
-    SignatureScheme,
-    delivery_id,
-    is_genuine,
-)
+from ductile.core.signatures import SignatureForm, SignatureScheme, delivery_id, is_genuine
 from ductile.errors import ConflictError, DeniedError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
@@ -32,14 +24,6 @@ from ductile.operations.shown import instant
 from ductile.store.values.deliveries import Delivery, DeliveryStatus
 from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE
 
-_PRESETS = {
-    WebhookPreset.GITHUB: GITHUB,
-    # GitLab signs as Standard Webhooks has it; its older secret token is no signature.
-    WebhookPreset.GITLAB: STANDARD,
-    WebhookPreset.STRIPE: STRIPE,
-    WebhookPreset.SLACK: SLACK,
-    WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
-}
 _SOURCE = "webhook"
 #: Words in the names of headers that carry proofs, also inside of longer words, and before `key` those of the
 #: keys that are one: `x-functions-key` is, Bitbucket's `x-event-key` and `idempotency-key` are not.
@@ -55,47 +39,44 @@ def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
     raise NotFoundError("there is no webhook at this path")
 
 
-def scheme_of(endpoint: WebhookEndpoint) -> SignatureScheme:
-    """How requests to an endpoint are signed: as its preset says, or as GitHub does, and its own headers."""
-    known = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
-    delivery = endpoint.delivery_header
-    if delivery is None and endpoint.preset is not None:
-        delivery = known.delivery_header
-    return SignatureScheme(
-        form=known.form,
-        header=(endpoint.signature_header or known.header).lower(),
-        delivery_header=None if delivery is None else delivery.lower(),
-        delivery_field=known.delivery_field,
-    )
-
-
 async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes) -> JsonObject:
     """Verify a request and put what it is about on the queue. `headers` have lower-case names.
 
     Who is not genuine learns nothing, not even why (SPEC 9.1).
     """
-    scheme = scheme_of(endpoint)
+    scheme = endpoint.scheme
     if not is_genuine(scheme, endpoint.secret.reveal(), headers, body, desk.now()):
         raise DeniedError("denied")
     payload = payload_of(body)
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return {"challenge": payload.get("challenge"), "message": "verified"}
-    given: JsonObject = {
-        "payload": payload,
-        "event_type": f"webhook.{endpoint.name}",
-        "headers": dict(shown_headers(headers, scheme)),
-        "delivery_id": delivery_id(scheme, headers, payload),
-        "traceparent": headers.get("traceparent"),
-    }
+    given: JsonObject = {}
+    if (delivery := delivery_id(scheme, headers, payload)) is not None:
+        given["delivery_id"] = delivery
+    if "traceparent" in headers:
+        given["traceparent"] = headers["traceparent"]
+    shown = shown_headers(headers, scheme)
     # Ids of deliveries are the path's: a name can be given to another endpoint, with another sender.
     door = Door(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, owner=endpoint.path)
+    event_type = f"webhook.{endpoint.name}"
     match endpoint.target:
         case ToPlugin(plugin=plugin, command=command):
-            return await _run_plugin(desk, door, given | {"plugin": plugin, "command": command})
+            event = NewEvent(
+                id=make_id(desk.now(), desk.dice),
+                type=event_type,
+                source=_SOURCE,
+                payload=payload,
+                headers=shown,
+                dedupe_key=delivery,
+            )
+            given["plugin"], given["command"] = plugin, command
+            return await _run_plugin(desk, door, given, event)
         case ToPipeline(pipeline=pipeline):
+            given |= {"payload": payload, "event_type": event_type, "headers": dict(shown)}
             return await _start_pipeline(desk, door, given | {"pipeline": pipeline, "async": True})
-        case ToEvent(event_type=event_type):
-            return await _publish(desk, door, given | {"type": event_type})
+        case ToEvent(event_type=kind):
+            given |= {"payload": payload, "headers": dict(shown)}
+            return await _publish(desk, door, given | {"type": kind})
 
 
 def payload_of(body: bytes) -> JsonObject:
@@ -120,11 +101,13 @@ def _text(body: bytes) -> JsonObject:
 
 def shown_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str, str]:
     """The headers that a plugin may see: no credentials, no signature."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name != scheme.header and not _tells_who(name) and not looks_secret(name)
-    }
+    return {name: value for name, value in headers.items() if name != scheme.header and _is_harmless(name)}
+
+
+@lru_cache(maxsize=256)
+def _is_harmless(header: str) -> bool:
+    """Remembered: what signed calls are sent with hardly varies."""
+    return not _tells_who(header) and not looks_secret(header)
 
 
 def _tells_who(header: str) -> bool:
@@ -140,15 +123,7 @@ def _tells_who(header: str) -> bool:
     )
 
 
-async def _run_plugin(desk: Desk, door: Door, given: JsonObject) -> JsonObject:
-    event = NewEvent(
-        id=make_id(desk.now(), desk.dice),
-        type=read.text(given, "event_type"),
-        source=_SOURCE,
-        payload=read.optional_object(given, "payload") or {},
-        headers={name: str(value) for name, value in (read.optional_object(given, "headers") or {}).items()},
-        dedupe_key=read.optional_text(given, "delivery_id"),
-    )
+async def _run_plugin(desk: Desk, door: Door, given: JsonObject, event: NewEvent) -> JsonObject:
     answer = await submit(desk, door, given, event)
     told = {name: answer[name] for name in ("job_id", "status", "deduplicated")}
     return {**told, "message": "accepted"}
@@ -195,7 +170,6 @@ async def list_webhooks(desk: Desk, _given: JsonObject) -> JsonObject:
 
 
 def _shown_endpoint(endpoint: WebhookEndpoint) -> JsonObject:
-    scheme = scheme_of(endpoint)
     target: JsonObject = {"plugin": None, "command": None, "pipeline": None, "event": None}
     match endpoint.target:
         case ToPlugin(plugin=plugin, command=command):
@@ -209,8 +183,8 @@ def _shown_endpoint(endpoint: WebhookEndpoint) -> JsonObject:
         "path": endpoint.path,
         **target,
         "preset": endpoint.preset,
-        "signature_header": scheme.header,
-        "delivery_header": scheme.delivery_header,
+        "signature_header": endpoint.scheme.header,
+        "delivery_header": endpoint.scheme.delivery_header,
         "max_body_size": endpoint.max_body_size,
     }
 

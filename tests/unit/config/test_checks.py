@@ -148,6 +148,12 @@ STEP = "steps: [{uses: e}]"
         ("tokens: [{name: a, key: '${EMPTY}'}]", "tokens[0].key", "empty"),
         ("webhooks: {endpoints: [{path: /a, plugin: e}]}", "webhooks.endpoints[0]", "not complete"),
         (
+            "api: {enabled: true, listen: 'localhost:8081', auth: {tokens: [{token: '${T}', scopes: ['*']}]}}\n"
+            "webhooks: {listen: 'localhost:8081', endpoints: [{path: /a, plugin: e, secret: '${T}'}]}",
+            "webhooks.listen",
+            "same address",
+        ),
+        (
             "webhooks: {endpoints: [{path: /a, plugin: e, event: t, secret: '${T}'}]}",
             "webhooks.endpoints[0]",
             "not complete",
@@ -239,6 +245,11 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
         "api: {enabled: true, auth: {tokens: [{token: '${T}', scopes: ['*', 'e:ro', 'read:jobs']}]}}",
         "api: {listen: '[::1]:8080'}",
         "webhooks: {endpoints: [{path: /a, event: x, secret_ref: s}]}\ntokens: [{name: s, key: '${T}'}]",
+        # Any free port, twice.
+        (
+            "api: {enabled: true, listen: 'localhost:0', auth: {tokens: [{token: '${T}', scopes: ['*']}]}}\n"
+            "webhooks: {listen: 'localhost:0', endpoints: [{path: /a, event: x, secret: '${T}'}]}"
+        ),
         "plugins: {e: {schedules: [{id: a, cron: '*/5 8-18 * * mon-fri'}, {id: b, cron: '@weekly'}]}}",
         "state: {url: 'postgresql://user@host/db'}",
     ],

@@ -270,7 +270,11 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
         ("bee", ToPipeline(pipeline="p")),
         ("c", ToEvent(event_type="x")),
     ]
-    assert [hook.signature_header for hook in snapshot.webhooks] == ["X-Hub-Signature-256", None, "X-Sig"]
+    assert [(hook.scheme.header, hook.scheme.delivery_header) for hook in snapshot.webhooks] == [
+        ("x-hub-signature-256", None),
+        ("x-hub-signature-256", "x-github-delivery"),
+        ("x-sig", None),
+    ]
     assert snapshot.webhooks[0].secret.reveal() == "w"
     assert list(snapshot.secrets) == ["shared"]
     assert snapshot.state_webhook_secret == snapshot.secrets["shared"]

@@ -12,7 +12,7 @@ from ductile.store.session import Cell
 
 NAME = re.compile(r":([a-z_]+)")
 #: Tables to which rows are appended; whoever looks at one has to find them there.
-_APPENDED_TO = re.compile(r"\b(job_queue|job_log|job_transitions|ledger)\b")
+_APPENDED_TO = re.compile(r"\b(job_queue|job_log|job_transitions|ledger|events)\b")
 
 InOrder: TypeAlias = Callable[[Mapping[str, Cell]], tuple[Cell, ...]]
 

@@ -103,7 +103,7 @@ def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
 
 
 def _is_lone(job: NewJob) -> bool:
-    led_to_it = job.parent_job_id or job.source_event_id or job.event_context_id or job.run_id or job.origin
+    led_to_it = job.parent_job_id or job.event_context_id or job.run_id or job.origin
     return not (led_to_it or job.step_path or job.after_job_id or job.callback)
 
 
@@ -134,17 +134,19 @@ def _conflict(session: Session, job: NewJob) -> ChildConflict:
 def insert_event(
     session: Session, event: NewEvent, *, producer: str | None = None, index: int | None = None
 ) -> None:
-    session.run(
+    session.append(
         "insert_event",
-        id=event.id,
-        type=event.type,
-        source=event.source,
-        payload=to_json(event.payload),
-        headers=None if event.headers is None else to_json(dict(event.headers)),
-        dedupe_key=event.dedupe_key,
-        producer_job_id=producer,
-        producer_index=index,
-        at=session.stamp,
+        {
+            "id": event.id,
+            "type": event.type,
+            "source": event.source,
+            "payload": to_json(event.payload),
+            "headers": None if event.headers is None else to_json(dict(event.headers)),
+            "dedupe_key": event.dedupe_key,
+            "producer_job_id": producer,
+            "producer_index": index,
+            "at": session.stamp,
+        },
     )
 
 

@@ -29,13 +29,13 @@ ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
 
 -- name: insert_lone_job
--- One that nothing led to and nobody is told of, as most are: half as many columns are half as much to bind.
+-- One that no job led to and nobody is told of, as most are: half as many columns are half as much to bind.
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, max_attempts, submitted_by, submitted_detail, dedupe_key,
-  created_at, hops, trace_id
+  created_at, source_event_id, hops, trace_id
 ) VALUES (
   :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, :max_attempts, :submitted_by,
-  :submitted_detail, :dedupe_key, :at, :hops, :trace_id
+  :submitted_detail, :dedupe_key, :at, :source_event_id, :hops, :trace_id
 )
 
 -- name: child_by_origin
