@@ -1,4 +1,4 @@
-"""Jobs on disk a second over 64 connections, from the API and as signed webhooks, beside a handler with no store.
+"""Jobs on disk a second over 64 connections, by the API and by signed webhooks, beside a bare handler.
 
 One worker sleeps meanwhile, so that what is measured is accepting and not running.
 """

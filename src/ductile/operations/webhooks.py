@@ -70,7 +70,9 @@ async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str]
                 dedupe_key=delivery,
             )
             given["plugin"], given["command"] = plugin, command
-            return await _run_plugin(desk, door, given, event)
+            answer = await submit(desk, door, given, event)
+            told = {name: answer[name] for name in ("job_id", "status", "deduplicated")}
+            return {**told, "message": "accepted"}
         case ToPipeline(pipeline=pipeline):
             given |= {"payload": payload, "event_type": event_type, "headers": dict(shown)}
             return await _start_pipeline(desk, door, given | {"pipeline": pipeline, "async": True})
@@ -121,12 +123,6 @@ def _tells_who(header: str) -> bool:
         or any(looks_secret(word) for word in (*owners, last) if word != "key")
         or (last == "key" and (not owners or not _KEYRINGS.isdisjoint(owners)))
     )
-
-
-async def _run_plugin(desk: Desk, door: Door, given: JsonObject, event: NewEvent) -> JsonObject:
-    answer = await submit(desk, door, given, event)
-    told = {name: answer[name] for name in ("job_id", "status", "deduplicated")}
-    return {**told, "message": "accepted"}
 
 
 async def _start_pipeline(desk: Desk, door: Door, given: JsonObject) -> JsonObject:

@@ -148,8 +148,10 @@ STEP = "steps: [{uses: e}]"
         ("tokens: [{name: a, key: '${EMPTY}'}]", "tokens[0].key", "empty"),
         ("webhooks: {endpoints: [{path: /a, plugin: e}]}", "webhooks.endpoints[0]", "not complete"),
         (
-            "api: {enabled: true, listen: 'localhost:8081', auth: {tokens: [{token: '${T}', scopes: ['*']}]}}\n"
-            "webhooks: {listen: 'localhost:8081', endpoints: [{path: /a, plugin: e, secret: '${T}'}]}",
+            (
+                "api: {enabled: true, listen: '[::1]:81', auth: {tokens: [{token: '${T}', scopes: ['*']}]}}\n"
+                "webhooks: {listen: '[::1]:81', endpoints: [{path: /a, plugin: e, secret: '${T}'}]}"
+            ),
             "webhooks.listen",
             "same address",
         ),
