@@ -57,7 +57,9 @@ def show(call: Call) -> Answer:
 
 def tree(call: Call) -> Answer:
     found = ask(call, "job.tree", {"job_id": call.text("JOB")})
-    return Answer(data=found, text=lambda screen: "\n".join(_tree_lines(found["tree"], screen)))
+    return Answer(
+        data=found, text=lambda screen: "\n".join([*_tree_lines(found["tree"], screen), *_rest(found)])
+    )
 
 
 def logs(call: Call) -> Answer:
@@ -210,6 +212,14 @@ def _tree_lines(node: Said, screen: Screen, before: str = "", child_before: str 
     if last is not None:
         lines += _tree_lines(last, screen, f"{child_before}└─ {_origin(last, node)}", f"{child_before}   ")
     return lines
+
+
+def _rest(found: Said) -> list[str]:
+    if not found.get("truncated"):  # which an older daemon does not tell
+        return []
+    return [
+        "There are more than can be shown at once. `ductile job tree JOB` shows what one of these led to."
+    ]
 
 
 def _tree_line(node: Said, screen: Screen) -> str:

@@ -14,6 +14,7 @@ from ductile.operations.shapes import (
     ANYTHING,
     COUNT,
     DRY_RUN,
+    FLAG,
     ID,
     INSTANT,
     NUMBER,
@@ -161,7 +162,14 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
     "Jobs": answer({"jobs": listed(named("ListedJob")), **_PAGE}),
     "Executions": answer({"logs": listed(named("Execution")), **_PAGE}),
     "JobLog": answer({"job_id": ID, "executions": listed(named("LoggedExecution"))}),
-    "JobTree": answer({"tree": named("JobNode")}),
+    "JobTree": answer(
+        {
+            "tree": named("JobNode"),
+            "truncated": told(
+                FLAG, "Whether there are more than 10,000 jobs in it: the newest are left out."
+            ),
+        }
+    ),
     "Explanation": answer(
         {
             "job_id": ID,

@@ -49,6 +49,8 @@ STATUS_ALIASES = {
     "error": JobStatus.FAILED,
 }
 LONGEST_WAIT = timedelta(hours=24)
+#: Jobs in one tree: what is shown is all in memory at once.
+LARGEST_TREE = 10_000
 
 
 async def submit(desk: Desk, door: Door, given: JsonObject, event: NewEvent | None = None) -> JsonObject:
@@ -181,14 +183,15 @@ async def _whole_job(desk: Desk, job: Job) -> JsonObject:
 
 
 async def job_tree(desk: Desk, given: JsonObject) -> JsonObject:
-    """The job and everything it led to, nested."""
+    """The job and everything it led to, nested; `truncated` where that was too much for one answer."""
     root = await named_job(desk, given)
+    jobs = await desk.store.tree(root.id, limit=LARGEST_TREE + 1)
     below: dict[str, list[Job]] = {}
-    for job in await desk.store.tree(root.id):
+    for job in jobs[:LARGEST_TREE]:
         if job.parent_job_id is not None and job.id != root.id:
             below.setdefault(job.parent_job_id, []).append(job)
     (tree,) = nested((root,), below, lambda job: shown_at(desk, job))
-    return {"tree": tree}
+    return {"tree": tree, "truncated": len(jobs) > LARGEST_TREE}
 
 
 async def job_logs(desk: Desk, given: JsonObject) -> JsonObject:

@@ -193,8 +193,8 @@ class Store(Protocol):
         """Ids of jobs that end so, in order, of those in the log too; slower than by their beginning."""
         ...
 
-    async def tree(self, job_id: str) -> tuple[Job, ...]:
-        """The job and all its descendants, oldest first."""
+    async def tree(self, job_id: str, *, limit: int) -> tuple[Job, ...]:
+        """The job and its descendants, oldest first: at most so many, and none without what led to it."""
         ...
 
     async def transitions(self, job_id: str) -> tuple[TransitionRow, ...]: ...

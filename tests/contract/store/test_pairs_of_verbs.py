@@ -132,7 +132,7 @@ async def deliver(scene: Scene) -> None:
 async def look(scene: Scene) -> None:
     for job_id in scene.queued:
         await scene.store.job(job_id)
-        await scene.store.tree(job_id)
+        await scene.store.tree(job_id, limit=100)
     await scene.store.log(LogFilter(query="ok"), limit=50)
     await scene.store.counts()
 

@@ -291,11 +291,12 @@ async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -
     for claim in await claim_all(store):
         if claim.job.plugin == "b":
             await settle(store, claim.job, ok(emitted()), rules)
-    members = await store.tree(root)
+    members = await store.tree(root, limit=100)
     assert [member.plugin for member in members][:2] == ["a", "b"]
     assert {member.plugin for member in members} == {"a", "b", "c", "d"}
     assert len(members) == 4
-    assert await store.tree("nobody") == ()
+    assert await store.tree("nobody", limit=100) == ()
+    assert [member.plugin for member in await store.tree(root, limit=2)] == ["a", "b"]
 
 
 async def test_parents_come_before_children_at_one_instant(store: Store) -> None:
@@ -310,7 +311,7 @@ async def test_parents_come_before_children_at_one_instant(store: Store) -> None
             chain += [answer.job_id for answer in settled.started]
         (claim,) = await claim_all(store)
         await settle(store, claim.job, ok())
-        assert [member.id for member in await store.tree(root)] == chain
+        assert [member.id for member in await store.tree(root, limit=100)] == chain
 
 
 # ------------------------------------------------------------------------------------ ledger, configs

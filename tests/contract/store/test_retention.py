@@ -141,11 +141,13 @@ async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Cloc
     await accept(store, a_new_job("newer"))
     clock.advance(days=3)
     await prune(store)
-    assert len([job for job in await store.tree(root) if job.seq > 0]) == 3
+    assert len([job for job in await store.tree(root, limit=100) if job.seq > 0]) == 3
     await settle(store, live, ok())
     clock.advance(days=3)
     await prune(store)
-    assert [job.seq for job in await store.tree(root)] == [0, 0, 0], "the tree is read from the log now"
+    assert [job.seq for job in await store.tree(root, limit=100)] == [0, 0, 0], (
+        "the tree is read from the log now"
+    )
 
 
 async def test_jobs_with_live_descendants_do_not_keep_others_from_going(store: Store, clock: Clock) -> None:

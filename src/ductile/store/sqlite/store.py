@@ -209,8 +209,8 @@ class SqliteStore:
     async def job_ids_ending(self, ending: str, *, limit: int) -> tuple[str, ...]:
         return await self._read(lambda session: reading.job_ids_ending(session, ending, limit=limit))
 
-    async def tree(self, job_id: str) -> tuple[Job, ...]:
-        return await self._read(lambda session: reading.tree(session, job_id))
+    async def tree(self, job_id: str, *, limit: int) -> tuple[Job, ...]:
+        return await self._read(lambda session: reading.tree(session, job_id, limit=limit))
 
     async def transitions(self, job_id: str) -> tuple[TransitionRow, ...]:
         return await self._read(lambda session: reading.transitions(session, job_id))

@@ -7,8 +7,11 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.store.rows import job_from_log, read_job, read_log
 from ductile.store.session import Session
 from ductile.store.values.reading import Account, RunRecord
-from ductile.store.verbs.reading import LARGEST_TREE, job, read_ledger
+from ductile.store.verbs.reading import job, read_ledger
 from ductile.store.verbs.runs import graph_of
+
+#: Jobs of a run, and notes about it (ENGINE 2).
+_LARGEST_RUN = 10_000
 
 
 def account(session: Session, job_id: str) -> Account | None:
@@ -30,7 +33,7 @@ def run(session: Session, run_id: str) -> RunRecord | None:
         members=found.members,
         executions=found.executions,
         notes=tuple(
-            read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=LARGEST_TREE)
+            read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
         ),
         graph=None if fingerprint is None else graph_of(session, fingerprint[0]),
     )
@@ -42,9 +45,9 @@ def _account_of(session: Session, own: Job) -> Account:
     if own.plugin != RUN_PLUGIN:
         return Account(job=own, members=(), executions=executions)
     members = {
-        row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=LARGEST_TREE)
+        row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=_LARGEST_RUN)
     }
-    for row in session.all("log_of_run", run_id=own.id, limit=LARGEST_TREE):
+    for row in session.all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
         logged = read_log(row)
         executions[logged.job_id] = logged
         members.setdefault(logged.job_id, job_from_log(logged, None))

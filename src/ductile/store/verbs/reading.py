@@ -49,8 +49,6 @@ from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
 
 Row = TypeVar("Row")
 
-#: A tree larger than this is cut: a run is bounded by 10,000 jobs (ENGINE 2).
-LARGEST_TREE = 10_000
 _NEWEST = (1 << 63) - 1
 
 
@@ -172,9 +170,9 @@ def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
-def tree(session: Session, job_id: str) -> tuple[Job, ...]:
+def tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
     # Level by level, so that at one instant parents still come before their children.
-    ids = [row[0] for row in session.all("job_tree", id=job_id, limit=LARGEST_TREE)]
+    ids = [row[0] for row in session.all("job_tree", id=job_id, limit=limit)]
     members = [member for member in (job(session, one) for one in ids) if member is not None]
     return tuple(sorted(members, key=lambda member: member.created_at))
 
