@@ -28,6 +28,7 @@ from ductile.core.signatures import (
     sign_standard,
     signed_headers,
     standard_key,
+    why_not_genuine,
 )
 
 PLAIN = SignatureScheme(form=SignatureForm.BODY, header="x-signature")
@@ -81,6 +82,20 @@ SENDERS: list[tuple[SignatureScheme, Signer]] = [
 ]
 TIMED = [pair for pair in SENDERS if pair[0].form is not SignatureForm.BODY]
 senders = st.sampled_from(SENDERS)
+
+
+@given(senders, secrets, bodies, st.integers(301, 10**6), st.sampled_from((1, -1)))
+def test_why_a_request_is_not_genuine(
+    sender: tuple[SignatureScheme, Signer], secret: str, body: bytes, off: int, sign: int
+) -> None:
+    """SPEC 1: what happened and why; each of these is mended in another place."""
+    scheme, signed = sender
+    assert why_not_genuine(scheme, {}, START).startswith(f"there is no header {scheme.header}:")
+    of_now = signed(secret, body, SECONDS)
+    assert why_not_genuine(scheme, of_now, START).startswith("the signature does not fit:")
+    of_then = signed(secret, body, SECONDS + sign * off)
+    timed = scheme.form is not SignatureForm.BODY
+    assert why_not_genuine(scheme, of_then, START).startswith("not signed within 5 minutes") is timed
 
 
 @given(senders, secrets, bodies)

@@ -126,6 +126,31 @@ def _is_standard(secret: str, written: str, headers: Mapping[str, str], body: by
     )
 
 
+def why_not_genuine(scheme: SignatureScheme, headers: Mapping[str, str], now: datetime) -> str:
+    """What is the matter with one that is not, for whoever has to mend it; its sender is not told."""
+    written = headers.get(scheme.header)
+    if written is None:
+        return f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
+    seconds = _instant_signed(scheme, written, headers)
+    if seconds is not None and not _is_recent(seconds, now):
+        minutes = int(REPLAY_WINDOW.total_seconds() // 60)
+        return f"not signed within {minutes} minutes of now: an old one sent again, or a clock that is wrong"
+    return "the signature does not fit: another secret at the sender, or the body was changed on its way"
+
+
+def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str, str]) -> str | None:
+    """As the sender wrote it; None where none is signed."""
+    match scheme.form:
+        case SignatureForm.BODY:
+            return None
+        case SignatureForm.STRIPE:
+            return _stripe_parts(written)[0]
+        case SignatureForm.SLACK:
+            return headers.get(SLACK_TIMESTAMP, "")
+        case SignatureForm.STANDARD:
+            return headers.get(STANDARD_TIMESTAMP, "")
+
+
 def delivery_id(
     scheme: SignatureScheme, headers: Mapping[str, str], payload: Mapping[str, object]
 ) -> str | None:

@@ -14,7 +14,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
 from ductile.core.lineage import NewEvent
-from ductile.core.signatures import SignatureForm, SignatureScheme, delivery_id, is_genuine
+from ductile.core.signatures import SignatureForm, SignatureScheme, delivery_id, is_genuine, why_not_genuine
 from ductile.errors import ConflictError, DeniedError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
@@ -32,6 +32,14 @@ _INSIDE = ("signature", "token", "secret", "hmac", "oidc", "cert")
 _KEYRINGS = frozenset(("function", "functions", "hook", "shared", "subscription", "webhook"))
 
 
+class NotGenuineError(DeniedError):
+    """What its sender is told is the same for all; `why` is for our own log."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("denied")
+        self.why = why
+
+
 def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
     for endpoint in snapshot.webhooks:
         if endpoint.path == path:
@@ -45,8 +53,9 @@ async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str]
     Who is not genuine learns nothing, not even why (SPEC 9.1).
     """
     scheme = endpoint.scheme
-    if not is_genuine(scheme, endpoint.secret.reveal(), headers, body, desk.now()):
-        raise DeniedError("denied")
+    now = desk.now()
+    if not is_genuine(scheme, endpoint.secret.reveal(), headers, body, now):
+        raise NotGenuineError(why_not_genuine(scheme, headers, now))
     payload = payload_of(body)
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return {"challenge": payload.get("challenge"), "message": "verified"}
@@ -62,7 +71,7 @@ async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str]
     match endpoint.target:
         case ToPlugin(plugin=plugin, command=command):
             event = NewEvent(
-                id=make_id(desk.now(), desk.dice),
+                id=make_id(now, desk.dice),
                 type=event_type,
                 source=_SOURCE,
                 payload=payload,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ductile.errors import (
-    DeniedError,
     DuctileError,
     MethodNotAllowedError,
     NotFoundError,
@@ -31,7 +30,7 @@ from ductile.listening.bodies import (
 from ductile.listening.readers import Readers
 from ductile.listening.rendering import send_error, send_json
 from ductile.operations.health import health
-from ductile.operations.webhooks import find_endpoint, receive
+from ductile.operations.webhooks import NotGenuineError, find_endpoint, receive
 from ductile.telemetry.signals import Level, Signal, Signals
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class WebhookApplication:
             "endpoint": exchange.endpoint,
             "path": exchange.scope["path"][:_LONGEST_PATH],
             "status": error.http_status,
-            "reason": "the signature does not fit" if isinstance(error, DeniedError) else error.message,
+            "reason": error.why if isinstance(error, NotGenuineError) else error.message,
             "peer": exchange.peer,
         }
         level = Level.DEBUG if isinstance(error, _QUIET) else None

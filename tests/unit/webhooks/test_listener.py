@@ -197,6 +197,13 @@ async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
     assert len({reply.raw for reply in replies}) == 1
     assert replies[0].body["message"] == "denied"
     assert await bench.count() == 0
+    reasons = [each.data["reason"] for each in bench.happened if each.signal is Signal.WEBHOOK_REFUSED]
+    assert [str(reason).partition(":")[0] for reason in reasons] == [
+        "there is no header x-hub-signature-256",
+        *["the signature does not fit"] * 4,
+        "there is no header x-hub-signature-256",
+        *["the signature does not fit"] * 2,
+    ], "whoever has to mend it is told what is the matter"
 
 
 async def test_paths_and_methods(bench: Bench) -> None:
