@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import count
@@ -14,7 +15,9 @@ import apsw
 import pytest
 
 from builders.jobs import START, a_new_job
+from builders.stores import stored
 from ductile.errors import StoreError
+from ductile.store.sqlite import writer
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
@@ -78,6 +81,19 @@ async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     assert began.wait(20)
     await asyncio.gather(*few)
+    await store.close()
+
+
+async def test_large_submissions_do_not_all_share_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: a batch ends at 4 MiB, so that results need not wait until all of a flood is written."""
+    monkeypatch.setattr(writer, "MAX_SECONDS", 60)
+    store = await idle_store(tmp_path)
+    large = [a_new_job(payload={"text": "x" * 1024 * 1024}) for _ in range(9)]
+    await asyncio.gather(*(store.enqueue(Submission(jobs=(job,))) for job in large))
+    written = Counter([(await stored(store, job.id)).created_at for job in large])
+    assert sorted(written.values()) == [1, 4, 4]
     await store.close()
 
 

@@ -28,6 +28,7 @@ class SqliteSession:
         "_queries",
         "_rows",
         "_version",
+        "appended_size",
         "dice",
         "has_mail",
         "now",
@@ -48,6 +49,8 @@ class SqliteSession:
         self._numbers: dict[str, int] = {}
         #: Of the whole file, after the last commit of ours.
         self._version = -1
+        #: Of the payloads that were appended in this transaction, roughly in bytes.
+        self.appended_size = 0
         #: Whether the transaction has made a delivery due.
         self.has_mail = False
         self.dice = dice
@@ -55,6 +58,7 @@ class SqliteSession:
         self.stamp = format_instant(now)
 
     def begin_at(self, now: datetime) -> None:
+        self.appended_size = 0
         self.has_mail = False
         if self._connection.data_version() != self._version:
             self._numbers.clear()  # somebody else has written since
@@ -103,6 +107,8 @@ class SqliteSession:
         if rows is None:
             rows = self._rows[query] = Rows(self._queries[query].text)
         rows.add(values)
+        if payload := values.get("payload"):
+            self.appended_size += len(payload)
         self._appended.add(rows.table)
 
     def flush(self) -> None:

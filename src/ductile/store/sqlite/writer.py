@@ -224,7 +224,9 @@ class Writer:
                 run(held.popleft())
 
         try:
-            while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
+            while len(done) < MAX_UNITS and (not done or time.monotonic() < deadline):
+                if size + self._session.appended_size >= MAX_BYTES:
+                    break
                 unit = self._take()
                 if unit is None:
                     break
