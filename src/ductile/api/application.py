@@ -17,12 +17,11 @@ from ductile.api.endpoint import Answer, Asked, Document, Reply, Route, Services
 from ductile.api.routing import Router, shown_path
 from ductile.errors import (
     DuctileError,
-    TooBusyError,
     TooLargeError,
     TooSlowError,
 )
 from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
-from ductile.listening.rendering import send_bytes, send_error, send_json
+from ductile.listening.rendering import cut_off, send_bytes, send_error, send_json
 from ductile.telemetry.faults import described
 from ductile.telemetry.signals import Level, Signal, Signals
 
@@ -105,7 +104,8 @@ class Application:
 
     async def _refuse_at_the_end(self, exchange: _Exchange) -> None:
         if not exchange.answered:
-            error = TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+            route = exchange.route
+            error = cut_off(in_doubt=exchange.body_read and route is not None and route.endpoint.intake)
             exchange.status = error.http_status
             await send_error(exchange.send, error, close=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.errors import ConfigError, DuctileError
+from ductile.errors import ConfigError, DuctileError, TooBusyError
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
@@ -80,6 +80,18 @@ async def send_bytes(
 async def send_error(send: ASGISendCallable, error: DuctileError, *, close: bool = False) -> None:
     headers = [*error_headers(error), (b"connection", b"close")] if close else error_headers(error)
     await send_json(send, error.http_status, error_body(error), headers)
+
+
+def cut_off(*, in_doubt: bool) -> TooBusyError:
+    """For whom the daemon cannot wait any longer. `in_doubt` is who may have been on the way to the disk:
+    it is written all the same if it can be, and to say no would have it sent and run again.
+    """
+    if in_doubt:
+        return TooBusyError(
+            "the daemon stopped before it knew whether this was on disk: it may be on the queue",
+            hint="Look for it when the daemon is back, or send it again with the key that it was sent with.",
+        )
+    return TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 
 
 def raw_error(error: DuctileError) -> bytes:

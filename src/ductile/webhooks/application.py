@@ -7,6 +7,7 @@ little is spent on them, and nothing is told.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -28,7 +29,7 @@ from ductile.listening.bodies import (
     refuse_body,
 )
 from ductile.listening.readers import Readers
-from ductile.listening.rendering import send_error, send_json
+from ductile.listening.rendering import cut_off, send_error, send_json
 from ductile.operations.health import health
 from ductile.operations.webhooks import NotGenuineError, find_endpoint, receive
 from ductile.telemetry.signals import Level, Signal, Signals
@@ -96,6 +97,12 @@ class WebhookApplication:
             error = TooBusyError("too many requests at once", hint="Try again in a moment.")
             self._tell_refusal(exchange, error)
             await send_error(send, error, close=True)  # the rest of the body is waited for no longer
+        except asyncio.CancelledError:
+            # The listener closes and waits for nobody any longer. Even that is told in our own shape.
+            error = cut_off(in_doubt=exchange.body_read)
+            self._tell_refusal(exchange, error)
+            await send_error(send, error, close=True)
+            raise
         except DuctileError as error:
             self._tell_refusal(exchange, error)
             await _refuse(exchange, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,7 +35,9 @@ from ductile.listening.protocol import Limits
 from ductile.listening.readers import Readers
 from ductile.operations.desk import Desk
 from ductile.store.port import Store
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.writer import Lane
 from ductile.telemetry.signals import Happening, Signal, Signals
 from ductile.value import replace
 from ductile.webhooks.application import WebhookApplication
@@ -82,6 +85,7 @@ class Bench:
     clock: Clock
     port: int
     snapshot: Snapshot
+    listener: Listener = field(init=False)
     happened: list[Happening] = field(default_factory=list)
 
     async def post(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Reply:
@@ -143,7 +147,7 @@ async def serving(
     signals.subscribe(bench.happened.append)
     desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2))
     application = WebhookApplication(desk, signals, body_seconds=body_seconds, strangers=strangers)
-    listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
+    listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
     (address,) = await listener.start()
     bench.port = int(address.rpartition(":")[2])
     try:
@@ -511,6 +515,46 @@ async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
             assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
         for _, writer in (patient, first, second):
             writer.close()
+
+
+async def test_whose_body_has_not_come_when_the_daemon_ends_is_told_to_come_back(tmp_path: Path) -> None:
+    """SPEC 8: 503 with Retry-After in our own shape, and not a fault of the daemon; no job."""
+    async with serving(tmp_path) as bench:
+        reader, writer = await begun(bench, b"{}", 1)
+        await bench.listener.stop(0)
+        told = await answered(reader)
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in told
+        assert b"connection: close\r\n" in told
+        assert (await reader.read()).startswith(b'{"error":{"code":"too_busy"')
+        writer.close()
+        assert await bench.count() == 0
+        assert bench.refusals() == [503]
+
+
+async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: Path) -> None:
+    """SPEC 1: the daemon ends while a commit takes long. The job is there afterwards, and nobody said no."""
+    async with serving(tmp_path) as bench:
+        disk, stuck = threading.Event(), threading.Event()
+        assert isinstance(bench.store, SqliteStore)
+
+        def hang(_session: SqliteSession) -> None:
+            stuck.set()
+            disk.wait(20)
+
+        commit = bench.store._writer.submit(Lane.SETTLE, hang)
+        await asyncio.to_thread(stuck.wait, 20)
+        asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
+        async with asyncio.timeout(20):
+            while not bench.store._writer._lanes[Lane.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0)
+        await bench.listener.stop(0)
+        disk.set()
+        reply = await asking
+        await commit
+        assert reply.status == 503
+        assert "may be on the queue" in reply.body["message"]
+        assert await bench.count() == 1
 
 
 async def test_refusals_are_told_without_what_was_sent(bench: Bench) -> None:

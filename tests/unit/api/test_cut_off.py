@@ -1,0 +1,93 @@
+"""Whoever is being answered when the daemon cannot wait any longer (SPEC 1, 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from builders.configs import a_config, a_discovery, a_manifest, loaded
+from builders.jobs import Clock
+from ductile.api.access import Gatekeeper
+from ductile.api.application import Application
+from ductile.api.endpoint import Services
+from ductile.api.endpoints import ENDPOINTS
+from ductile.api.routing import Router
+from ductile.config.compile import compile_snapshot
+from ductile.operations.desk import Desk
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.writer import Lane
+from ductile.telemetry.signals import Signals
+
+API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*']}]}}\nplugins: {p: {}}\n"
+
+
+class Call:
+    """One request, of whose body nothing comes unless it is given."""
+
+    def __init__(self, body: bytes | None) -> None:
+        self.scope: Any = {
+            "type": "http",
+            "method": "POST",
+            "raw_path": b"/plugin/p/handle",
+            "query_string": b"",
+            "headers": [(b"authorization", b"Bearer canary")],
+            "client": ("127.0.0.1", 1),
+        }
+        self.body = body
+        self.waited_for = asyncio.Event()
+        self.sent: list[Any] = []
+
+    async def receive(self) -> Any:
+        if self.body is None:
+            self.waited_for.set()
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: Path) -> None:
+    """The daemon ends while a commit takes long: what was on its way is on disk afterwards."""
+    snapshot = compile_snapshot(loaded(a_config(tmp_path, API)), a_discovery(tmp_path, a_manifest("p")))
+    clock = Clock()
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    desk = Desk(store=store, snapshot=lambda: snapshot, now=clock, dice=Random(2))
+    gatekeeper = Gatekeeper(lambda: snapshot, time.monotonic, lambda _peer, _too_many: None)
+    services: Any = Services(gatekeeper=gatekeeper, streams=None, metrics=None)  # type: ignore[arg-type]
+    application = Application(desk, services, Router(ENDPOINTS), Signals(), time.perf_counter)
+    disk, stuck = threading.Event(), threading.Event()
+
+    def hang(_session: SqliteSession) -> None:
+        stuck.set()
+        disk.wait(20)
+
+    commit = store._writer.submit(Lane.SETTLE, hang)
+    await asyncio.to_thread(stuck.wait, 20)
+    whole, half = Call(b'{"payload": {}}'), Call(None)
+    answering = [
+        asyncio.create_task(application(call.scope, call.receive, call.send)) for call in (whole, half)
+    ]
+    async with asyncio.timeout(20):
+        await half.waited_for.wait()
+        while not store._writer._lanes[Lane.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0)
+    for each in answering:
+        each.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await each
+    disk.set()
+    await commit
+    assert [call.sent[0]["status"] for call in (whole, half)] == [503, 503]
+    assert b"may be on the queue" in whole.sent[1]["body"]
+    assert b"the daemon is stopping" in half.sent[1]["body"]
+    depth = (await store.counts()).depth
+    await store.close()
+    assert depth == 1
