@@ -15,13 +15,17 @@ import apsw
 import pytest
 
 from builders.jobs import START, a_new_job
-from builders.stores import stored
+from ductile.core.ids import make_id
+from ductile.core.json_values import JsonObject
+from ductile.core.lineage import NewEvent
 from ductile.errors import StoreError
-from ductile.store.sqlite import writer
+from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.submitting import Submission
+
+DICE = Random(7)
 
 
 def ticking() -> Callable[[], datetime]:
@@ -84,19 +88,6 @@ async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_large_submissions_do_not_all_share_one_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ENGINE 5: a batch ends at 4 MiB, so that results need not wait until all of a flood is written."""
-    monkeypatch.setattr(writer, "MAX_SECONDS", 60)
-    store = await idle_store(tmp_path)
-    large = [a_new_job(payload={"text": "x" * 1024 * 1024}) for _ in range(9)]
-    await asyncio.gather(*(store.enqueue(Submission(jobs=(job,))) for job in large))
-    written = Counter([(await stored(store, job.id)).created_at for job in large])
-    assert sorted(written.values()) == [1, 4, 4]
-    await store.close()
-
-
 async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path) -> None:
     """A daemon that has run for a month is as large as one that has run for an hour."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
@@ -108,6 +99,47 @@ async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path
     await store.close()
     assert (tmp_path / "state.db").stat().st_size > 16 * 2**20
     assert grown < 6 * 2**20
+
+
+def an_event(size: int) -> NewEvent:
+    payload: JsonObject = {"text": "x" * size}
+    return NewEvent(id=make_id(START, DICE), type="t", source="webhook", payload=payload)
+
+
+async def test_large_submissions_do_not_all_share_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENGINE 5: a batch ends at 4 MiB, also of what waits to be written: others wait for no more."""
+    monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)
+    store = await idle_store(tmp_path)
+    events = [an_event(2**20) for _ in range(6)]
+    jobs = [a_new_job(payload={"text": "x" * 2**20}) for _ in range(6)]
+    answers = [store.enqueue(Submission(jobs=(a_new_job(),), event=event)) for event in events]
+    answers += [store.enqueue(Submission(jobs=(job,))) for job in jobs]
+    for answer in answers:
+        await answer
+    found = [await store.event(event.id) for event in events]
+    stamps = [each.created_at for each in found if each is not None]
+    stamps += [each.created_at for job in jobs if (each := await store.job(job.id)) is not None]
+    await store.close()
+    assert len(stamps) == 12
+    assert max(Counter(stamps).values()) <= 4
+
+
+async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> None:
+    """A statement that is kept for the next time would keep what it wrote the last time."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    await store.enqueue(Submission(jobs=(a_new_job(),), event=an_event(10)))
+    before = apsw.memory_used()
+    for count_at_once in (1, 2, 3, 5):
+        jobs = tuple(a_new_job(payload={"text": "x" * 2**20}) for _ in range(count_at_once))
+        await asyncio.gather(
+            store.enqueue(Submission(jobs=jobs)),
+            *(store.enqueue(Submission(event=an_event(2**20))) for _ in range(count_at_once)),
+        )
+    grown = apsw.memory_used() - before
+    await store.close()
+    assert grown < 6 * 2**20  # the pages that are kept
 
 
 def append_to_ledger(session: SqliteSession) -> int:

@@ -19,12 +19,25 @@ from ductile.store.sqlite.places import NAME, picker
 #: It begins with a value that is given: with a constant, rows that are left empty would not be empty.
 _INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
 _MOST_ROWS = 64
+#: What may be large: these are weighed. The other columns are bounded, or next to nothing.
+_LARGE = ("payload", "result")
 
 
 class Rows:
     """Those of one query, an INSERT of one row."""
 
-    __slots__ = ("_empty", "_head", "_in_order", "_row", "_statements", "_tail", "_waiting", "table")
+    __slots__ = (
+        "_empty",
+        "_head",
+        "_in_order",
+        "_large",
+        "_row",
+        "_statements",
+        "_tail",
+        "_waiting",
+        "table",
+        "weight",
+    )
 
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
@@ -35,21 +48,30 @@ class Rows:
         self._row = NAME.sub("?", row)
         self._empty: tuple[Cell, ...] = (None,) * len(names)
         self._in_order = picker(names)
+        self._large = next((names.index(name) for name in _LARGE if name in names), None)
         self._statements: dict[int, str] = {}
         self._waiting: list[tuple[Cell, ...]] = []
+        #: Characters in the large column of those that wait.
+        self.weight = 0
 
-    def add(self, values: Mapping[str, Cell]) -> None:
+    def add(self, values: Mapping[str, Cell]) -> int:
+        """How much it weighs."""
         row = self._in_order(values)
         if row[0] is None:
             raise StoreError(f"a row for {self.table} begins with a null")
         self._waiting.append(row)
+        if self._large is None or (text := row[self._large]) is None:
+            return 0
+        self.weight += len(text)
+        return len(text)
 
     def discard(self) -> None:
-        self._waiting = []
+        self._waiting, self.weight = [], 0
 
     def take(self) -> Iterator[tuple[str, tuple[Cell, ...]]]:
         """Statements with their values."""
-        rows, self._waiting = self._waiting, []
+        rows = self._waiting
+        self.discard()
         while rows:
             now, rows = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
             room = 1 << (len(now) - 1).bit_length()

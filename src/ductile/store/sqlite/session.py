@@ -15,6 +15,9 @@ from ductile.store.session import Cell
 from ductile.store.sqlite.appending import Rows
 from ductile.store.sqlite.places import Query
 
+#: Rows that weigh more are written by a statement that is not kept: with it would be kept what it wrote.
+_KEPT = 64 * 1024
+
 
 class SqliteSession:
     """Named queries on one connection. `begin_at` sets the instant of the transaction that follows."""
@@ -28,11 +31,11 @@ class SqliteSession:
         "_queries",
         "_rows",
         "_version",
-        "appended_size",
         "dice",
         "has_mail",
         "now",
         "stamp",
+        "weight",
     )
 
     def __init__(
@@ -49,16 +52,15 @@ class SqliteSession:
         self._numbers: dict[str, int] = {}
         #: Of the whole file, after the last commit of ours.
         self._version = -1
-        #: Of the payloads that were appended in this transaction, roughly in bytes.
-        self.appended_size = 0
         #: Whether the transaction has made a delivery due.
         self.has_mail = False
+        #: Of all that was appended so far, in whatever transaction.
+        self.weight = 0
         self.dice = dice
         self.now = now
         self.stamp = format_instant(now)
 
     def begin_at(self, now: datetime) -> None:
-        self.appended_size = 0
         self.has_mail = False
         if self._connection.data_version() != self._version:
             self._numbers.clear()  # somebody else has written since
@@ -106,9 +108,7 @@ class SqliteSession:
         rows = self._rows.get(query)
         if rows is None:
             rows = self._rows[query] = Rows(self._queries[query].text)
-        rows.add(values)
-        if payload := values.get("payload"):
-            self.appended_size += len(payload)
+        self.weight += rows.add(values)
         self._appended.add(rows.table)
 
     def flush(self) -> None:
@@ -120,8 +120,9 @@ class SqliteSession:
         self._appended -= tables
         for rows in self._rows.values():
             if rows.table in tables:
+                kept = rows.weight < _KEPT
                 for sql, values in rows.take():
-                    self._execute(sql, values)
+                    self._execute(sql, values, can_cache=kept)
 
     def discard(self) -> None:
         """Forget what was appended: the transaction was rolled back, or a part of it."""

@@ -216,21 +216,21 @@ class Writer:
         held: deque[Unit[Any]] = deque()
 
         def run(unit: Unit[Any]) -> None:
+            nonlocal size
             done.append(unit)
+            before = self._session.weight
             unit.answer = unit.work(self._session)
+            size += max(unit.size, self._session.weight - before)
 
         def run_held() -> None:
             while held:
                 run(held.popleft())
 
         try:
-            while len(done) < MAX_UNITS and (not done or time.monotonic() < deadline):
-                if size + self._session.appended_size >= MAX_BYTES:
-                    break
+            while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
                 unit = self._take()
                 if unit is None:
                     break
-                size += unit.size
                 if unit.lane is Lane.CLAIM:
                     held.append(unit)
                 elif unit.lane in _AFTER_CLAIMS:
