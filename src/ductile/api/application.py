@@ -125,7 +125,9 @@ class Application:
                 scope, exchange.receive, limit=began_with.api.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
-            # A slow body may have outlasted the caller's token.
+            # A slow body may have outlasted the daemon's last moment for work, or the caller's token.
+            if endpoint.intake:
+                self._desk.refuse_when_stopping()
             if self._desk.snapshot() is not began_with:
                 self._admit(exchange, route, authorization)
         asked = Asked(

@@ -129,7 +129,8 @@ class WebhookApplication:
             seconds=self._body_seconds,
         )
         exchange.body_read = True
-        # A slow body may have outlasted the secret it was signed with.
+        # A slow body may have outlasted the last moment for work, or the secret it was signed with.
+        self._desk.refuse_when_stopping()
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         answer = await self._take_in(endpoint, _headers(scope), body)
         self._tell_accepted(exchange, answer)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from ductile.listening.bodies import Strangers
 from ductile.listening.listener import Listener
 from ductile.listening.protocol import Limits
 from ductile.listening.readers import Readers
-from ductile.operations.desk import Desk
+from ductile.operations.desk import Desk, RunningEngine
 from ductile.store.port import Store
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -139,13 +140,14 @@ async def serving(
     snapshot: Snapshot | None = None,
     body_seconds: float = 10.0,
     strangers: Strangers | None = None,
+    engine: RunningEngine | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
     store = open_sqlite_store(directory / "state.db", clock=clock, dice=Random(1))
     bench = Bench(store, clock, 0, snapshot or a_snapshot(directory))
     signals = Signals()
     signals.subscribe(bench.happened.append)
-    desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2))
+    desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2), engine=engine)
     application = WebhookApplication(desk, signals, body_seconds=body_seconds, strangers=strangers)
     listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
     (address,) = await listener.start()
@@ -467,11 +469,13 @@ async def test_whoever_a_proxy_asks_for_is_not_on_this_machine(bench: Bench, hea
     assert not {"queue_depth", "version", "uptime_seconds"} & reply.body.keys()
 
 
-async def begun(bench: Bench, body: bytes, sent: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def begun(
+    bench: Bench, body: bytes, sent: int, path: str = "/hook/plain"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A signed request of whose body only the beginning has been sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
     writer.write(
-        f"POST /hook/plain HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
     )
     async with asyncio.timeout(20):
@@ -515,6 +519,22 @@ async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
             assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
         for _, writer in (patient, first, second):
             writer.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/hook/plain", b"{}"), ("/hook/line", b'{"action": "closed"}'), ("/hook/event", b"{}")],
+)
+async def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, path: str, body: bytes) -> None:
+    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who is not for the pipeline anyway."""
+    engine: Any = SimpleNamespace(stopping=False)
+    async with serving(tmp_path, engine=engine) as bench:
+        reader, writer = await begun(bench, body, 1, path)
+        engine.stopping = True
+        writer.write(body[1:])
+        assert (await answered(reader)).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        assert await bench.count() == 0
 
 
 async def test_whose_body_has_not_come_when_the_daemon_ends_is_told_to_come_back(tmp_path: Path) -> None:
