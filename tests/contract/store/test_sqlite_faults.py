@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -664,6 +665,27 @@ async def test_an_io_error_stops_the_store_for_everybody(
     await accept(again, a_new_job())
     await again.close()
     assert violations(path) == []
+
+
+async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
+    path: Path, disk: FaultyDisk, tmp_path: Path
+) -> None:
+    """SPEC 1: a commit was written and its fsync failed. Killed now, the job is there afterwards."""
+    store = opened(path)
+    job = a_new_job()
+    disk.fails, disk.once = "sync", True
+    with pytest.raises(StoreFailedError) as told:
+        await submit(store, job)
+    left = tmp_path / "left"
+    left.mkdir()
+    for name in ("state.db", "state.db-wal"):
+        shutil.copy(path.with_name(name), left)
+    await close_quietly(store)
+    disk.repair()
+    again = opened(left / "state.db")
+    assert await again.job(job.id) is not None
+    await again.close()
+    assert "may be on disk or not" in str(told.value.hint)
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])

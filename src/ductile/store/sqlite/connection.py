@@ -119,7 +119,8 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
         case apsw.IOError() | OSError():
             return StoreFailedError(
                 f"reading or writing {path} failed: {error}",
-                hint="Check the disk. After an I/O error nothing more is written; a restart recovers.",
+                hint="Check the disk. After an I/O error nothing more is written; a restart recovers. "
+                "What was being written then may be on disk or not: look for it before sending it again.",
             )
         case _:
             return StoreError(f"the store refused the operation: {error}")
