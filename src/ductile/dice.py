@@ -13,8 +13,8 @@ class Dice(SystemRandom):
     """As the system's own, at a tenth of its price: each draw of that is a call into the kernel.
 
     What is left of a page is not to be drawn by two processes: a child made by `fork` has to have its own.
-    Two threads never draw the same: under the interpreter's lock reading is one step, and each that finds a page
-    used up takes another.
+    Two threads never draw the same: under the interpreter's lock reading is one step, and each that finds a
+    page used up takes another.
     """
 
     def __init__(self) -> None:
