@@ -6,7 +6,7 @@ from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
 
 WEBHOOK = Noun(
     "webhook",
-    "see and try the webhooks that come in, follow those that go out",
+    "see and try webhooks that come in, follow those that go out",
     (
         Action(
             "list",

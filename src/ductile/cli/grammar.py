@@ -57,9 +57,9 @@ class ShortForm(NamedTuple):
     summary: str
 
 
-CONFIG = Option(("--config",), "configuration file, or the directory that holds config.yaml", "PATH")
+CONFIG = Option(("--config",), "configuration file, or the directory of config.yaml", "PATH")
 JSON = Option(("--json",), "answer in JSON, errors too")
-VERBOSE = Option(("-v", "--verbose"), "tell more; for an unexpected fault, show the traceback")
+VERBOSE = Option(("-v", "--verbose"), "tell more; for an unexpected fault, the traceback")
 HELP = Option(("-h", "--help"), "show this help")
 VERSION = Option(("--version",), "show the version")
 #: Accepted by every command, before the noun, before the action and after it.

@@ -12,8 +12,10 @@ from ductile.cli.commands import (
     Noun,
     Option,
 )
+from ductile.cli.prose import hanging, wrapped
 
-_WIDTH = 88
+#: Whatever the terminal, so that the same text is seen everywhere.
+_WIDTH = 80
 
 
 def overview() -> str:
@@ -34,7 +36,7 @@ def overview() -> str:
             "Options, before or after the action:",
             *_pairs([option_line(option) for option in (*EVERYWHERE, VERSION)]),
             "",
-            "`ductile NOUN --help` lists the actions of a noun. Start with `ductile init DIR`.",
+            "`ductile NOUN --help` lists a noun's actions. Start with `ductile init DIR`.",
         )
     )
 
@@ -57,17 +59,15 @@ def about_noun(noun: Noun) -> str:
 
 def about_action(words: str, action: Action) -> str:
     """`ductile config set --help`; `words` is how it was called."""
-    from textwrap import fill  # noqa: PLC0415 - the overview does without
-
     signature = " ".join((words, *(argument_words(action))))
-    about = ("", fill(action.about, _WIDTH)) if action.about else ()
+    about = ("", *wrapped(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [option_line(option) for option in (*action.options, *EVERYWHERE)]
     return "\n".join(
         (
             f"Usage: ductile {signature} [OPTIONS]",
             "",
-            _sentence(action.summary),
+            *wrapped(_sentence(action.summary), _WIDTH),
             *about,
             *(("", "Arguments:", *_pairs(arguments)) if arguments else ()),
             "",
@@ -98,4 +98,6 @@ def _sentence(text: str) -> str:
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(left) for left, _ in rows)
-    return [f"  {left.ljust(max(width, 14))}  {right}" for left, right in rows]
+    return [
+        line for left, right in rows for line in hanging(f"  {left.ljust(max(width, 14))}  ", right, _WIDTH)
+    ]

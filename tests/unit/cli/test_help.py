@@ -1,0 +1,60 @@
+"""Help is read in a terminal (SPEC 11)."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.cli.commands import NOUNS, SHORT_FORMS
+from ductile.cli.main import run
+from ductile.cli.prose import hanging, wrapped
+
+LINES = (
+    "",
+    *(noun.name for noun in NOUNS),
+    *(f"{noun.name} {action.name}" for noun in NOUNS for action in noun.actions),
+    *(form.name for form in SHORT_FORMS),
+    "version",
+)
+
+
+def help_of(words: str) -> str:
+    out = io.StringIO()
+    assert run([*words.split(), "--help"], {}, out, out) == 0
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("words", LINES)
+def test_no_line_of_help_is_longer_than_a_terminal(words: str) -> None:
+    """SPEC 11: 80 columns, whatever the terminal, so that the same text is seen everywhere."""
+    assert [line for line in help_of(words).splitlines() if len(line) > 80] == []
+
+
+def test_what_has_no_room_goes_on_below_itself() -> None:
+    """SPEC 11: the left column stays free, so that a name is found by looking down."""
+    assert "  backup FILE|DIR   write configuration, store and plugins to one archive, also\n" + (
+        " " * 20 + "while the daemon runs\n"
+    ) in help_of("system")
+
+
+@given(st.text(), st.integers(1, 30))
+def test_wrapping_keeps_every_word_and_its_width(text: str, width: int) -> None:
+    """Nothing is lost but spaces, and no line is longer than asked for."""
+    lines = wrapped(text, width)
+    assert "".join(lines).replace(" ", "") == "".join(text.split())
+    assert all(len(line) <= width and line == line.strip() for line in lines)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1))
+def test_words_that_have_room_are_not_broken(words: list[str]) -> None:
+    """Read one after the other they are the words that were given."""
+    assert " ".join(wrapped(" ".join(words), 5)).split() == words
+
+
+def test_hanging_text_is_below_its_first_line() -> None:
+    """Also where there is no text at all."""
+    assert hanging("  -n  ", "one two three", 14) == ["  -n  one two", "      three"]
+    assert hanging("  -n  ", "", 14) == ["  -n"]
