@@ -123,6 +123,9 @@ def _action(before: str, action: Action) -> str:
         parts.append("\n".join(["| argument | |", "|---|---|", *rows]).replace("|DIR", "\\|DIR"))
     if action.options:
         parts.append(_options(action.options))
+    if action.examples:
+        lines = [line for each in action.examples for line in (f"# {each.does}", each.line)]
+        parts.append("\n".join(["```sh", *lines, "```"]))
     return "\n\n".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
 
 WEBHOOK = Noun(
     "webhook",
@@ -25,6 +25,15 @@ WEBHOOK = Noun(
             ),
             about="Signs the body with the endpoint's secret as its sender would, and posts it to "
             "webhooks.listen. Exit status 0 if it was accepted.",
+            examples=(
+                Example(
+                    'ductile webhook send github --payload \'{"action": "opened"}\'', "as its sender would"
+                ),
+                Example(
+                    "ductile webhook send github --payload @push.json --delivery try-1",
+                    "a delivery that was recorded; sent again, it runs nothing twice",
+                ),
+            ),
         ),
         Action(
             "deliveries",
@@ -37,6 +46,7 @@ WEBHOOK = Noun(
                 Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT"),
             ),
             about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
+            examples=(Example("ductile webhook deliveries --status dropped", "what never arrived, and why"),),
         ),
         Action(
             "resend",
@@ -71,6 +81,16 @@ TOKEN = Noun(
             about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "
             "scopes/NAME.json, and the seal of these files is renewed; they have to be as they were sealed. "
             "The daemon accepts it from the next `ductile reload`.",
+            examples=(
+                Example(
+                    "ductile token create ci --scopes jobs:ro,plugin:rw",
+                    "for a program that runs plugins and looks at jobs",
+                ),
+                Example(
+                    "ductile token create github-secret --stdin",
+                    "the secret that another service signs its webhooks with",
+                ),
+            ),
         ),
         Action("list", "list tokens and secrets, without their values", "token:list_all"),
         Action(

@@ -17,6 +17,7 @@ from ductile.cli.grammar import (
     VERSION,
     Action,
     Argument,
+    Example,
     Noun,
     Option,
     ShortForm,
@@ -36,6 +37,7 @@ __all__ = [
     "VERSION_ACTION",
     "Action",
     "Argument",
+    "Example",
     "Noun",
     "Option",
     "ShortForm",
@@ -91,6 +93,15 @@ NOUNS = (
                 ),
                 about="The result is checked before it is written. Without --lock the seal is not renewed: "
                 "run `ductile config lock` when the change is what you want.",
+                examples=(
+                    Example(
+                        "ductile config set service.log_level debug --lock",
+                        "and seal it; `ductile reload` applies it",
+                    ),
+                    Example(
+                        "ductile config set plugins.fetch.enabled false --dry-run", "what would be changed?"
+                    ),
+                ),
             ),
             Action("schema", "print the JSON Schema of the configuration", "config:schema"),
             Action(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
 from ductile.cli.operating_commands import SYSTEM_CARE, job_explain, schedule_explain
 
 _LIMIT = Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER")
@@ -74,6 +74,13 @@ SYSTEM = Noun(
             options=(Option(("-f", "--follow"), "keep showing what ends, until Ctrl-C"), _LIMIT),
             about="One line for each execution, the latest at the end; with -v also what it wrote to stderr. "
             "With --follow and --json together, each line is a JSON object.",
+            examples=(
+                Example("ductile logs --follow", "everything that ends from now on"),
+                Example(
+                    "ductile logs fetch -n 5 -v",
+                    "the last five runs of one plugin, with what they wrote to stderr",
+                ),
+            ),
         ),
         *SYSTEM_CARE,
         Action(
@@ -120,6 +127,13 @@ JOB = Noun(
                 _LIMIT,
                 _CURSOR,
             ),
+            examples=(
+                Example("ductile job list --status dead", "what is not tried any more"),
+                Example(
+                    "ductile job list --plugin fetch --from 2026-02-08T06:00:00Z",
+                    "of one plugin, since a morning",
+                ),
+            ),
         ),
         Action("show", "show everything about one job", "job:show", arguments=(_JOB_ID,)),
         job_explain(_JOB_ID),
@@ -156,6 +170,13 @@ JOB = Noun(
             about="A pipeline run is taken up where it failed, by the graph that it began with; its steps "
             "that succeeded are not run again. With --from-step the step gets what it was given then, and "
             "what branches beside it made is kept.",
+            examples=(
+                Example("ductile job retry 8000a1b2c3d4", "as `job list` names it: by the end of its id"),
+                Example(
+                    "ductile job retry 8000a1b2c3d4 --from-step deploy",
+                    "a run of a pipeline, once more from one of its steps",
+                ),
+            ),
         ),
     ),
 )
@@ -192,6 +213,10 @@ SCHEDULE = Noun(
             "schedule:coming",
             arguments=(Argument("PLUGIN", "only this plugin", required=False), _SCHEDULE_ID),
             options=(Option(("-n", "--count"), "how many, from 1 to 1000 (default 10)", "NUMBER"),),
+            examples=(
+                Example("ductile schedule next -n 20", "of all plugins together"),
+                Example("ductile schedule next fetch", "of one plugin"),
+            ),
         ),
         Action(
             "history",
@@ -247,4 +272,14 @@ PLUGIN_RUN = Action(
     about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
     "Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time. With --request, "
     "PLUGIN may be a directory.",
+    examples=(
+        Example("ductile run echo", "its poll, or else its handle"),
+        Example(
+            'ductile run fetch handle --payload \'{"url": "https://example.com/"}\'',
+            "one command, with what it is given",
+        ),
+        Example(
+            "ductile run fetch handle --payload @request.json --no-wait", "leave it to the daemon, and go on"
+        ),
+    ),
 )

@@ -28,6 +28,13 @@ class Option(NamedTuple):
         return self.flags[-1].lstrip("-").replace("-", "_")
 
 
+class Example(NamedTuple):
+    """A line as it can be typed, and what it is for."""
+
+    line: str
+    does: str
+
+
 class Action(NamedTuple):
     """Something that can be done. `run` is `module:function` inside this package."""
 
@@ -37,6 +44,7 @@ class Action(NamedTuple):
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
     about: str = ""
+    examples: tuple[Example, ...] = ()
 
 
 class Noun(NamedTuple):

@@ -73,8 +73,15 @@ def about_action(words: str, action: Action) -> str:
             "",
             "Options:",
             *_pairs(options),
+            *example_lines(action),
         )
     )
+
+
+def example_lines(action: Action) -> tuple[str, ...]:
+    """What it is for as a comment above each, so that all of it can be copied into a shell."""
+    lines = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
+    return ("", "Examples:", *lines) if lines else ()
 
 
 def usage_words(action: Action) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Option
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Option
 
 SYSTEM_CARE = (
     Action(
@@ -38,6 +38,11 @@ SYSTEM_CARE = (
         about="The store is copied as it is at one instant, whatever is written meanwhile. The archive is "
         "readable by its owner alone and never overwrites anything. Without --secrets the files of "
         "variables are left out and named, so that you can keep them elsewhere.",
+        examples=(
+            Example("ductile system backup /var/backups", "into a directory, under a name with the date"),
+            Example("ductile system backup ductile.tar.gz --scope config,plugins", "without the store"),
+            Example("ductile system backup ductile.tar.gz --verify", "is this archive whole?"),
+        ),
     ),
     Action(
         "restore",
@@ -64,6 +69,9 @@ def job_explain(job: Argument) -> Action:
         about="One sentence first; then where the job comes from, what happened, what it saw, and what "
         "differs from the last good run of the same command: configuration, exit status, stderr, "
         "duration, input.",
+        examples=(
+            Example("ductile job explain 8000a1b2c3d4", "as `job list` names it: by the end of its id"),
+        ),
     )
 
 
@@ -75,4 +83,8 @@ def schedule_explain(plugin: Argument, schedule: Argument) -> Action:
         arguments=(plugin, schedule),
         about="The first obstacle that stands in its way: configuration, plugin, pause, daemon, breaker, "
         "the previous run, outstanding polls; else what became of its last occurrence.",
+        examples=(
+            Example("ductile schedule explain fetch", "the only schedule of a plugin"),
+            Example("ductile schedule explain fetch hourly", "one of several"),
+        ),
     )

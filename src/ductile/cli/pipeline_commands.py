@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Noun, Option
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
 
 _NAME = Argument("NAME", "name of the pipeline")
 _PAYLOAD = Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON")
@@ -40,6 +40,9 @@ PIPELINE = Noun(
             about="Works with and without a daemon: without one its steps are run here, one after the other, "
             "and what has to be tried again is left to the daemon. On a terminal each step is shown as it "
             "ends. Exit status 0 if the run succeeded, 1 if it did not, 75 if it has not ended in time.",
+            examples=(
+                Example("ductile pipeline run order --payload '{\"id\": 7}'", "and wait for its result"),
+            ),
         ),
         Action(
             "check",
@@ -52,6 +55,13 @@ PIPELINE = Noun(
             about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
             "first steps are shown, and why they would run or not; later ones depend on what those answer. "
             "Exit status 78 if something has to be corrected.",
+            examples=(
+                Example("ductile pipeline check", "all of them, before a reload"),
+                Example(
+                    "ductile pipeline check order --payload '{\"id\": 7}'",
+                    "what would run with this payload, and why",
+                ),
+            ),
         ),
         Action(
             "graph",
@@ -89,6 +99,10 @@ EVENT = Noun(
             ),
             about="Its source is `cli`. Everything that it starts is put on the queue together, or nothing; "
             "without a daemon it waits there for one.",
+            examples=(
+                Example("ductile event send order.placed --payload '{\"id\": 7}'", "to whoever waits for it"),
+                Example("ductile event send order.placed --dry-run", "who would that be?"),
+            ),
         ),
         Action(
             "tail",
@@ -99,6 +113,7 @@ EVENT = Noun(
                 Option(("-n", "--limit"), "how many of the latest, from 1 to 1000 (default 50)", "NUMBER"),
             ),
             about="With --follow and --json together, each line is a JSON object.",
+            examples=(Example("ductile event tail --follow", "everything that happens from now on"),),
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Option
+from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Option
 
 _NAME = Argument("NAME", "name of the plugin, as it is configured")
 _REVEAL = Option(("--reveal",), "show all of it, secrets too")
@@ -27,6 +27,13 @@ PLUGIN_AUTHORING = (
         "requests that are odd on purpose. The plugin really runs, side effects and all. Nothing is stored. "
         "A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
         "a check failed.",
+        examples=(
+            Example("ductile plugin test ./greet", "one that is being written, in its directory"),
+            Example(
+                'ductile plugin test greet --command handle --payload \'{"name": "Ada"}\'',
+                "one command, with this payload",
+            ),
+        ),
     ),
     Action(
         "new",
@@ -39,6 +46,11 @@ PLUGIN_AUTHORING = (
             DRY_RUN,
         ),
         about="With a manifest and three commands that answer. Overwrites nothing.",
+        examples=(
+            Example(
+                "ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"
+            ),
+        ),
     ),
     Action(
         "lock",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.commands import NOUNS, SHORT_FORMS
+from ductile.cli.commands import NOUNS, SHORT_FORMS, Example
 from ductile.cli.main import run
+from ductile.cli.parsing import parse
 from ductile.cli.prose import hanging, wrapped
+from ductile.config.check_access import misspelt_scope
+from ductile.operations.parameters import optional_instant
 
 LINES = (
     "",
@@ -58,3 +63,46 @@ def test_hanging_text_is_below_its_first_line() -> None:
     """Also where there is no text at all."""
     assert hanging("  -n  ", "one two three", 14) == ["  -n  one two", "      three"]
     assert hanging("  -n  ", "", 14) == ["  -n"]
+
+
+ILLUSTRATED = {
+    f"{noun.name} {action.name}": action.examples
+    for noun in NOUNS
+    for action in noun.actions
+    if action.examples
+}
+#: What people type most.
+EXPECTED = (
+    *("plugin run", "plugin test", "pipeline run", "pipeline check", "job list", "job explain", "job retry"),
+    *("system logs", "system backup", "config set", "schedule next", "schedule explain", "event send"),
+    *("event tail", "webhook send", "token create"),
+)
+
+
+@pytest.mark.parametrize("words", EXPECTED)
+def test_what_people_type_most_has_examples(words: str) -> None:
+    """SPEC 11: in the help, after the options, each with what it is for."""
+    *_, shown = help_of(words).partition("\nExamples:\n")
+    assert [line.strip() for line in shown.splitlines()] == [
+        line for each in ILLUSTRATED[words] for line in (f"# {each.does}", each.line)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [(words, each) for words, examples in ILLUSTRATED.items() for each in examples],
+    ids=lambda value: value.line if isinstance(value, Example) else "",
+)
+def test_every_example_can_be_typed(words: str, example: Example) -> None:
+    """SPEC 11: read by the real grammar it is a call of this command, with values of the right kind."""
+    program, *typed = shlex.split(example.line)
+    request = parse(typed)
+    assert program == "ductile"
+    assert request.noun is not None
+    assert request.action is not None
+    assert f"{request.noun.name} {request.action.name}" == words
+    given = {name: str(value) for name, value in request.arguments.items() if value not in (None, False)}
+    if not given.get("payload", "@").startswith("@"):
+        assert isinstance(json.loads(given["payload"]), dict)
+    assert not any(misspelt_scope(scope, []) for scope in given.get("scopes", "*").split(","))
+    optional_instant(dict(given), "from")  # or else it is refused
