@@ -72,6 +72,25 @@ def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
     assert "\t" not in piped
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plugin", "show", "echo"),
+        ("plugin", "test", "echo"),
+        ("pipeline", "check", "hello", "--payload", '{"name": "Ada"}'),
+        ("system", "doctor", "--verbose"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_table_is_read_for_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+    """SPEC 11: this terminal is as narrow as one can be, and still all of it is told."""
+    assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
+    seen = on_a_terminal(tmp_path, *words, "--config", "demo", NO_COLOR="1")
+    table = [line for line in seen.splitlines() if "  " in line]
+    assert table
+    assert not any(line.endswith("…") for line in table), seen
+
+
 def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
     """SPEC 11: where the script is not on the path."""
     done = subprocess.run(

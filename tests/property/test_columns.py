@@ -9,7 +9,8 @@ from ductile.cli.columns import GAP, Table, fitted
 
 HEADERS = ("JOB", "NAME", "WHEN", "BY", "ABOUT")
 SPARE = ("BY", "WHEN")
-cells = st.text("abc …-", max_size=60) | st.just("01a1e748-4305-7000-8000-0123456789ab")
+words = st.text("abc …-", max_size=60)
+cells = words | st.just("01a1e748-4305-7000-8000-0123456789ab")
 tables = st.lists(st.tuples(cells, cells, st.just("2026-11-17T02:17:00Z"), cells, cells), max_size=4)
 
 
@@ -38,3 +39,12 @@ def test_what_gives_way_first() -> None:
     narrow = fitted(Table(HEADERS, [row]), 55, SPARE, "2026-11-17")
     assert narrow.headers == ["JOB", "NAME", "WHEN", "ABOUT"]
     assert narrow.rows == [["0123456789ab", "fail", "02:17:00Z", "x" * 23 + "…"]]
+
+
+@given(st.lists(st.tuples(cells, cells, cells, cells, words), max_size=4), st.integers(40, 200))
+def test_prose_fits_and_none_of_it_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
+    """What goes on below itself is all there, under its own column, and no line is too long."""
+    table = fitted(Table(HEADERS, rows), width, SPARE, "2026-11-17", prose=True)
+    assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
+    told = "".join(row[-1] for row in table.rows)
+    assert told.replace(" ", "") == "".join(row[-1] for row in rows).replace(" ", "")

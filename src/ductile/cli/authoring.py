@@ -126,7 +126,7 @@ def _finding_as_json(finding: Finding) -> JsonObject:
 
 def _report_text(report: Report, screen: Screen) -> str:
     rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
-    parts = [screen.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows)]
+    parts = [screen.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, prose=True)]
     hints = [_hint_text(item, screen) for item in report.findings if item.hint]
     if hints:
         parts.append("\n".join(hints))

@@ -66,7 +66,7 @@ def _doctor_text(found: Said, screen: Screen, *, verbose: bool) -> str:
     well = [row for row in found["findings"] if row["level"] == "ok"]
     if verbose or not troubled:
         rows = [(row["check"], row["message"]) for row in well]
-        parts.append(screen.table(("OK", "ABOUT"), rows))
+        parts.append(screen.table(("OK", "ABOUT"), rows, prose=True))
     counts = found["counts"]
     summary = f"{count(counts['error'], 'error')}, {count(counts['warn'], 'warning')}, {counts['ok']} ok"
     return "\n\n".join([*parts, screen.style(_STYLES[found["verdict"]], f"{summary}.")])

@@ -194,7 +194,9 @@ def _executions_text(executions: list[Said], screen: Screen) -> str:
         )
         for row in executions
     ]
-    return screen.table(("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR"), rows)
+    return screen.table(
+        ("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR"), rows, spare=("STARTED",), prose=True
+    )
 
 
 def _exit_text(row: Said) -> str:

@@ -261,7 +261,7 @@ def _trial_lines(trial: Said, screen: Screen) -> list[str]:
     if not trial["starts"]:
         return [f"{screen.style('yellow', 'does not start:')} {printable(str(trial['because']))}"]
     rows = [(step["step"], _MARKS[step["outcome"]], step["because"] or "") for step in trial["steps"]]
-    return [screen.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows)]
+    return [screen.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)]
 
 
 def _explain_text(found: Said, screen: Screen) -> str:

@@ -186,7 +186,7 @@ def _commands_text(view: PluginView, manifest: Manifest, screen: Screen) -> str:
         )
         for command in manifest.commands.values()
     ]
-    return screen.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows)
+    return screen.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)
 
 
 def _check_text(found: PluginCheck, screen: Screen) -> str:

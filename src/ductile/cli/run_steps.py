@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ductile.cli.screen import printable
 from ductile.cli.wording import count, span
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def steps_table(steps: list[Said], screen: Screen) -> str:
     header, *lines = table.split("\n")
     told = [header]
     for line, row in zip(lines, rows, strict=True):
-        told += [line, *(f"    {printable(why)}".replace("\n", " ") for why in row.why)]
+        told += [line, *(text for why in row.why for text in screen.beside("    ", why))]
     return "\n".join(told)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.columns import GAP, Table, fitted
 from ductile.cli.copyable import with_config
+from ductile.cli.prose import hanging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,15 +46,26 @@ class Screen(NamedTuple):
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
+    def beside(self, left: str, text: str) -> list[str]:
+        """A text on a line that begins with `left`; on a terminal it goes on below itself."""
+        line = printable(text).replace("\n", " ")
+        return [f"{left}{line}"] if self.width is None else hanging(left, line, max(self.width, _NARROWEST))
+
     def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        spare: Sequence[str] = (),
+        prose: bool = False,
     ) -> str:
         """Columns as wide as their content. On a terminal they give way to its width, and those that the
-        table can `spare` are left out if there is no room, the first one first.
+        table can `spare` are left out if there is no room, the first one first. If the last column is
+        `prose` that people came for, it goes on below itself instead of being cut.
         """
         table = Table(headers, [[printable(cell).replace("\n", " ") for cell in row] for row in rows])
         if self.width is not None:
-            table = fitted(table, max(self.width, _NARROWEST), spare, self.today)
+            table = fitted(table, max(self.width, _NARROWEST), spare, self.today, prose=prose)
         widths = table.widths
         lines = [self.style("bold", self._line(table.headers, widths))]
         return "\n".join([*lines, *(self._line(row, widths) for row in table.rows)])

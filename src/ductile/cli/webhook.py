@@ -119,7 +119,8 @@ def _deliveries_text(found: Said, screen: Screen) -> str:
     table = screen.table(
         ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT"),
         rows,
-        spare=("CREATED", "TRIES"),
+        spare=("CREATED", "TRIES", "JOB"),
+        prose=True,
     )
     more = found["next_cursor"]
     return f"{table}\n\nThere are more: --cursor {more}" if more else table

@@ -63,3 +63,33 @@ def test_colour_only_for_a_terminal_that_wants_it() -> None:
     assert screen_for(io.StringIO(), {}).width is None
     assert screen_for(Terminal(), {}).style("red", "x") == "\x1b[31mx\x1b[0m"
     assert screen_for(io.StringIO(), {}).style("red", "x") == "x"
+
+
+def test_prose_at_the_end_of_a_row_goes_on_below_itself() -> None:
+    """SPEC 11: what people came for is not cut; the next row begins after the last line of it."""
+    because = "payload.size is 3, and it would have to be greater than 5 for this step"
+    text = Screen(width=50).table(
+        ["STEP", "RESULT", "BECAUSE"], [["make", "bypassed", because], ["send", "runs", ""]], prose=True
+    )
+    assert text.splitlines() == [
+        "STEP  RESULT    BECAUSE",
+        "make  bypassed  payload.size is 3, and it would",
+        "                have to be greater than 5 for this",
+        "                step",
+        "send  runs",
+    ]
+
+
+def test_prose_is_one_line_when_piped() -> None:
+    """SPEC 11: a program that reads it gets a line for each row."""
+    text = Screen().table(["STEP", "BECAUSE"], [["make", "word " * 30 + "end"]], prose=True)
+    assert len(text.splitlines()) == 2
+
+
+def test_a_remark_below_a_row_goes_on_below_itself_on_a_terminal_only() -> None:
+    """SPEC 11: why a step failed is not broken in the middle of a word."""
+    assert Screen(width=40).beside("    ", "word " * 10) == [
+        "    " + "word " * 6 + "word",
+        "    word word word",
+    ]
+    assert Screen().beside("    ", "one\ntwo\x1b") == ["    one two\\x1b"]
