@@ -312,6 +312,23 @@ def test_event_send(place: Place) -> None:
     assert place.said("event", "send", "ductile.step.succeeded", status=1)["error"]["code"] == "refused"
 
 
+def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
+    """SPEC 8, 11: what waits on the queue has not started, and what could not be made has failed by then."""
+    place = a_place(tmp_path)
+    place.append(
+        "routes: [{from: cli, event_type: made, to: echo}]\n"
+        "pipelines: [{name: wrong, on: made, steps: [{id: say, uses: echo, with: {text: '{payload.no}'}}]}]\n"
+    )
+    queued, failed = place.said("event", "send", "made")["started"]
+    assert (queued["target"], queued["status"], queued["error"]) == ("echo.handle", "queued", None)
+    assert (failed["target"], failed["status"]) == ("pipeline:wrong", "failed")
+    assert failed["error"].startswith("say: there is no payload.no")
+    waiting, ended = place.ductile("event", "send", "made").out.splitlines()
+    assert waiting.startswith("Queued echo.handle: ")
+    assert ended.startswith("Failed pipeline:wrong: ")
+    assert ended.endswith(f": {failed['error']}")
+
+
 def test_event_tail(tmp_path: Path) -> None:
     """SPEC 11, ENGINE 6: the latest of the ledger; followed, each entry as it comes until it stops."""
     place = a_line(tmp_path)

@@ -66,10 +66,16 @@ def _print(call: Call, rows: list[Said]) -> None:
 def _sent_text(done: Said) -> str:
     if done.get("dry_run"):
         return "\n".join(f"Would start {target}." for target in done["would_start"]) or _unmatched(done)
-    lines = [f"Started {one['target']}: {one['job_id']}" for one in done["started"]]
-    lines += [f"Already started {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
+    lines = [_accepted_line(one) for one in done["started"]]
+    lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
     lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
     return printable("\n".join(lines)) or _unmatched(done)
+
+
+def _accepted_line(one: Said) -> str:
+    """Nothing has run by now: it waits on the queue, or has ended without running anything."""
+    line = f"{one['status'].capitalize()} {one['target']}: {one['job_id']}"
+    return f"{line}: {one['error']}" if one["error"] else line
 
 
 def _unmatched(done: Said) -> str:

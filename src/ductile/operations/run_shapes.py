@@ -59,7 +59,8 @@ _OUTPUT: JsonObject = {
     },
 }
 _DUPLICATE = told(FLAG, "Whether the job was there already, and nothing was started.")
-_STARTED = listed(record({"job_id": ID, "target": TEXT}))
+_KNOWN: Mapping[str, JsonObject] = {"job_id": ID, "target": TEXT}
+_ACCEPTED = record({**_KNOWN, "status": STATUS, "error": maybe(TEXT)})
 
 RUN_SHAPES: Mapping[str, JsonObject] = {
     "Submitted": answer(
@@ -116,9 +117,12 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
         {
             "event_id": ID,
             "type": TEXT,
-            "started": told(_STARTED, "What it started: `PLUGIN.COMMAND` or `pipeline:NAME`."),
+            "started": told(
+                listed(_ACCEPTED),
+                "What it started: `PLUGIN.COMMAND` or `pipeline:NAME`. Queued, unless it ended as it began.",
+            ),
             "deduplicated": told(
-                _STARTED, "What would have been a duplicate; the job is the one that is there."
+                listed(record(_KNOWN)), "What would have been a duplicate; the job is the one that is there."
             ),
             "dropped": told(
                 listed(record({"target": either(maybe(TEXT), listed(TEXT)), "reason": maybe(TEXT)})),

@@ -372,8 +372,11 @@ def _listed(submission: Submission, answers: tuple[Enqueued, ...]) -> JsonObject
     started: list[JsonValue] = []
     deduplicated: list[JsonValue] = []
     for job, answer in zip(_jobs_of(submission), answers, strict=True):
-        listed = deduplicated if isinstance(answer, Deduplicated) else started
-        listed.append({"job_id": answer.job_id, "target": _target(job)})
+        shown: JsonObject = {"job_id": answer.job_id, "target": _target(job)}
+        if isinstance(answer, Deduplicated):
+            deduplicated.append(shown)
+        else:
+            started.append(shown | _standing(answer))
     dropped: list[JsonValue] = [
         {
             "target": entry.data.get("pipeline") or entry.data.get("targets"),
@@ -383,6 +386,14 @@ def _listed(submission: Submission, answers: tuple[Enqueued, ...]) -> JsonObject
         if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.SWITCH)
     ]
     return {"started": started, "deduplicated": deduplicated, "dropped": dropped}
+
+
+def _standing(answer: Enqueued) -> JsonObject:
+    """On the queue, unless it is a run that ended as it began: no step could be made, or none is for it."""
+    for job in answer.ended if isinstance(answer, Accepted) else ():
+        if job.id == answer.job_id:
+            return {"status": job.status, "error": job.error}
+    return {"status": JobStatus.QUEUED, "error": None}
 
 
 def _target(job: NewJob) -> str:
