@@ -305,7 +305,6 @@ def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
     place.plugin("broken", BROKEN)
     job_id = a_failed_job(place)
     for words in (
-        ("system", "stop"),
         ("reload",),
         ("schedule", "run", "echo"),
         ("job", "wait", job_id),
@@ -449,6 +448,26 @@ def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> 
         assert says in ran.err, line
         assert line.startswith("run echo --payloda") or "did you mean" not in ran.err, line
     assert place.ductile("system", "reset", "echo").out == "No breaker of echo is open.\n"
+
+
+def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> None:
+    """SPEC 11: 69, and what to do. Whoever wants to stop a daemon does not want to start it."""
+    place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
+    for line, hint in (
+        ("system stop", "There is nothing to stop. Another configuration's daemon: name it with --config."),
+        ("system stop --dry-run", "There is nothing to stop."),
+        ("reload", "The configuration is read when it starts: `ductile system start"),
+        ("run echo --no-wait", "or leave out --no-wait, and it is run here."),
+        ("status --health", "Start it with `ductile system start"),
+        ("schedule run timed", "Start it with `ductile system start"),
+        ("logs --follow", "Start it with `ductile system start"),
+        ("event tail --follow", "Start it with `ductile system start"),
+    ):
+        ran = place.ductile(*line.split(" "))
+        assert ran.status == 69, (line, ran)
+        assert "error: no daemon is running here\n" in ran.err, line
+        assert hint in ran.err, (line, ran.err)
+        assert ("system start" in ran.err) is ("stop" not in line), line
 
 
 def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path) -> None:

@@ -235,7 +235,19 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
     assert "attempt 2 of 2 is due at" in told[retried]
     assert "it is broken." in told[retried]
     assert "is running since" in told[holder]
-    assert "no daemon is running" in place.said("job", "explain", capped)["verdict"]
+    for job in (held, capped, retried):
+        alone = place.said("job", "explain", job)
+        assert "no daemon is running." in alone["verdict"].lower()
+        assert alone["advice"] == ["ductile system start"]
+
+
+def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
+    """SPEC 11: what to do. That none of its steps has started is not all there is to say."""
+    place = a_place(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
+    (run,) = place.said("event", "send", "made")["started"]
+    said = place.said("job", "explain", run["job_id"])
+    assert said["verdict"].endswith("none of its steps has started yet. No daemon is running.")
+    assert said["advice"] == ["ductile system start"]
 
 
 def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:

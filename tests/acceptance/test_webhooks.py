@@ -229,7 +229,8 @@ def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
     ]
     tried = hooked.place.said("webhook", "send", "gh", "--dry-run")
     assert tried["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
-    assert hooked.place.said("webhook", "send", "gh", status=69)["error"]["code"] == "daemon_not_running"
+    nobody = hooked.place.said("webhook", "send", "gh", status=69)["error"]
+    assert (nobody["code"], "Start it" in nobody["hint"]) == ("daemon_not_running", True)
     with a_daemon(hooked.place):
         sent = hooked.place.said("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
         assert sent["status"] == 202
@@ -241,6 +242,17 @@ def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
         large = hooked.place.said("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
         assert (large["status"], large["accepted"]) == (413, False)
     assert SECRET not in str(tried) + str(listed) + str(sent)
+
+
+def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked) -> None:
+    """SPEC 11: what to do. It runs, with a configuration from before this address."""
+    with a_daemon(hooked.place):
+        hooked.port = free_port()
+        hooked.configure(ENDPOINT)
+        error = hooked.place.said("webhook", "send", "gh", status=69)["error"]
+    assert error["message"] == f"nothing answers at 127.0.0.1:{hooked.port}"
+    assert error["hint"].startswith("The daemon runs and does not listen there.")
+    assert "restart it" in error["hint"]
 
 
 def test_a_secret_is_made_and_put_into_force(tmp_path: Path) -> None:

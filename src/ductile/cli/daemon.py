@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ductile.config.locate import locate_config
-from ductile.control.client import converse, not_running, reach
+from ductile.control.client import START_IT, converse, not_running, reach
 from ductile.control.identity import is_daemon_of
 from ductile.control.place import (
     link_path,
@@ -32,6 +32,7 @@ Said: TypeAlias = dict[str, Any]
 
 #: A daemon that says nothing for so long is not well, and whoever asked should know.
 PATIENCE = 60.0
+RUN_IT_HERE = "Start it with `ductile system start`, or leave out --no-wait, and it is run here."
 
 
 def ask(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said:
@@ -68,12 +69,19 @@ def _has_store(call: Call) -> bool:
 
 
 def ask_daemon(
-    call: Call, operation: str, given: Mapping[str, JsonValue], *, timeout: float | None = PATIENCE
+    call: Call,
+    operation: str,
+    given: Mapping[str, JsonValue],
+    *,
+    timeout: float | None = PATIENCE,
+    advice: str = START_IT,
 ) -> Said:
-    """What the daemon answers; an error if none runs. Without a timeout it is waited for, for ever."""
+    """What the daemon answers; an error if none runs, with this advice. Without a timeout it is waited for,
+    for ever.
+    """
     connection = find_daemon(call)
     if connection is None:
-        raise _nobody(call)
+        raise _nobody(call, advice)
     return converse(connection, operation, present(given), timeout=timeout)
 
 
@@ -101,12 +109,12 @@ def state_directory(call: Call) -> Path:
     return state_file(open_configuration(call.config, call.environ).snapshot).parent
 
 
-def _nobody(call: Call) -> DuctileError:
+def _nobody(call: Call, advice: str) -> DuctileError:
     from ductile.engine.lock import Keeper, holder_of  # noqa: PLC0415 - as above
 
     holder = holder_of(state_directory(call))
     if holder is None or holder.keeper is not Keeper.DAEMON:
-        return not_running()
+        return not_running(advice)
     return StoreBusyError(
         f"process {holder.pid} uses the store and does not answer",
         hint="The daemon may just be starting or stopping: try again.",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
+from ductile.cli.daemon import PATIENCE, RUN_IT_HERE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
 from ductile.cli.run import outcome, refuse_no_time, run_here, telling_where_it_goes_on, wait_for
 from ductile.cli.run_steps import steps_table
@@ -76,7 +76,7 @@ def _run(call: Call, given: JsonObject) -> Answer:
         return Answer(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")
     refuse_no_time(call)
     if call.switch("no_wait"):
-        submitted = ask_daemon(call, "pipeline.run", given)
+        submitted = ask_daemon(call, "pipeline.run", given, advice=RUN_IT_HERE)
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
     connection = find_daemon(call)
     if connection is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.attempts import Attempts
-from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon, find_daemon, present
+from ductile.cli.daemon import PATIENCE, RUN_IT_HERE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
 from ductile.cli.progress import waiting_for
 from ductile.cli.screen import printable
@@ -52,7 +52,7 @@ def _run(call: Call, given: JsonObject) -> Answer:
         return Answer(data=tried, text=lambda _: f"Would run {tried['plugin']} {tried['command']}.")
     refuse_no_time(call)
     if call.switch("no_wait"):
-        submitted = ask_daemon(call, "plugin.run", given)
+        submitted = ask_daemon(call, "plugin.run", given, advice=RUN_IT_HERE)
         return Answer(data=submitted, text=lambda _: submitted["job_id"])
     connection = find_daemon(call)
     name = " ".join(part for part in (call.text("PLUGIN"), call.optional("COMMAND")) if part)

@@ -18,6 +18,9 @@ from ductile.errors import Problem
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
 
+_NOTHING_TO_STOP = "There is nothing to stop. Another configuration's daemon: name it with --config."
+_READ_AT_START = "The configuration is read when it starts: `ductile system start`."
+
 
 def start(call: Call) -> Answer:
     if call.switch("dry_run"):
@@ -48,7 +51,7 @@ def _try_start(call: Call) -> Answer:
 
 
 def stop(call: Call) -> Answer:
-    said = ask_daemon(call, "system.stop", {"dry_run": call.switch("dry_run")})
+    said = ask_daemon(call, "system.stop", {"dry_run": call.switch("dry_run")}, advice=_NOTHING_TO_STOP)
     pid = said["pid"]
     if call.switch("dry_run"):
         return Answer(data=said, text=lambda _: f"Would stop process {pid}.")
@@ -68,7 +71,7 @@ def status(call: Call) -> Answer:
 
 
 def reload(call: Call) -> Answer:
-    done = ask_daemon(call, "system.reload", {"dry_run": call.switch("dry_run")})
+    done = ask_daemon(call, "system.reload", {"dry_run": call.switch("dry_run")}, advice=_READ_AT_START)
     return Answer(data=done, text=lambda screen: _reload_text(done, screen))
 
 

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask
+from ductile.cli.daemon import Said, ask, find_daemon
 from ductile.cli.wording import moment
-from ductile.errors import Exit, UsageError
+from ductile.errors import DaemonNotRunningError, Exit, UsageError
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
+
+#: Which address it listens at is not changed by a reload.
+_ELSEWHERE = (
+    "The daemon runs and does not listen there. If `webhooks.listen` is new, restart it: "
+    "ductile system stop, then ductile system start."
+)
 
 
 def list_all(call: Call) -> Answer:
@@ -29,7 +35,12 @@ def send(call: Call) -> Answer:
     if call.switch("dry_run"):
         shown = trial.shown() | {"dry_run": True}
         return Answer(data=shown, text=lambda _: f"Would post {len(trial.body)} bytes to {trial.url}.")
-    done = send_trial(trial)
+    try:
+        done = send_trial(trial)
+    except DaemonNotRunningError as silent:
+        if find_daemon(call) is not None:
+            silent.hint = _ELSEWHERE
+        raise
     accepted = bool(done["accepted"])
     return Answer(
         data=done,

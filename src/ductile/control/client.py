@@ -12,6 +12,7 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import ConfigError, DaemonNotRunningError, DuctileError, Problem, StoreBusyError
 
 _CONNECT_SECONDS = 5.0
+START_IT = "Start it with `ductile system start`."
 
 
 def ask(path: Path, operation: str, given: JsonObject, *, timeout: float | None = None) -> JsonObject:
@@ -61,8 +62,8 @@ def converse(
     return answer
 
 
-def not_running() -> DaemonNotRunningError:
-    return DaemonNotRunningError("no daemon is running here", hint="Start it with `ductile system start`.")
+def not_running(advice: str = START_IT) -> DaemonNotRunningError:
+    return DaemonNotRunningError("no daemon is running here", hint=advice)
 
 
 def _read_line(connection: socket.socket) -> bytes:

@@ -60,6 +60,7 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
     blocked = await why_waiting(desk, job) if job.status is JobStatus.QUEUED else None
     differences = _differences(case)
     orphaned = is_orphan(desk, job)
+    forsaken = orphaned or (blocked is not None and desk.engine is None)
     return {
         "job_id": job.id,
         "plugin": job.plugin,
@@ -73,7 +74,7 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
         "executions": [shown_execution(row) for row in case.executions],
         "compared_with": None if case.good is None or not case.ended_badly else case.good.job_id,
         "differences": [{"what": each.what, "good": each.good, "now": each.now} for each in differences],
-        "advice": ["ductile system start"] if orphaned else [*_advice(case, waits=blocked is not None)],
+        "advice": ["ductile system start"] if forsaken else [*_advice(case, waits=blocked is not None)],
     }
 
 

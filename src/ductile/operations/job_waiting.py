@@ -28,7 +28,14 @@ def moment_of(at: datetime | None) -> str:
 
 
 async def why_waiting(desk: Desk, job: Job) -> str:
-    """What a queued job waits for."""
+    """What a queued job waits for, and that nobody would start it then."""
+    held = await _why_held(desk, job)
+    if desk.engine is not None:
+        return held or await _why_not_started(desk, job)
+    return f"{held} No daemon is running." if held else "no daemon is running."
+
+
+async def _why_held(desk: Desk, job: Job) -> str | None:
     match job.hold:
         case Hold.RETRY:
             said = sentence(job.last_error or REASONS[job.reason])
@@ -43,14 +50,12 @@ async def why_waiting(desk: Desk, job: Job) -> str:
         case Hold.RUN:
             return "none of its steps has started yet."
         case None:
-            return await _why_not_started(desk, job)
+            return None
 
 
 async def _why_not_started(desk: Desk, job: Job) -> str:
-    """It is ready: whoever could start it is not there, or has its hands full."""
+    """It is ready: whoever starts it has its hands full."""
     plugin = desk.snapshot().plugins.get(job.plugin)
-    if desk.engine is None:
-        return "no daemon is running."
     running = (await desk.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
     own = sum(each.plugin == job.plugin for each in running)
     if plugin is not None and own >= plugin.parallelism:
