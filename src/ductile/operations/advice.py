@@ -25,7 +25,7 @@ ADVICE: dict[Reason, str] = {
     Reason.RUNNER_LOST: "Try again with `ductile job retry {job}`; if it happens again, set "
     "plugins.{plugin}.warm to false.",
     Reason.DEADLINE_EXCEEDED: "Find out what it waits for, or give it more time: "
-    "ductile config set plugins.{plugin}.timeouts.{command} DURATION",
+    "ductile config set plugins.{plugin}.timeouts.{command} DURATION --lock",
     Reason.ORPHANED: "See in the log why the daemon died. A job that kills it runs out of attempts.",
     Reason.RETRY: "It will be retried without your help; to prevent that: ductile job cancel {job}",
     Reason.ATTEMPTS_EXHAUSTED: "Fix the cause, then: ductile job retry {job}",

@@ -76,7 +76,7 @@ def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Find
             said = "the daemon listens there" if daemon_runs else "it is free"
             yield fine(Check.LISTENERS, f"{listen}: {said}", key)
         else:
-            fix = f"stop what listens there, or: ductile config set {key} HOST:PORT"
+            fix = f"stop what listens there, or: ductile config set {key} HOST:PORT --lock"
             yield wrong(Check.LISTENERS, f"{listen} cannot be listened on: {fault}", where=key, fix=fix)
     if not places:
         yield fine(Check.LISTENERS, "no listener is configured")
@@ -88,7 +88,8 @@ def refuse_taken_addresses(snapshot: Snapshot) -> None:
         if (fault := _why_not_bound(listen)) is not None:
             raise ConflictError(
                 f"{listen} cannot be listened at: {fault}",
-                hint=f"End what listens there, or choose another address: ductile config set {key} HOST:PORT",
+                hint="End what listens there, or choose another address: "
+                f"ductile config set {key} HOST:PORT --lock",
             )
 
 

@@ -1,0 +1,32 @@
+"""What hints advise can be typed as it is (SPEC 2.3, 11)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text in the source, with where it is; one that is put together is told as it is written."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if isinstance(node, ast.JoinedStr):
+                yield f"{path.relative_to(SOURCE)}:{node.lineno}", ast.unparse(node)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                yield f"{path.relative_to(SOURCE)}:{node.lineno}", node.value
+
+
+def test_who_is_advised_to_change_a_setting_is_told_to_seal_it() -> None:
+    """SPEC 2.3: without --lock the file differs from its seal, and the next start is refused or warned of."""
+    advised = [
+        (where, text)
+        for where, text in texts()
+        if "ductile config set " in text and "--help" not in text and "--dry-run" not in text
+    ]
+    assert advised
+    assert [where for where, text in advised if "--lock" not in text] == []
