@@ -50,6 +50,8 @@ def _follow(call: Call, found: Said) -> None:
     while True:
         given = {"after": after, "timeout": _FOLLOW_FOR}
         news = ask_daemon(call, "ledger.follow", given, timeout=None)
+        if news.get("gap"):  # which an older daemon does not tell
+            _print_gap(call, news["gap"])
         _print(call, news["events"])
         after = max((row["seq"] for row in news["events"]), default=after)
         if news["stopping"]:
@@ -61,6 +63,13 @@ def _print(call: Call, rows: list[Said]) -> None:
     for row in rows:
         line = json.dumps(row, ensure_ascii=False) if call.json else _line(row, screen)
         print(line, file=call.out, flush=True)
+
+
+def _print_gap(call: Call, gap: Said) -> None:
+    """In between, where they would have been: what is shown is not all that happened."""
+    told = f"Some are missing here: {gap['message']}."
+    text = screen_for(call.out, call.environ).style("yellow", told)
+    print(json.dumps({"kind": "gap", **gap}) if call.json else text, file=call.out, flush=True)
 
 
 def _sent_text(done: Said) -> str:

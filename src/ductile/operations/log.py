@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from ductile.operations.desk import Desk
 from ductile.operations.plugin_names import optional_plugin
 from ductile.operations.shown import shown_execution, shown_ledger
 from ductile.operations.system import engine_of
-from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
+from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
 
 #: Words that other systems use for our states (SPEC 8).
 LOG_ALIASES = {
@@ -132,7 +132,9 @@ async def tail_ledger(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 async def follow_ledger(desk: Desk, given: JsonObject) -> JsonObject:
-    """Ledger entries after a number, waiting for one if there is none; else as `follow_log`."""
+    """Ledger entries after a number, waiting for one if there is none; else as `follow_log`. With `gap` if
+    retention has taken some of those that would have come first.
+    """
     engine = engine_of(desk)
     after = read.number(given, "after", 0, least=0, most=1 << 62)
     deadline = asyncio.get_running_loop().time() + patience(given)
@@ -142,5 +144,17 @@ async def follow_ledger(desk: Desk, given: JsonObject) -> JsonObject:
         stopping = engine.stopping
         left = deadline - asyncio.get_running_loop().time()
         if rows or stopping or left <= 0:
-            return {"events": [shown_ledger(row) for row in rows], "stopping": stopping}
+            shown: list[JsonValue] = [shown_ledger(row) for row in rows]
+            return {"events": shown, "gap": await _gap(desk, after, rows), "stopping": stopping}
         await wait_for_news(coming, left)
+
+
+async def _gap(desk: Desk, after: int, rows: Sequence[LedgerRow]) -> JsonObject | None:
+    """Only what is older than all that is held was swept; a number may also never have been given."""
+    if not rows or rows[0].seq == after + 1:
+        return None
+    lowest, _ = await desk.store.ledger_range()
+    if lowest <= after + 1:
+        return None
+    oldest = rows[0].seq
+    return {"oldest": oldest, "message": f"events before {oldest} are no longer held"}

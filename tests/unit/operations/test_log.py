@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 
 from builders.engines import an_engine
-from ductile.operations.log import follow_log
+from ductile.core.json_values import JsonObject
+from ductile.operations.log import follow_ledger, follow_log
+from ductile.store.values.upkeep import Retention
 from ductile.telemetry.signals import Signal
 
 
@@ -22,3 +24,22 @@ async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
             found = (await follow_log(bench.desk, {"timeout": "0s"}))["logs"]
         assert isinstance(found, list)
         assert len(found) == 1
+
+
+async def test_what_was_swept_away_since_a_follower_asked_is_told_as_a_gap(tmp_path: Path) -> None:
+    """ENGINE 6: retention waits for nobody; a follower that has missed nothing is told of no gap."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        await bench.started()
+        await bench.submit()
+        await bench.until(Signal.JOB_SUCCEEDED)
+        _, highest = await bench.store.ledger_range()
+        given: JsonObject = {"after": 1, "timeout": "0s"}
+        assert (await follow_ledger(bench.desk, given))["gap"] is None
+        await bench.store.prune(Retention(ledger_rows=1))
+        told = await follow_ledger(bench.desk, given)
+        assert told["gap"] == {
+            "oldest": highest,
+            "message": f"events before {highest} are no longer held",
+        }
+        assert (await follow_ledger(bench.desk, given | {"after": highest - 1}))["gap"] is None
+        assert (await follow_ledger(bench.desk, given | {"after": highest}))["gap"] is None
