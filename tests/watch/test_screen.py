@@ -173,3 +173,18 @@ async def test_what_goes_wrong_for_a_moment_does_not_end_it() -> None:
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
     assert errors == []
+
+
+async def test_events_can_be_read_in_a_terminal_of_80_columns(place: Place, daemon: Daemon) -> None:
+    """What happened to whom is on the screen, and nothing of it beside the edge."""
+    place.ductile("run", "broken")
+    app = WatchApp(asking(place))
+    async with app.run_test(size=(80, 24)) as pilot:
+        events = app.query_one("#events", RichLog)
+        await until(pilot, lambda: any("broken" in line.text for line in events.lines))
+        width = events.scrollable_content_region.width
+        assert max(line.cell_length for line in events.lines) <= width < 40
+        shown = [line.text.rstrip() for line in events.lines]
+        assert any(line.endswith(" broken poll → running") for line in shown)
+        assert any(line.endswith(" broken poll → failed") for line in shown)
+        assert "(plugin_error)" in shown

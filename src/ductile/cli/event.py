@@ -83,8 +83,9 @@ def _sent_text(done: Said) -> str:
 
 def _accepted_line(one: Said) -> str:
     """Nothing has run by now: it waits on the queue, or has ended without running anything."""
-    line = f"{one['status'].capitalize()} {one['target']}: {one['job_id']}"
-    return f"{line}: {one['error']}" if one["error"] else line
+    # A daemon that was not restarted since an update does not tell how it stands.
+    line = f"{one.get('status', 'queued').capitalize()} {one['target']}: {one['job_id']}"
+    return f"{line}: {one['error']}" if one.get("error") else line
 
 
 def _unmatched(done: Said) -> str:

@@ -12,6 +12,9 @@ from ductile.value import Value
 Said: TypeAlias = Mapping[str, Any]
 
 RUN_PLUGIN = "pipeline"
+#: Of this many columns on, a line has room for a job, its plugin and both of its states.
+_ROOMY = 60
+_USUAL = ("submitted", "claimed", "completed")
 
 
 class Row(Value):
@@ -126,16 +129,20 @@ def headline(status: Said) -> str:
     )
 
 
-def event_line(event: Said) -> str:
-    """One entry of the ledger: when, what, of whom, and why."""
-    data = event["data"]
+def event_line(event: Said, width: int) -> str:
+    """One entry of the ledger: when, what, of whom, and why. Where lines are short, without what another
+    line tells, or a table beside it: the job, what state it was in, and why if that is no surprise.
+    """
+    data, brief = event["data"], width < _ROOMY
     who = " ".join(str(data[name]) for name in ("plugin", "command") if name in data)
     if event["kind"] == "job.transition":
-        what = f"{data.get('from') or 'new'} → {data['to']} ({data['reason']})"
+        before = "" if brief else f"{data.get('from') or 'new'} "
+        why = "" if brief and data["reason"] in _USUAL else f" ({data['reason']})"
+        what = f"{before}→ {data['to']}{why}"
     else:
         told = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
         what = f"{event['kind']} " + next((str(word) for word in told if word), "")
-    job = short(event["job_id"]) if event["job_id"] else ""
+    job = short(event["job_id"]) if event["job_id"] and not brief else ""
     return f"{event['at'][11:19]} {job} {who} {what}".replace("  ", " ").strip()
 
 

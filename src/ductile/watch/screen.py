@@ -86,7 +86,8 @@ class WatchApp(App[None]):
             with Vertical(id="left"):
                 yield from (self._table(name) for name in ("jobs", "runs", "failed"))
             with Vertical(id="right"):
-                log = RichLog(id="events", max_lines=500, wrap=False, markup=False)
+                # As wide as it is, and not wider: what has no room is on the next line.
+                log = RichLog(id="events", max_lines=500, wrap=True, min_width=0, markup=False)
                 log.border_title = "Events"
                 yield log
                 yield from (self._table(name) for name in ("schedules", "plugins"))
@@ -147,18 +148,17 @@ class WatchApp(App[None]):
         self._paused = {
             f"{entry['plugin']}\t{entry['id']}" for entry in schedules["schedules"] if entry["paused_at"]
         }
-        lines = [rows.event_line(event) for event in tail["events"]]
-        self.call_from_thread(self._show, rows.headline(status), tables, lines)
+        self.call_from_thread(self._show, rows.headline(status), tables, tail["events"])
         seen = [int(event["seq"]) for event in tail["events"]]
         return max(seen, default=after or 0)
 
-    def _show(self, headline: str, tables: Mapping[str, list[Row]], lines: list[str]) -> None:
+    def _show(self, headline: str, tables: Mapping[str, list[Row]], happened: list[Said]) -> None:
         self._tell(headline)
         for name, found in tables.items():
             self._fill(self.query_one(f"#{name}", DataTable), found)
         events = self.query_one("#events", RichLog)
-        for line in lines:
-            events.write(line)
+        for event in happened:
+            events.write(rows.event_line(event, events.scrollable_content_region.width))
 
     def _tell(self, text: str) -> None:
         self.query_one("#head", Static).update(f"ductile · {text}")
