@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 from builders.jobs import START, a_new_job
+from builders.stores import LEASE, ROOMY
 from ductile.core.ids import make_id
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewEvent
@@ -124,6 +125,21 @@ async def test_large_submissions_do_not_all_share_a_commit(
     await store.close()
     assert len(stamps) == 12
     assert max(Counter(stamps).values()) <= 4
+
+
+async def test_a_claim_in_the_commit_that_brings_an_event_finds_it(tmp_path: Path) -> None:
+    """The event is still to be written when the claim looks: a plugin without it would be given nothing."""
+    store = await idle_store(tmp_path)
+    event = an_event(10)
+    job = a_new_job("of-an-event", payload=None, source_event_id=event.id)
+    accepted = store.enqueue(Submission(jobs=(job,), event=event))
+    claimed = store.claim(owner="me", caps=ROOMY, limit=10, lease=LEASE)
+    await accepted
+    (claim,) = [each for each in await claimed if each.job.id == job.id]
+    await store.close()
+    assert claim.job.started_at == claim.job.created_at, "they share a commit"
+    assert claim.event is not None
+    assert claim.event.payload == event.payload
 
 
 async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> None:
