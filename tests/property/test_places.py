@@ -109,3 +109,19 @@ def test_the_oldest_body_gives_way(steps: list[tuple[str, int, int]]) -> None:
         assert len(held) <= MOST
         assert all(each in readers for each in held)
         assert not any(each in readers for each in gone)
+
+
+@given(st.lists(st.integers(0, BYTES), max_size=5), st.booleans())
+def test_who_has_gone_weighs_nothing(before: list[int], dismissed: bool) -> None:
+    """Whether it was read to its end or gave way: those who come after are not measured with it."""
+    readers: Readers[int] = Readers(MOST, BYTES)
+    for reader, size in enumerate(before):
+        readers.begin(reader)
+        readers.grow(reader, size)
+        if not dismissed:
+            readers.end(reader)
+    for reader in range(100, 100 + MOST):  # so many that all the others have given way
+        readers.begin(reader)
+    assert readers.grow(100, 1) == ()
+    assert readers.grow(101, BYTES - 1) == ()
+    assert readers.grow(102, 1) == (100,)
