@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 _BACKLOG = 1024
+#: Connections that are accepted in one turn of the loop, from each socket. It takes three turns until a new
+#: connection is read, and by then no more than its place allows may have come after it: else a burst closes
+#: connections, probes among them, whose requests have arrived and were never looked at.
+_ACCEPTED_AT_ONCE = 32
 #: What a name stands for and this machine does not have.
 _ABSENT = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
 _CLOSING_SECONDS = 0.5
@@ -63,7 +67,10 @@ class Listener:
         self._config.load()
         loop = asyncio.get_running_loop()
         for bound in await self._sockets():
-            self._servers.append(await loop.create_server(self._protocol, sock=bound, backlog=_BACKLOG))
+            self._servers.append(
+                await loop.create_server(self._protocol, sock=bound, backlog=_ACCEPTED_AT_ONCE)
+            )
+            bound.listen(_BACKLOG)  # asyncio has one number for both; this is the kernel's queue
         return tuple(_shown(bound.getsockname()) for server in self._servers for bound in server.sockets)
 
     async def stop(self, grace: float) -> None:

@@ -24,7 +24,13 @@ from ductile.listening.unread import unread_bytes
 from ductile.value import Value
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+    from uvicorn._types import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        ASGISendEvent,
+        Scope,
+    )
     from uvicorn.config import Config
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -45,6 +51,9 @@ class Limits(Value):
     #: Whoever takes less than this in such a time, of an answer that waits for them, is not reading it.
     unread_seconds: float = 20.0
     least_read_bytes: int = 16 * 1024
+    #: Paths that are answered even where the caller gets no place: a monitor has to learn that the daemon is
+    #: well when it is busiest.
+    probes: frozenset[str] = frozenset(("/healthz", "/readyz"))
 
 
 class _Date:
@@ -113,8 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.turn = self._shared.places.next_turn()
         self._has_place = self._shared.places.enter(self)
         if not self._has_place:
-            self.app = _come_back_later
-            self._count(Reason.TOO_MANY_CONNECTIONS)
+            self.app = self._answer_probes_only
         self._arm()
 
     def keeps_waiting(self) -> bool:
@@ -125,9 +133,19 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.flow.write_paused or (cycle.response_started and cycle.more_body)
 
     def give_way(self) -> None:
-        if self._has_place:  # else it was counted as one too many when it came
-            self._count(Reason.GAVE_WAY)
+        self._count(Reason.GAVE_WAY if self._has_place else Reason.TOO_MANY_CONNECTIONS)
         self.transport.abort()
+
+    async def _answer_probes_only(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """The application of a connection without a place. The connection ends with its first answer."""
+        if scope["type"] == "http" and scope["path"] in self.limits.probes:
+            await self.config.loaded_app(scope, receive, _closing(send))
+            return
+        self._count(Reason.TOO_MANY_CONNECTIONS)
+        error = TooBusyError("too many connections", hint="Try again in a moment.")
+        await send_error(send, error, close=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.places.leave(self)
@@ -312,5 +330,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-async def _come_back_later(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    await send_error(send, TooBusyError("too many connections", hint="Try again in a moment."), close=True)
+def _closing(send: ASGISendCallable) -> ASGISendCallable:
+    """The same, with `Connection: close` in the answer."""
+
+    async def send_and_close(message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_and_close

@@ -25,10 +25,10 @@ async def webhooks_served(desk: Desk, signals: Signals) -> AsyncIterator[None]:
         return
     from ductile.listening.listener import Listener  # noqa: PLC0415 - only a daemon with webhooks pays for it
     from ductile.listening.protocol import Limits  # noqa: PLC0415 - as above
-    from ductile.webhooks.application import WebhookApplication  # noqa: PLC0415 - as above
+    from ductile.webhooks.application import HEALTH, WebhookApplication  # noqa: PLC0415 - as above
 
     application = WebhookApplication(desk, signals)
-    limits = Limits(connections=CONNECTIONS)
+    limits = Limits(connections=CONNECTIONS, probes=frozenset((HEALTH,)))
     listener = Listener("webhooks", snapshot.webhooks_listen, application, limits, signals)
     for address in await listener.start():
         signals.emit(Signal.WEBHOOK_LISTENING, data={"address": address})

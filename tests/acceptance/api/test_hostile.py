@@ -27,7 +27,7 @@ BODY = b'{"payload": {"a": 1}}'
 CLOSE = "Connection: close"
 CHUNKED = "Transfer-Encoding: chunked"
 IN_CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
-WELL = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+WELL = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 #: The limit of a head.
 HEAD_BYTES = 64 * 1024
 
@@ -45,7 +45,7 @@ class Door:
 
     def head(self, *lines: str) -> bytes:
         more = "".join(line + "\r\n" for line in (self.proof, *lines))
-        return f"POST {self.path} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
+        return f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
 
     def connect(self) -> socket.socket:
         return self.api.connect()
@@ -173,7 +173,8 @@ def test_a_body_that_is_cut_short(api: Api) -> None:
     before = _hung_up(api)
     with api.connect() as connection:
         connection.sendall(
-            f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
+            "POST /plugin/echo/poll HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {token_for('*')}\r\n"
             "Content-Length: 100\r\n\r\n{}".encode()
         )
     api.daemon.wait_for("api.request", lambda _: _hung_up(api) > before)
@@ -207,7 +208,7 @@ def test_headers_without_end(door: Door) -> None:
 
 def test_many_requests_in_one_breath(door: Door) -> None:
     """SPEC 8: pipelined requests are answered in order, all of them."""
-    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    one = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert door.send(one * 200 + WELL).count(b"HTTP/1.1 200 OK") == 201
 
 
@@ -221,8 +222,32 @@ def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
             held.append(connection)
         assert door.status(WELL) == 200
         assert read_all(held[0]) == b""
-        held[-1].sendall(b" x\r\nConnection: close\r\n\r\n")
+        held[-1].sendall(b" localhost\r\nConnection: close\r\n\r\n")
         assert read_all(held[-1]).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_probes_get_through_when_every_place_is_taken(api: Api) -> None:
+    """A monitor must not take a busy daemon for a dead one: /healthz and /readyz need no free place."""
+    lines = (
+        "POST /plugin/echo/poll HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {token_for('*')}",
+        "Content-Length: 1000",
+        "Expect: 100-continue",
+    )
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode()
+    held = [api.connect() for _ in range(256)]
+    try:
+        for connection in held:
+            connection.sendall(head)
+        for connection in held:  # each of them is being read now, and gives way to nobody
+            assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        assert api.ask("GET", "/jobs").status == 503
+        for path in ("/healthz", "/readyz"):
+            assert api.ask("GET", path, token=None).status == 200
     finally:
         for connection in held:
             connection.close()

@@ -576,7 +576,67 @@ async def test_whoever_finds_no_place_or_loses_it_is_told() -> None:
         await served
         for caller in (silent, inside, turned_away, *more):
             caller.go()
-    assert told.all() == {"gave_way": 1, "too_many_connections": 3}
+    assert told.all() == {"gave_way": 1, "too_many_connections": 2}
+
+
+async def test_probes_are_answered_where_there_is_no_place() -> None:
+    """A monitor learns that the daemon is well while every place is taken; nobody else gets in by that."""
+    entered, released, told = asyncio.Event(), asyncio.Event(), Told()
+
+    async def slow(scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        if scope["path"] == "/slow":
+            entered.set()
+            await released.wait()
+        await send_json(send, 200, {"path": scope["path"]})
+
+    async with a_listener(slow, told.signals, connections=1) as port:
+        inside = await Caller.of(port)
+        served = asyncio.create_task(inside.ask(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"))
+        await entered.wait()
+        for path in (b"/healthz", b"/readyz"):
+            answer = await exchange(port, b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close\r\n" in answer
+        assert told.all() == {}
+        answer = await exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert told.all() == {"too_many_connections": 1}
+        released.set()
+        await served
+        inside.go()
+
+
+async def test_every_probe_of_a_burst_is_answered() -> None:
+    """Connections that come in one burst are read before any of them has to give way to a later one."""
+    entered, released = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        if scope["path"] == "/slow":
+            entered.release()
+            await released.wait()
+        await send_json(send, 200, {})
+
+    places = 128
+    async with a_listener(slow, connections=places) as port:
+        inside = [await Caller.of(port) for _ in range(places)]
+        served = [asyncio.create_task(each.ask(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")) for each in inside]
+        for _ in inside:
+            await entered.acquire()
+        burst = [
+            socket.create_connection(("127.0.0.1", port)) for _ in range(2 * places)
+        ]  # none is accepted yet
+        for probe in burst:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = await asyncio.to_thread(lambda: [probe.recv(15) for probe in burst])
+        released.set()
+        await asyncio.gather(*served)
+        for probe in burst:
+            probe.close()
+        for caller in inside:
+            caller.go()
+    assert answers == [b"HTTP/1.1 200 OK"] * len(burst)
 
 
 async def test_an_answer_that_was_left_unread_is_told() -> None:
