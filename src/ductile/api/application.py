@@ -22,6 +22,7 @@ from ductile.errors import (
 )
 from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
 from ductile.listening.rendering import cut_off, send_bytes, send_error, send_json
+from ductile.listening.sampling import LogSampler
 from ductile.telemetry.faults import described
 from ductile.telemetry.signals import Level, Signal, Signals
 
@@ -64,14 +65,17 @@ class Application:
         signals: Signals,
         clock: Callable[[], float],
         *,
+        sampler: LogSampler | None = None,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
+        """`sampler` decides which requests without a token are logged in full; all are, if there is none."""
         self._desk = desk
         self._services = services
         self._router = router
         self._gatekeeper = services.gatekeeper
         self._signals = signals
         self._clock = clock
+        self._sampler = sampler
         self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -174,9 +178,17 @@ class Application:
             "token": exchange.token,
             "peer": exchange.peer,
         }
-        quiet = endpoint is not None and endpoint.probe and exchange.status < _REFUSED
-        level = Level.DEBUG if quiet else None
+        level = Level.DEBUG if self._is_quiet(exchange) else None
         self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
+
+    def _is_quiet(self, exchange: _Exchange) -> bool:
+        """Whether the line is for debugging only: probes that went well, and a flood of unknown callers."""
+        route = exchange.route
+        if route is not None and route.endpoint.probe and exchange.status < _REFUSED:
+            return True
+        if exchange.token is not None or self._sampler is None:
+            return False
+        return not self._sampler.in_full(str(exchange.status), exchange.peer)
 
 
 def _path_of(exchange: _Exchange) -> str:

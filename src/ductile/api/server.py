@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from ductile.api.access import Gatekeeper
 from ductile.api.application import Application
@@ -12,6 +13,7 @@ from ductile.api.events import EventStreams
 from ductile.api.routing import Router
 from ductile.listening.listener import Listener
 from ductile.listening.protocol import Limits
+from ductile.listening.sampling import LogSampler, described_counts
 from ductile.operations.desk import Desk
 from ductile.operations.feed import LedgerFeed
 from ductile.telemetry.metrics import Metrics
@@ -20,11 +22,17 @@ from ductile.telemetry.signals import Level, Signal, Signals
 
 #: What is still being answered when the daemon has finished gets this long.
 _ANSWERING_SECONDS = 5.0
+#: The kind of request under which the sampler counts wrong tokens, which have a line of their own.
+_UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - the name of a count
+#: Wrong tokens that are logged one by one; with ten from one address, further ones are told to wait.
+_TOKENS_IN_FULL = 10
 
 
 class ApiServer:
     def __init__(self, desk: Desk, signals: Signals, news: News) -> None:
         self._signals = signals
+        self._requests = LogSampler(self._report_requests)
+        self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(desk.store, LedgerFeed(desk.store, news))
         metrics = Metrics(time.monotonic)
         metrics.follow(signals)
@@ -33,7 +41,9 @@ class ApiServer:
             streams=self._streams,
             metrics=metrics,
         )
-        application = Application(desk, services, Router(ENDPOINTS), signals, time.perf_counter)
+        application = Application(
+            desk, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
+        )
         self._listener = Listener("api", desk.snapshot().api.listen, application, Limits(), signals)
 
     async def start(self) -> None:
@@ -44,8 +54,27 @@ class ApiServer:
     async def stop(self) -> None:
         self._streams.close()
         await self._listener.stop(_ANSWERING_SECONDS)
+        self._requests.close()
+        self._unknown_tokens.close()
 
     def _tell_stranger(self, peer: str, too_many: bool) -> None:
         """All are counted; a flood of guesses does not fill the log."""
-        level = Level.DEBUG if too_many else None
+        quiet = too_many or not self._unknown_tokens.in_full(_UNKNOWN_TOKEN, peer)
+        level = Level.DEBUG if quiet else None
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
+
+    def _report_requests(self, counts: Mapping[str, int], peer: str | None) -> None:
+        self._report(f"more requests without a token: {described_counts(counts)}", counts, peer, Level.INFO)
+
+    def _report_unknown_tokens(self, counts: Mapping[str, int], peer: str | None) -> None:
+        self._report(
+            f"{counts[_UNKNOWN_TOKEN]} more requests with an unknown token", counts, peer, Level.WARN
+        )
+
+    def _report(self, what: str, counts: Mapping[str, int], peer: str | None, level: Level) -> None:
+        self._signals.emit(
+            Signal.LISTENER_SAMPLED,
+            f"The api listener answered {what}.",
+            data={"listener": "api", "requests": dict(counts), "peer": peer},
+            level=level,
+        )

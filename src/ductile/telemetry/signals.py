@@ -73,6 +73,7 @@ class Signal(StrEnum):
     API_UNAUTHORIZED = "api.unauthorized"
     API_FAULT = "api.fault"
     LISTENER_REFUSED = "listener.refused"
+    LISTENER_SAMPLED = "listener.sampled"
     CONTROL_FAULT = "control.fault"
 
 
@@ -140,6 +141,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.LISTENER_REFUSED: (
         Level.WARN,
         "A listener refused callers, or let them go, by itself: how many since it last said so, and why.",
+    ),
+    Signal.LISTENER_SAMPLED: (
+        Level.WARN,
+        "Requests of unknown callers that were counted and not logged one by one: how many, by status.",
     ),
     Signal.CONTROL_FAULT: (Level.ERROR, "A command met a fault in Ductile itself; its caller got the error."),
 }

@@ -30,11 +30,14 @@ from ductile.listening.bodies import (
 )
 from ductile.listening.readers import Readers
 from ductile.listening.rendering import cut_off, send_error, send_json
+from ductile.listening.sampling import LogSampler, described_counts
 from ductile.operations.health import health
 from ductile.operations.webhooks import NotGenuineError, find_endpoint, receive
 from ductile.telemetry.signals import Level, Signal, Signals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
     from ductile.config.snapshot import WebhookEndpoint
@@ -86,6 +89,11 @@ class WebhookApplication:
         self._body_seconds = body_seconds
         self._strangers: Strangers = strangers or Readers(UNSIGNED, UNSIGNED_BYTES)
         self._inside = 0
+        self._sampler = LogSampler(self._report_sampled)
+
+    def close(self) -> None:
+        """Report what has been counted and not logged yet."""
+        self._sampler.close()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         exchange = _Exchange(cast("HTTPScope", scope), receive, send)
@@ -163,8 +171,24 @@ class WebhookApplication:
             "reason": error.why if isinstance(error, NotGenuineError) else error.message,
             "peer": exchange.peer,
         }
-        level = Level.DEBUG if isinstance(error, _QUIET) else None
+        level = Level.DEBUG if self._is_quiet(exchange, error) else None
         self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
+
+    def _is_quiet(self, exchange: _Exchange, error: DuctileError) -> bool:
+        """Whether the line is for debugging only. Refusals of signed requests are all logged; others can be
+        caused by anybody, as fast as the network allows.
+        """
+        if isinstance(error, _QUIET):
+            return True
+        signed = exchange.body_read and not isinstance(error, NotGenuineError | TooBusyError)
+        return not signed and not self._sampler.in_full(str(error.http_status), exchange.peer)
+
+    def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+        self._signals.emit(
+            Signal.LISTENER_SAMPLED,
+            f"The webhooks listener refused more requests: {described_counts(counts)}.",
+            data={"listener": "webhooks", "requests": dict(counts), "peer": peer},
+        )
 
     def _tell_fault(self, exchange: _Exchange, fault: Exception) -> None:
         """Where it happened, and not what was in its hands: that may be anybody's secret."""

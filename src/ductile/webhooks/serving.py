@@ -36,3 +36,4 @@ async def webhooks_served(desk: Desk, signals: Signals) -> AsyncIterator[None]:
         yield
     finally:
         await listener.stop(CLOSING_SECONDS)
+        application.close()

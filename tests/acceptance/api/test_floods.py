@@ -1,0 +1,73 @@
+"""Floods of unknown callers: they are counted, and do not fill the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from builders.http import Api, an_api, an_api_place, read_all
+
+MANY = 300
+HOOKS = (
+    "webhooks:\n  listen: 127.0.0.1:0\n  endpoints:\n"
+    "    - {path: /hook, plugin: echo, command: poll, secret: a-canary-of-hooks}\n"
+)
+
+
+def flood(api: Api, request: bytes) -> None:
+    """All of them on one connection, so that they follow each other at once."""
+    with api.connect() as connection:
+        connection.sendall(
+            request * (MANY - 1) + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+        )
+        assert read_all(connection).count(b"HTTP/1.1 ") == MANY
+
+
+def counted(lines: list[dict[str, Any]], listener: str, kind: str) -> int:
+    sampled = [
+        line for line in lines if line["signal"] == "listener.sampled" and line["listener"] == listener
+    ]
+    return sum(line["requests"].get(kind, 0) for line in sampled)
+
+
+def assert_sampled(
+    lines: list[dict[str, Any]], listener: str, kind: str, is_one: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Each request is logged or counted, once, and most of them are counted."""
+    logged = sum(is_one(line) for line in lines)
+    assert 1 <= logged < MANY / 2
+    assert logged + counted(lines, listener, kind) == MANY
+
+
+def test_unknown_callers_do_not_fill_the_log(tmp_path: Path) -> None:
+    place = an_api_place(tmp_path, more=HOOKS)
+    place.config.write_text(place.config.read_text().replace("log_level: debug", "log_level: info"))
+    with an_api(place) as api:
+        address = api.daemon.wait_for("webhook.listening")["address"]
+        hooks = replace(api, port=int(address.rpartition(":")[2]))
+        flood(hooks, b"POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        flood(api, b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        flood(api, b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 5000))
+        flood(api, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        figures = api.ask("GET", "/metrics").content.decode()
+        lines = api.daemon.whole_log()
+
+    assert_sampled(lines, "webhooks", "403", lambda line: line["signal"] == "webhook.refused")
+    for status in (401, 404, 200):
+        assert_sampled(
+            lines,
+            "api",
+            str(status),
+            lambda line, status=status: (  # type: ignore[misc]  # a default is how a loop's value is kept
+                line["signal"] == "api.request" and line["status"] == status and line["token"] is None
+            ),
+        )
+    assert f'ductile_webhook_requests_total{{result="refused"}} {MANY}.0' in figures
+    unknown = re.search(
+        r'ductile_http_requests_total{endpoint="/jobs",method="GET",status="401"} (\d+)', figures
+    )
+    assert unknown is not None
+    assert int(unknown[1]) == MANY
