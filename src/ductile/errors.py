@@ -10,6 +10,7 @@
     ├── RefusedError            well-formed, and refused all the same
     ├── DeniedError             the caller, or this program, may not do this
     ├── UnauthorizedError       nobody knows who the caller is
+    ├── MisdirectedError        the request was meant for another host
     ├── MethodNotAllowedError   the path is there, and not for this method
     ├── TooSlowError            the request did not arrive in time
     ├── TooLargeError           the request's body is larger than the limit
@@ -134,6 +135,10 @@ class UnauthorizedError(DuctileError):
     code = "unauthorized"
 
 
+class MisdirectedError(DuctileError):
+    code = "misdirected"
+
+
 class MethodNotAllowedError(DuctileError):
     code = "method_not_allowed"
 
@@ -194,6 +199,7 @@ STATUSES: dict[str, tuple[int, Exit]] = {
     "refused": (422, Exit.FAILURE),
     "denied": (403, Exit.DENIED),
     "unauthorized": (401, Exit.DENIED),
+    "misdirected": (421, Exit.DENIED),
     "method_not_allowed": (405, Exit.USAGE),
     "too_slow": (408, Exit.TRY_AGAIN),
     "too_large": (413, Exit.FAILURE),

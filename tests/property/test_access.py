@@ -83,7 +83,7 @@ def _passes(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> bool:
 
 
 def _admitted(gatekeeper: Gatekeeper, route: Route, shown: bytes) -> str | None:
-    token = gatekeeper.identify(route.endpoint.access, shown, None)
+    token = gatekeeper.identify(route.endpoint.access, {b"authorization": shown}, None)
     gatekeeper.allow(token, route)
     return None if token is None else token.name
 

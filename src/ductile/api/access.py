@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hmac import compare_digest
 
 from ductile.api.endpoint import Access, Route
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
+from ductile.core.host_names import is_loopback_listener
 from ductile.core.scopes import allows
 from ductile.errors import DeniedError, TooManyError, UnauthorizedError
-from ductile.operations.health import is_loopback
+from ductile.listening.host_check import is_misdirected, misdirected
+from ductile.operations.health import is_forwarded
 
 _SCHEME = b"bearer "
 _SCHEME_LENGTH = len(_SCHEME)
@@ -75,15 +77,21 @@ class Gatekeeper:
         self._guesses = Guesses(clock)
         self._failed = failed
 
-    def identify(self, access: Access, authorization: bytes | None, peer: str | None) -> AccessToken | None:
+    def identify(
+        self, access: Access, headers: Mapping[bytes, bytes], peer: str | None
+    ) -> AccessToken | None:
         """The caller's token, None where none is needed; raises what strangers are refused with."""
         snapshot = self._snapshot()
-        if access.need is None or (access.discovery and is_open(snapshot)):
+        needs_none = access.need is None or (access.discovery and is_open(snapshot))
+        if needs_none and not _is_misdirected(snapshot, access, headers):
             return None
+        authorization = headers.get(b"authorization")
         token = self._find(snapshot, authorization)
-        if token is None:
-            raise self._refusal(authorization, peer or "")
-        return token
+        if token is not None:
+            return token
+        if needs_none and authorization is None:
+            raise misdirected(snapshot.api.listen, token_helps=True)
+        raise self._refusal(authorization, peer or "")
 
     def allow(self, token: AccessToken | None, route: Route) -> None:
         """Raises `DeniedError` if one who was identified may not do this.
@@ -145,5 +153,13 @@ class Gatekeeper:
 
 def is_open(snapshot: Snapshot) -> bool:
     """Whether the catalogue is shown to anybody (SPEC 8)."""
-    host = snapshot.api.listen.rpartition(":")[0].strip("[]")
-    return snapshot.api.open_discovery or host == "localhost" or is_loopback(host)
+    return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
+
+
+def _is_misdirected(snapshot: Snapshot, access: Access, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request that needs no token is refused for the host that it names. The catalogue is not where
+    the operator has opened it to everybody, nor health to callers behind a proxy, who learn little of it.
+    """
+    if access.discovery:
+        return not snapshot.api.open_discovery and is_misdirected(snapshot.api.listen, headers)
+    return is_misdirected(snapshot.api.listen, headers) and not is_forwarded(headers)

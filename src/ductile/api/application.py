@@ -7,7 +7,7 @@ accepted job is the hottest of the daemon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -19,6 +19,7 @@ from ductile.errors import (
     DuctileError,
     TooLargeError,
     TooSlowError,
+    UsageError,
 )
 from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
 from ductile.listening.rendering import cut_off, send_bytes, send_error, send_json
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 #: What is noted for a caller who went away before there was an answer; nobody ever sees it sent.
 HUNG_UP = 499
 _REFUSED = 400
+#: Headers that may come once only.
+_ONCE = (b"authorization", b"host", b"origin", b"idempotency-key")
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
 _SMALL_BODY = 64 * 1024
@@ -117,10 +120,9 @@ class Application:
         scope = exchange.scope
         route = exchange.route = self._router.find(scope["method"], scope["raw_path"])
         endpoint = route.endpoint
-        headers = dict(scope["headers"])
+        headers = _headers(scope)
         began_with = self._desk.snapshot()
-        authorization = headers.get(b"authorization")
-        self._admit(exchange, route, authorization)
+        self._admit(exchange, route, headers)
         if endpoint.intake:
             self._desk.refuse_when_stopping()
         body = None
@@ -133,7 +135,7 @@ class Application:
             if endpoint.intake:
                 self._desk.refuse_when_stopping()
             if self._desk.snapshot() is not began_with:
-                self._admit(exchange, route, authorization)
+                self._admit(exchange, route, headers)
         asked = Asked(
             desk=self._desk,
             services=self._services,
@@ -147,8 +149,8 @@ class Application:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
 
-    def _admit(self, exchange: _Exchange, route: Route, authorization: bytes | None) -> None:
-        token = self._gatekeeper.identify(route.endpoint.access, authorization, exchange.peer)
+    def _admit(self, exchange: _Exchange, route: Route, headers: Mapping[bytes, bytes]) -> None:
+        token = self._gatekeeper.identify(route.endpoint.access, headers, exchange.peer)
         exchange.token = None if token is None else token.name
         self._gatekeeper.allow(token, route)
 
@@ -189,6 +191,20 @@ class Application:
         if exchange.token is not None or self._sampler is None:
             return False
         return not self._sampler.in_full(str(exchange.status), exchange.peer)
+
+
+def _headers(scope: HTTPScope) -> dict[bytes, bytes]:
+    """By name. Raises if one comes twice that says who is calling: a proxy that looks at the first would let
+    pass what is done by the last.
+    """
+    pairs = list(scope["headers"])
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise UsageError(f"there is more than one {name.decode()} header", hint="Send one.")
+    return headers
 
 
 def _path_of(exchange: _Exchange) -> str:

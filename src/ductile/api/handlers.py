@@ -143,7 +143,7 @@ async def discover(asked: Asked) -> Reply:
         "events": "/events",
     }
     # Strangers learn as little here as from /healthz.
-    version = __version__ if health.is_here(asked.peer, asked.headers) else None
+    version = __version__ if health.is_here(asked.desk, asked.peer, asked.headers) else None
     return Reply(body={"name": "ductile", "version": version, "links": links})
 
 

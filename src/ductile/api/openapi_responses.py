@@ -14,11 +14,14 @@ _PLACE = "#/components/responses/"
 _ERROR = 400
 #: What every call that needs a token may be answered with; what every call may be.
 _WITH_TOKEN = (401, 403, 429)
+#: What a call that may be made without a token can be answered with.
+_WITHOUT_TOKEN = (421,)
 _ALWAYS = (400, 405, 431, 503)
 _WITH_BODY = (408, 413, 422)
 _ABOUT = {
     403: "The token lacks the scope; `details.needed` names those of which one is enough",
     405: "Another method at this path",
+    421: "`Host` or `Origin` names another host than this loopback listener's, and there is no token",
     503: "No slot, too many connections, the store is down, or the daemon stops",
 }
 _WAIT: JsonObject = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
@@ -34,6 +37,8 @@ def responses(endpoint: Endpoint) -> JsonObject:
     errors = {*_ALWAYS, *(status for status in endpoint.statuses if status >= _ERROR)}
     if endpoint.access.need is not None:
         errors |= {*_WITH_TOKEN}
+    if endpoint.access.need is None or endpoint.access.discovery:
+        errors |= {*_WITHOUT_TOKEN}
     if endpoint.body is not None:
         errors |= {*_WITH_BODY}
     if "{" in endpoint.path:

@@ -133,7 +133,8 @@ class ApiSettings(Section, frozen=True, kw_only=True):
     )
     max_body_size: Annotated[Size, about("Largest request body.", at_least=1)] = _ONE_MEGABYTE
     open_discovery: Annotated[
-        bool, about("Show the catalogue without a token when `listen` is not a loopback address.")
+        bool,
+        about("Show the catalogue without a token, also where `listen` or `Host` is not a loopback address."),
     ] = False
 
 

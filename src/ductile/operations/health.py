@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ipaddress import ip_address
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from ductile import __version__
 from ductile.core.breaker import BreakerState
+from ductile.core.host_names import is_loopback_host, is_meant_for
 from ductile.core.json_values import JsonObject
 from ductile.errors import StoreError, TooBusyError
 from ductile.operations.desk import Desk
@@ -15,14 +16,15 @@ _WELL = "All is well."
 #: By these a proxy says that it asks for somebody else.
 _OF_PROXIES = frozenset((b"forwarded", b"via", b"x-real-ip"))
 _OF_PROXIES_BEGIN = b"x-forwarded-"
+_NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
-async def health(desk: Desk, peer: str | None, headers: Iterable[bytes] = ()) -> JsonObject:
+async def health(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS) -> JsonObject:
     """What a probe is told; raises if the store is down. Strangers learn that we live, and no more.
 
-    `headers` are the names of those that came with the question, in lower case.
+    `headers` are those that came with the question, by their names in lower case.
     """
-    here = is_here(peer, headers)
+    here = is_here(desk, peer, headers)
     try:
         counts = await desk.store.counts()
         breakers = await desk.store.breakers()
@@ -46,7 +48,7 @@ async def health(desk: Desk, peer: str | None, headers: Iterable[bytes] = ()) ->
     }
 
 
-async def ready(desk: Desk, peer: str | None, headers: Iterable[bytes] = ()) -> JsonObject:
+async def ready(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS) -> JsonObject:
     """As `health`, but not before recovery is done, nor on the way out: nobody should send it work then."""
     status = {} if desk.engine is None else desk.engine.status()
     if status.get("stopping"):
@@ -56,19 +58,27 @@ async def ready(desk: Desk, peer: str | None, headers: Iterable[bytes] = ()) -> 
     return await health(desk, peer, headers)
 
 
-def is_here(peer: str | None, headers: Iterable[bytes]) -> bool:
-    """Whether who asks is on this machine. A proxy may be, and whoever it asks for is not."""
-    passed_on = any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN) for name in headers)
-    return is_loopback(peer) and not passed_on
+def is_here(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether who asks is on this machine. A proxy may be, and whoever it asks for is not; nor is a web page
+    that a browser on this machine shows.
+    """
+    if not is_loopback(peer) or is_forwarded(headers):
+        return False
+    snapshot = desk.snapshot()
+    host, origin = headers.get(b"host"), headers.get(b"origin")
+    return is_meant_for(
+        None if host is None else host.decode("latin-1"),
+        None if origin is None else origin.decode("latin-1"),
+        snapshot.api.listen,
+        snapshot.webhooks_listen,
+    )
+
+
+def is_forwarded(headers: Iterable[bytes]) -> bool:
+    """Whether a proxy says that it asks for somebody else. Takes the names of headers."""
+    return any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN) for name in headers)
 
 
 def is_loopback(peer: str | None) -> bool:
     """Whether a caller is on this machine; one without an address came through a local socket."""
-    if peer is None:
-        return True
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    return peer is None or is_loopback_host(peer.partition("%")[0])

@@ -28,10 +28,11 @@ from ductile.listening.bodies import (
     read_strangers_body,
     refuse_body,
 )
+from ductile.listening.host_check import is_misdirected, misdirected
 from ductile.listening.readers import Readers
 from ductile.listening.rendering import cut_off, send_error, send_json
 from ductile.listening.sampling import LogSampler, described_counts
-from ductile.operations.health import health
+from ductile.operations.health import health, is_forwarded
 from ductile.operations.webhooks import NotGenuineError, find_endpoint, receive
 from ductile.telemetry.signals import Level, Signal, Signals
 
@@ -124,7 +125,7 @@ class WebhookApplication:
         scope = exchange.scope
         if scope["path"] == HEALTH:
             _allow(scope, "GET", "HEAD")
-            return _OK, await health(self._desk, exchange.peer, (name for name, _ in scope["headers"]))
+            return _OK, await self._health(exchange)
         endpoint = find_endpoint(self._desk.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")
@@ -143,6 +144,13 @@ class WebhookApplication:
         answer = await self._take_in(endpoint, _headers(scope), body)
         self._tell_accepted(exchange, answer)
         return _OK if "challenge" in answer else _ACCEPTED, answer
+
+    async def _health(self, exchange: _Exchange) -> JsonObject:
+        headers = dict(exchange.scope["headers"])
+        listen = self._desk.snapshot().webhooks_listen
+        if is_misdirected(listen, headers) and not is_forwarded(headers):
+            raise misdirected(listen, token_helps=False)
+        return await health(self._desk, exchange.peer, headers)
 
     async def _take_in(self, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes) -> JsonObject:
         if self._inside >= AT_ONCE:
