@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from builders.jobs import START
+from ductile.core.dedupe import LONGEST_KEY
 from ductile.core.signatures import (
     GITHUB,
     REPLAY_WINDOW,
@@ -230,12 +231,38 @@ def test_what_we_sign_reads_as_github_has_it() -> None:
 
 def test_a_delivery_is_named_by_its_header_or_its_body() -> None:
     """SPEC 9.1: what makes a redelivery the same."""
-    assert delivery_id(GITHUB, {"x-github-delivery": "d1"}, {"id": "x"}) == "d1"
-    assert delivery_id(STRIPE, {}, {"id": "evt_1"}) == "evt_1"
-    assert delivery_id(STRIPE, {}, {"id": 7}) is None
-    assert delivery_id(SLACK, {}, {"event_id": "Ev1"}) == "Ev1"
-    assert delivery_id(STANDARD, {"webhook-id": "m1"}, {}) == "m1"
-    assert delivery_id(PLAIN, {"x-delivery": "d"}, {"id": "x"}) is None
+    assert delivery_id(GITHUB, {"x-github-delivery": "d1"}, b"", {"id": "x"}) == "d1"
+    assert delivery_id(STRIPE, {}, b"", {"id": "evt_1"}) == "evt_1"
+    assert delivery_id(SLACK, {}, b"", {"event_id": "Ev1"}) == "Ev1"
+    assert delivery_id(STANDARD, {"webhook-id": "m1"}, b"", {}) == "m1"
+    assert delivery_id(PLAIN, {"x-delivery": "d"}, b"", {"id": "x"}) is None
+
+
+@given(st.sampled_from([GITHUB, STRIPE, SLACK]), secrets, bodies, bodies)
+def test_a_delivery_without_a_name_is_known_by_what_was_signed(
+    scheme: SignatureScheme, secret: str, body: bytes, other: bytes
+) -> None:
+    """A recorded request whose id was left out is the same delivery; another body or instant is another."""
+
+    def named(body: bytes, now: datetime, **more: str) -> str | None:
+        headers = signed_headers(scheme, secret, message_id="", body=body, now=now) | more
+        return delivery_id(scheme, headers, body, {"id": 7})
+
+    assert named(body, START) == named(body, START, unsigned="x") is not None
+    assert (named(body, START) == named(other, START)) == (body == other)
+    if scheme is not GITHUB:
+        assert named(body, START) != named(body, START + timedelta(seconds=1))
+
+
+def test_the_length_of_a_delivery_id_is_bounded() -> None:
+    """It is kept with the job, and comes back with every job that is listed."""
+    longest, longer = "d" * LONGEST_KEY, "d" * (LONGEST_KEY + 1)
+    assert delivery_id(GITHUB, {"x-github-delivery": longest}, b"", {}) == longest
+    hashed = delivery_id(GITHUB, {"x-github-delivery": longer}, b"", {})
+    assert hashed is not None
+    assert len(hashed) < 100
+    assert hashed == delivery_id(GITHUB, {"x-github-delivery": longer}, b"other", {})
+    assert hashed != delivery_id(GITHUB, {"x-github-delivery": longer + "d"}, b"", {})
 
 
 @given(st.sampled_from([GITHUB, PLAIN, STRIPE, SLACK, STANDARD]), secrets, bodies)
@@ -243,4 +270,5 @@ def test_we_sign_as_each_sender_does(scheme: SignatureScheme, secret: str, body:
     """SPEC 11: `webhook send` goes through the same door as the real sender."""
     headers = signed_headers(scheme, secret, message_id="m1", body=body, now=START)
     assert is_genuine(scheme, secret, headers, body, START)
-    assert delivery_id(scheme, headers, {}) == ("m1" if scheme.delivery_header else None)
+    if scheme.delivery_header is not None:
+        assert delivery_id(scheme, headers, body, {}) == "m1"

@@ -48,6 +48,7 @@ def scheme_of(endpoint: WebhookEndpointSettings) -> SignatureScheme:
         header=(endpoint.signature_header or known.header).lower(),
         delivery_header=None if delivery is None else delivery.lower(),
         delivery_field=known.delivery_field,
+        known_by_content=endpoint.preset is not None and known.known_by_content,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from ductile.core.dedupe import LONGEST_KEY, normalise_key
 from ductile.value import Value
 
 REPLAY_WINDOW = timedelta(minutes=5)
@@ -43,16 +44,25 @@ class SignatureScheme(Value):
     #: The header, or for senders without one the field of the body, that is the same in a redelivery.
     delivery_header: str | None = None
     delivery_field: str | None = None
+    #: Whether a request that does not name its delivery is told from others by what was signed.
+    known_by_content: bool = False
 
 
 SLACK_TIMESTAMP = "x-slack-request-timestamp"
 STANDARD_ID, STANDARD_TIMESTAMP, STANDARD_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 GITHUB = SignatureScheme(
-    form=SignatureForm.BODY, header="x-hub-signature-256", delivery_header="x-github-delivery"
+    form=SignatureForm.BODY,
+    header="x-hub-signature-256",
+    delivery_header="x-github-delivery",
+    known_by_content=True,
 )
-STRIPE = SignatureScheme(form=SignatureForm.STRIPE, header="stripe-signature", delivery_field="id")
-SLACK = SignatureScheme(form=SignatureForm.SLACK, header="x-slack-signature", delivery_field="event_id")
+STRIPE = SignatureScheme(
+    form=SignatureForm.STRIPE, header="stripe-signature", delivery_field="id", known_by_content=True
+)
+SLACK = SignatureScheme(
+    form=SignatureForm.SLACK, header="x-slack-signature", delivery_field="event_id", known_by_content=True
+)
 STANDARD = SignatureScheme(
     form=SignatureForm.STANDARD, header=STANDARD_SIGNATURE, delivery_header=STANDARD_ID
 )
@@ -152,13 +162,33 @@ def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str,
 
 
 def delivery_id(
+    scheme: SignatureScheme, headers: Mapping[str, str], body: bytes, payload: Mapping[str, object]
+) -> str | None:
+    """What a sender calls this delivery, the same when it sends it again; None if it does not say.
+
+    Where its presets always say and this request does not, the id is a hash of what was signed: a recorded
+    request without its id is then still the same delivery.
+    """
+    named = normalise_key(_named_delivery(scheme, headers, payload))
+    if named is not None:
+        return named if len(named) <= LONGEST_KEY else _hashed(named.encode(errors="replace"))
+    if not scheme.known_by_content:
+        return None
+    instant = _instant_signed(scheme, headers.get(scheme.header, ""), headers) or ""
+    return _hashed(f"{instant}.".encode() + body)
+
+
+def _named_delivery(
     scheme: SignatureScheme, headers: Mapping[str, str], payload: Mapping[str, object]
 ) -> str | None:
-    """What a sender calls this delivery, the same when it sends it again; None if it does not say."""
     if scheme.delivery_header is not None:
         return headers.get(scheme.delivery_header)
     found = payload.get(scheme.delivery_field) if scheme.delivery_field is not None else None
     return found if isinstance(found, str) else None
+
+
+def _hashed(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _hmac(key: bytes, signed: bytes) -> bytes:

@@ -60,7 +60,7 @@ async def receive(desk: Desk, endpoint: WebhookEndpoint, headers: dict[str, str]
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return {"challenge": payload.get("challenge"), "message": "verified"}
     given: JsonObject = {}
-    if (delivery := delivery_id(scheme, headers, payload)) is not None:
+    if (delivery := delivery_id(scheme, headers, body, payload)) is not None:
         given["delivery_id"] = delivery
     if "traceparent" in headers:
         given["traceparent"] = headers["traceparent"]

@@ -382,6 +382,24 @@ async def test_presets_know_their_sender(bench: Bench, path: str, scheme: Signat
     assert (await bench.signed(path, b"{}")).status == (202 if scheme is GITHUB else 403)
 
 
+@pytest.mark.parametrize(
+    ("path", "scheme", "body"),
+    [
+        ("/hook/github", GITHUB, b"{}"),
+        ("/hook/stripe", STRIPE, b'{"type": "no id"}'),
+        ("/hook/slack", SLACK, b"command=/deploy&trigger_id=13345224609"),
+    ],
+)
+async def test_a_recorded_request_without_an_id_is_not_run_again(
+    bench: Bench, path: str, scheme: SignatureScheme, body: bytes
+) -> None:
+    """Presets whose senders name every delivery know one that has no name by what was signed."""
+    headers = signed_headers(scheme, SECRET, message_id="", body=body, now=bench.clock.now)
+    first, second = await bench.post(path, body, **headers), await bench.post(path, body, **headers)
+    assert (first.status, first.body["deduplicated"]) == (202, False)
+    assert (second.body["job_id"], second.body["deduplicated"]) == (first.body["job_id"], True)
+
+
 async def test_slack_is_told_that_the_address_is_ours(bench: Bench) -> None:
     """What Slack asks before it sends anything else; it is no job."""
     body = b'{"type": "url_verification", "challenge": "3eZbrw1aB"}'
