@@ -47,6 +47,7 @@ from ductile.operations.configuration import open_configuration, state_file
 from ductile.operations.desk import Desk
 from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
+from ductile.serving import Listeners
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_to_read
 from ductile.store.values.settling import NewInit
 from ductile.store.values.upkeep import ConfigOrigin
@@ -55,7 +56,6 @@ from ductile.telemetry.news import News
 from ductile.telemetry.signals import Signal, Signals, Subscriber
 from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
 from ductile.value import Value
-from ductile.webhooks.serving import webhooks_served
 
 if TYPE_CHECKING:
     from ductile.operations.backup import StoreFiles
@@ -91,6 +91,9 @@ async def serve(
 
     store = open_sqlite_store(path, clock=_now, dice=Dice())
     runner = WarmRunner()
+    news = News()
+    signals.subscribe(news)
+    listeners = Listeners(signals, news)
     equipment = Equipment(
         store=store,
         runner=runner,
@@ -99,12 +102,13 @@ async def serve(
         signals=signals,
         environ=environ,
         load=lambda: open_configuration(named, environ).snapshot,
+        listening=listeners,
     )
     engine = Engine(equipment, snapshot)
     # As the configuration in force says, not one that was refused.
     signals.subscribe(lambda _: _follow(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
-        await _serve_with(engine, equipment, path.parent, config_file)
+        await _serve_with(engine, equipment, listeners, news, path.parent, config_file)
     finally:
         await runner.close()
         await store.close()
@@ -120,10 +124,15 @@ def _open(named: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path
     return opened.snapshot, opened.loaded.path
 
 
-async def _serve_with(engine: Engine, equipment: Equipment, state_directory: Path, config_file: Path) -> None:
+async def _serve_with(
+    engine: Engine,
+    equipment: Equipment,
+    listeners: Listeners,
+    news: News,
+    state_directory: Path,
+    config_file: Path,
+) -> None:
     socket = socket_path(state_directory, equipment.environ)
-    news = News()
-    equipment.signals.subscribe(news)
     desk = Desk(
         store=equipment.store,
         snapshot=engine.snapshot,
@@ -144,7 +153,7 @@ async def _serve_with(engine: Engine, equipment: Equipment, state_directory: Pat
     await control.start()
     leave_link(config_file, socket)
     try:
-        async with webhooks_served(desk, equipment.signals), _api_served(desk, equipment.signals, news):
+        async with listeners.serving(desk):
             await engine.run(partial(_tell_ready, equipment.signals))
     finally:
         remove_link(config_file, socket)
@@ -164,22 +173,6 @@ def collect_seldom() -> None:
     """
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER)
-
-
-@asynccontextmanager
-async def _api_served(desk: Desk, signals: Signals, news: News) -> AsyncIterator[None]:
-    """The HTTP API meanwhile. Whoever has it switched off does not even load it."""
-    if not desk.snapshot().api.enabled:
-        yield
-        return
-    from ductile.api.server import ApiServer  # noqa: PLC0415 - 150 ms of HTTP and metrics
-
-    server = ApiServer(desk, signals, news)
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop()
 
 
 def _reload_in_background(engine: Engine, kept: set[asyncio.Task[object]]) -> Callable[[], None]:

@@ -197,21 +197,6 @@ def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
             assert hooked.place.said("job", "show", job_id)["submitted_by"] == "webhook"
 
 
-def test_no_port_is_opened_without_endpoints(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    port = free_port()
-    place.config.write_text(f"webhooks: {{listen: '127.0.0.1:{port}'}}\n" + place.config.read_text())
-    place.ductile("config", "lock")
-    with a_daemon(place), socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
-        # The first endpoint needs the port, and a reload cannot open one.
-        first = "webhooks: {endpoints: [{path: /hook/x, plugin: echo, secret: s}], "
-        place.config.write_text(place.config.read_text().replace("webhooks: {", first))
-        place.ductile("config", "lock")
-        refused = place.said("system", "reload", status=1)
-    assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
-
-
 def test_a_port_that_is_taken_is_told(hooked: Hooked) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", hooked.port))

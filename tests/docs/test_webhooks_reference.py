@@ -21,7 +21,7 @@ from ductile.protocol.state_events import (
 )
 from ductile.store.values.upkeep import Retention
 from ductile.webhooks.application import AT_ONCE, BODY_SECONDS, UNSIGNED, UNSIGNED_BYTES
-from ductile.webhooks.serving import CONNECTIONS
+from ductile.webhooks.server import CONNECTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md").read_text(encoding="utf-8")
 ROWS = [

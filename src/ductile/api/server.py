@@ -29,13 +29,13 @@ _TOKENS_IN_FULL = 10
 
 
 class ApiServer:
-    def __init__(self, desk: Desk, signals: Signals, news: News) -> None:
+    """Implements `ductile.serving.Server`."""
+
+    def __init__(self, desk: Desk, listen: str, signals: Signals, news: News, metrics: Metrics) -> None:
         self._signals = signals
         self._requests = LogSampler(self._report_requests)
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(desk.store, LedgerFeed(desk.store, news))
-        metrics = Metrics(time.monotonic)
-        metrics.follow(signals)
         services = Services(
             gatekeeper=Gatekeeper(desk.snapshot, time.monotonic, self._tell_stranger),
             streams=self._streams,
@@ -44,10 +44,13 @@ class ApiServer:
         application = Application(
             desk, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
         )
-        self._listener = Listener("api", desk.snapshot().api.listen, application, Limits(), signals)
+        self._listener = Listener("api", listen, application, Limits(), signals)
+
+    async def bind(self) -> None:
+        """Take the address; raises what the operator is to be told if that is not possible."""
+        await self._listener.bind()
 
     async def start(self) -> None:
-        """Listen; raises what the operator is to be told if that is not possible."""
         for address in await self._listener.start():
             self._signals.emit(Signal.API_LISTENING, data={"address": address})
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ductile.cli.screen import Screen
     from ductile.core.json_values import JsonObject
 
-#: Which address it listens at is not changed by a reload.
+#: A reload opens a listener, and does not move one that is open.
 _ELSEWHERE = (
-    "The daemon runs and does not listen there. If `webhooks.listen` is new, restart it: "
-    "ductile system stop, then ductile system start."
+    "The daemon runs and does not listen there. If `webhooks` is new, run `ductile reload`; if only "
+    "`webhooks.listen` has changed, restart it: ductile system stop, then ductile system start."
 )
 
 

@@ -162,8 +162,9 @@ def _check_webhooks(config: Config, report: Report) -> None:
     _check_listen(("webhooks", "listen"), config.webhooks.listen, report)
     endpoints = config.webhooks.endpoints
     listen = config.webhooks.listen
+    is_there = node_at(report.root, ("webhooks",)) is not None
     # Port 0 is any that is free, another one each time.
-    if endpoints and config.api.enabled and listen == config.api.listen and not listen.endswith(":0"):
+    if is_there and config.api.enabled and listen == config.api.listen and not listen.endswith(":0"):
         report.error(("webhooks", "listen"), "the API listens at the same address", hint="use another port")
     paths = (
         (endpoint.path, ("webhooks", "endpoints", index, "path")) for index, endpoint in enumerate(endpoints)

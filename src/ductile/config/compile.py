@@ -34,6 +34,7 @@ from ductile.core.pipelines import Pipeline, PipelineTable
 from ductile.core.routing import Route, RouteTable
 from ductile.core.rules import Rules
 from ductile.errors import ConfigError, Problem
+from ductile.protocol.yaml12 import MapNode
 from ductile.value import replace
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         api=replace(config.api, auth=ApiAuthSettings()),
         tokens=tuple(_tokens(loaded)),
         secrets=MappingProxyType(secrets),
+        webhooks_enabled=isinstance(loaded.tree.get("webhooks"), MapNode),
         webhooks_listen=config.webhooks.listen,
         webhooks=tuple(compile_endpoint(endpoint, secrets) for endpoint in config.webhooks.endpoints),
         state_webhooks=config.state_webhooks,

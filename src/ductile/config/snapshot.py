@@ -153,6 +153,8 @@ class Snapshot(Value):
     api: ApiSettings
     tokens: tuple[AccessToken, ...]
     secrets: Mapping[str, Secret]
+    #: Whether there is a `webhooks` section: then there is a listener, with endpoints or without.
+    webhooks_enabled: bool
     webhooks_listen: str
     webhooks: tuple[WebhookEndpoint, ...]
     state_webhooks: StateWebhookSettings

@@ -21,7 +21,7 @@ from ductile.engine.execution import Executor, Surroundings
 from ductile.engine.inits import inits_of
 from ductile.engine.posting import HttpPoster, Poster
 from ductile.engine.recovery import Recovery
-from ductile.engine.reloading import ReloadPlan, plan_reload
+from ductile.engine.reloading import Listening, NoListeners, ReloadPlan, plan_reload
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.scheduler import Refused, Scheduler, Started
 from ductile.engine.slots import Slots
@@ -60,6 +60,7 @@ class Equipment(Value):
     #: Reads and compiles the configuration again; blocking, raises `ConfigError`.
     load: Callable[[], Snapshot]
     poster: Poster = field(default_factory=HttpPoster)
+    listening: Listening = NoListeners()
 
 
 class Engine:
@@ -67,7 +68,6 @@ class Engine:
 
     def __init__(self, equipment: Equipment, snapshot: Snapshot) -> None:
         self._with = equipment
-        self._began_with = snapshot
         self._snapshot = snapshot
         self._started_at = equipment.clock.now()
         self._stop_wanted = asyncio.Event()
@@ -183,17 +183,20 @@ class Engine:
         return await asyncio.shield(task)
 
     async def try_reload(self) -> JsonObject:
-        return (await self._plan_reload()).shown()
+        plan = await self._plan_reload()
+        await self._with.listening.check(plan.new)
+        return plan.shown()
 
     async def _plan_reload(self) -> ReloadPlan:
         new = await asyncio.to_thread(self._with.load)
-        return plan_reload(self._began_with, self._snapshot, new)
+        return plan_reload(self._snapshot, new)
 
     async def _reload_now(self) -> JsonObject:
         async with self._adopting:
             try:
                 plan = await self._plan_reload()
-                await self._adopt(plan.new, ConfigOrigin.RELOAD)
+                async with self._with.listening.switched_to(plan.new):
+                    await self._adopt(plan.new, ConfigOrigin.RELOAD)
             except Exception as error:
                 self._with.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise

@@ -5,11 +5,38 @@ The engine reloads by it and a dry run tells by it, so that the two cannot diffe
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Protocol
+
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.core.rules import Rules
 from ductile.errors import ConflictError
 from ductile.value import Value, replace, to_builtins
+
+
+class Listening(Protocol):
+    """The listeners, as far as a reload concerns them."""
+
+    def switched_to(self, snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
+        """A context in which the snapshot is put in force. Entering it raises if a listener that is needed
+        cannot be opened; leaving it opens and closes listeners, unless the snapshot was not put in force.
+        """
+        ...
+
+    async def check(self, snapshot: Snapshot) -> None:
+        """Raise what entering `switched_to` would raise."""
+        ...
+
+
+class NoListeners:
+    """For an engine that nobody reaches by a network."""
+
+    def switched_to(self, _snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def check(self, _snapshot: Snapshot) -> None:
+        return None
 
 
 class ReloadPlan(Value):
@@ -33,12 +60,9 @@ class ReloadPlan(Value):
         }
 
 
-def plan_reload(began_with: Snapshot, old: Snapshot, new: Snapshot) -> ReloadPlan:
-    """Raises `ConflictError`, naming them, if settings differ that only a restart can change.
-
-    Those are what the daemon began with: endpoints that a reload has taken away may come back by another.
-    """
-    if fixed := _changed_for_good(began_with, new):
+def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
+    """Raises `ConflictError`, naming them, if settings differ that only a restart can change."""
+    if fixed := _changed_for_good(old, new):
         raise ConflictError(
             f"a reload cannot change {' and '.join(fixed)}",
             hint="Restart the daemon: ductile system stop, then ductile system start.",
@@ -68,7 +92,7 @@ def _sections(snapshot: Snapshot) -> dict[str, object]:
         "routes": snapshot.routes,
         "pipelines": snapshot.pipelines,
         "api": snapshot.api,
-        "webhooks": snapshot.webhooks,
+        "webhooks": (snapshot.webhooks, snapshot.webhooks_enabled),
         "tokens": (snapshot.tokens, snapshot.secrets),
         "state_webhooks": (snapshot.state_webhooks, snapshot.state_webhook_secret),
         "artifacts": snapshot.artifact_roots,
@@ -80,14 +104,17 @@ def _usable(snapshot: Snapshot) -> dict[str, PluginInstance]:
 
 
 def _changed_for_good(old: Snapshot, new: Snapshot) -> list[str]:
-    """Where the store is and where we listen: changing those while running would drop something."""
+    """Where the store is and where we listen: changing those while running would drop something.
+
+    A listener that was not open, or is not to be any more, has no address to keep.
+    """
     fixed = []
     if old.state != new.state:
         fixed.append("state")
-    if (old.api.enabled, old.api.listen) != (new.api.enabled, new.api.listen):
+    if old.api.enabled and new.api.enabled and old.api.listen != new.api.listen:
         fixed.append("api.listen")
-    # Without endpoints nobody listens; with the first ones somebody would have to.
-    if old.webhooks_listen != new.webhooks_listen or (new.webhooks and not old.webhooks):
+    stays = old.webhooks_enabled and new.webhooks_enabled
+    if stays and old.webhooks_listen != new.webhooks_listen:
         fixed.append("webhooks.listen")
     return fixed
 

@@ -60,21 +60,41 @@ class Listener:
             interface="asgi3",
         )
         _silence_uvicorn()
+        self._bound: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
+
+    async def bind(self) -> None:
+        """Take the address. Whoever connects from now on is answered when it is started."""
+        self._bound = await self._sockets()
+        try:
+            for bound in self._bound:
+                bound.listen(_BACKLOG)
+        except OSError as error:
+            self._unbind()
+            raise self._explain(error) from error
 
     async def start(self) -> tuple[str, ...]:
         """Listen; the addresses, with the port that was given for port 0."""
+        if not self._bound:
+            await self.bind()
         self._config.load()
         loop = asyncio.get_running_loop()
-        for bound in await self._sockets():
+        while self._bound:
+            bound = self._bound.pop(0)  # closed with its server from here on
             self._servers.append(
                 await loop.create_server(self._protocol, sock=bound, backlog=_ACCEPTED_AT_ONCE)
             )
             bound.listen(_BACKLOG)  # asyncio has one number for both; this is the kernel's queue
         return tuple(_shown(bound.getsockname()) for server in self._servers for bound in server.sockets)
 
+    def _unbind(self) -> None:
+        for bound in self._bound:
+            bound.close()
+        self._bound = []
+
     async def stop(self, grace: float) -> None:
         """Take nobody in any more; let what is being answered finish, up to `grace` seconds."""
+        self._unbind()
         for server in self._servers:
             server.close()
         for connection in list(self._state.connections):

@@ -95,7 +95,7 @@ def refuse_taken_addresses(snapshot: Snapshot) -> None:
 
 def _listeners(snapshot: Snapshot) -> list[tuple[str, str]]:
     places = [("api.listen", snapshot.api.listen)] if snapshot.api.enabled else []
-    return places + ([("webhooks.listen", snapshot.webhooks_listen)] if snapshot.webhooks else [])
+    return places + ([("webhooks.listen", snapshot.webhooks_listen)] if snapshot.webhooks_enabled else [])
 
 
 def _why_not_bound(listen: str) -> str | None:

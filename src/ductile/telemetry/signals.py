@@ -74,6 +74,7 @@ class Signal(StrEnum):
     API_FAULT = "api.fault"
     LISTENER_REFUSED = "listener.refused"
     LISTENER_SAMPLED = "listener.sampled"
+    LISTENER_CLOSED = "listener.closed"
     CONTROL_FAULT = "control.fault"
 
 
@@ -146,6 +147,7 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
         Level.WARN,
         "Requests of unknown callers that were counted and not logged one by one: how many, by status.",
     ),
+    Signal.LISTENER_CLOSED: (Level.INFO, "A listener is closed: by a reload, or because the daemon stops."),
     Signal.CONTROL_FAULT: (Level.ERROR, "A command met a fault in Ductile itself; its caller got the error."),
 }
 

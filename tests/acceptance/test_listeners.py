@@ -1,0 +1,168 @@
+"""Which listeners there are follows from the configuration, and a reload opens and closes them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.http import api_section, token_for
+from ductile.core.signatures import sign_body
+
+SECRET = "canary-shared-secret"
+EMPTY = "webhooks: {listen: '127.0.0.1:0'}\n"
+ENDPOINTS = (
+    "webhooks:\n  listen: 127.0.0.1:0\n  endpoints:\n"
+    f"    - {{path: /hook, plugin: echo, command: poll, secret: {SECRET}}}\n"
+)
+
+
+def configure(place: Place, *sections: str) -> None:
+    """These sections, before the `service` and the plugins that every place has."""
+    plain = place.config.read_text()
+    place.config.write_text("".join(sections) + plain[plain.index("service:") :])
+    assert place.ductile("config", "lock").status == 0
+
+
+def port_of(daemon: Daemon, signal_name: str, number: int = 1) -> int:
+    """Of the first listener of this kind that was opened, or of a later one."""
+
+    def is_meant(line: dict[str, Any]) -> bool:
+        opened = [each for each in daemon.lines if each["signal"] == signal_name]
+        return len(opened) >= number and line is opened[number - 1]
+
+    return int(daemon.wait_for(signal_name, is_meant)["address"].rpartition(":")[2])
+
+
+def ask(
+    port: int, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body=body, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def knock(port: int) -> int:
+    """The status of a signed call."""
+    return ask(port, "POST", "/hook", b"{}", {"X-Hub-Signature-256": sign_body(SECRET, b"{}")})[0]
+
+
+def is_closed(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def authorized() -> dict[str, str]:
+    return {"Authorization": f"Bearer {token_for('*')}"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return a_place(tmp_path)
+
+
+def test_the_first_endpoint_comes_by_a_reload(place: Place) -> None:
+    """With a `webhooks` section there is a listener with /healthz, endpoints or not."""
+    configure(place, EMPTY)
+    with a_daemon(place) as daemon:
+        port = port_of(daemon, "webhook.listening")
+        assert ask(port, "GET", "/healthz")[0] == 200
+        assert knock(port) == 404
+        configure(place, ENDPOINTS)
+        assert place.said("system", "reload")["settings"] == ["webhooks"]
+        assert knock(port) == 202
+
+
+def test_a_reload_opens_and_closes_the_listener_for_webhooks(place: Place) -> None:
+    configure(place)
+    with a_daemon(place) as daemon:
+        configure(place, ENDPOINTS)
+        assert place.said("system", "reload", "--dry-run")["settings"] == ["webhooks"]
+        assert place.said("system", "reload")["settings"] == ["webhooks"]
+        port = port_of(daemon, "webhook.listening")
+        assert knock(port) == 202
+        configure(place)
+        assert place.said("system", "reload")["settings"] == ["webhooks"]
+        assert daemon.wait_for("listener.closed")["listener"] == "webhooks"
+        assert is_closed(port)
+        configure(place, ENDPOINTS)
+        place.said("system", "reload")
+        assert knock(port_of(daemon, "webhook.listening", 2)) == 202
+
+
+def test_a_reload_opens_and_closes_the_api(place: Place) -> None:
+    """Whoever asked for it over the API is answered by the listener that closes."""
+    configure(place, ENDPOINTS)
+    with a_daemon(place) as daemon:
+        hooks = port_of(daemon, "webhook.listening")
+        with socket.create_connection(("127.0.0.1", hooks), timeout=PATIENCE) as other:
+            # It is connected before both reloads and asks after them.
+            configure(place, api_section(), ENDPOINTS)
+            place.said("system", "reload")
+            api = port_of(daemon, "api.listening")
+            status, job = ask(api, "POST", "/plugin/echo/poll", headers=authorized())
+            assert status == 202
+            configure(place, ENDPOINTS)
+            assert ask(api, "POST", "/system/reload", headers=authorized())[0] == 200
+            assert daemon.wait_for("listener.closed")["listener"] == "api"
+            assert is_closed(api)
+            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert other.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert place.said("job", "wait", job["job_id"])["status"] == "succeeded"
+        configure(place, api_section(), ENDPOINTS)
+        place.said("system", "reload")
+        again = port_of(daemon, "api.listening", 2)
+        figures = http.client.HTTPConnection("127.0.0.1", again, timeout=PATIENCE)
+        figures.request("GET", "/metrics", headers=authorized())
+        content = figures.getresponse().read().decode()
+        figures.close()
+    found = re.search(r'^ductile_http_requests_total{endpoint="/plugin.*} (\d+)', content, re.MULTILINE)
+    assert found is not None
+    assert found[1] == "1"  # counted once, and not forgotten meanwhile
+
+
+def test_a_reload_is_refused_whole_where_an_address_is_taken(place: Place) -> None:
+    configure(place)
+    with a_daemon(place), socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        configure(place, ENDPOINTS.replace("127.0.0.1:0", address), "pipelines: []\n")
+        for more in ((), ("--dry-run",)):
+            error = place.said("system", "reload", *more, status=1)["error"]
+            assert error["code"] == "conflict"
+            assert f"webhooks cannot listen at {address}" in error["message"]
+        assert place.said("webhook", "list")["endpoints"] == []
+
+
+def test_the_address_of_an_open_listener_stays(place: Place) -> None:
+    """It changes by closing it and opening it elsewhere, or by a restart."""
+    configure(place, EMPTY)
+    with a_daemon(place) as daemon:
+        elsewhere = ENDPOINTS.replace("127.0.0.1:0", "localhost:0")
+        configure(place, elsewhere)
+        error = place.said("system", "reload", status=1)["error"]
+        assert error["details"]["settings"] == ["webhooks.listen"]
+        configure(place)
+        place.said("system", "reload")
+        configure(place, elsewhere)
+        place.said("system", "reload")
+        assert knock(port_of(daemon, "webhook.listening", 2)) == 202
+
+
+def test_without_a_section_nothing_listens(place: Place) -> None:
+    configure(place)
+    with a_daemon(place) as daemon:
+        lines = daemon.whole_log()
+    assert not [line for line in lines if line["signal"] in ("webhook.listening", "api.listening")]
