@@ -115,7 +115,7 @@ def apply_edit(edit: Edit, *, renew: bool = False) -> None:
         raise ConfigError(f"{edit.path} was changed meanwhile; nothing was written", hint="try again")
     if renew:
         strict = edit.loaded.model.service.strict_mode
-        write_sealed(edit.loaded.directory, edit.path, edit.after, strict=strict)
+        write_sealed(edit.loaded.directory, edit.path, edit.after, strict=strict, tiers=edit.loaded.tiers)
     else:
         write_atomically(edit.path, edit.after)
 

@@ -32,6 +32,8 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 class EnvironmentFile(Value):
     path: Path
     data: bytes
+    #: The names of the variables that it sets.
+    names: frozenset[str] = frozenset()
 
 
 @hides("variables")
@@ -65,8 +67,8 @@ def load_environment_files(
             problems.append(problem_at(item.place, ("environment_vars", "include", index), complaint))
             continue
         links += links_on(path, directory)
-        files.append(EnvironmentFile(path=path, data=data))
         parsed, faults = parse_environment(data, file=str(path))
+        files.append(EnvironmentFile(path=path, data=data, names=frozenset(parsed)))
         variables |= parsed
         problems += faults
     return EnvironmentFiles(

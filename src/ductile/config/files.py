@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
+_TEMPORARY_SUFFIX = ".tmp"
+
+
+@contextmanager
+def exclusive_change(directory: Path) -> Iterator[None]:
+    """Change the files of a configuration while no other process does.
+
+    Two commands at once would each write a seal without the other's entry. Waits for the other one to finish.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file, keeping the owner and mode it had; a new one is for its owner only.
 
-    What goes wrong is told of the file itself: nobody knows the name of the temporary one.
+    What goes wrong is told of the file itself: nobody knows the name of the temporary one. Callers are inside
+    `exclusive_change`, so a temporary file that is there already is one that a killed command has left.
     """
     try:
+        _remove_leftovers(path)
         _replace(path, data)
     except OSError as error:
         error.filename, error.filename2 = str(path), None
@@ -25,7 +48,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY_SUFFIX)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -38,6 +61,14 @@ def _replace(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def _remove_leftovers(path: Path) -> None:
+    own = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
+    with suppress(OSError):  # a leftover does no harm, and a directory that is not there yet has none
+        for sibling in path.parent.iterdir():
+            if own.fullmatch(sibling.name):
+                sibling.unlink(missing_ok=True)
 
 
 def _copy_owner_and_mode(path: Path, descriptor: int) -> None:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.files import write_atomically
+from ductile.config.interpolate import names_in
 from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode, parse_yaml
 from ductile.value import Value, field, replace
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CHECKSUMS_FILE = ".checksums"
 _VERSION = 1
+#: Besides `api.auth`.
+_ACCESS_SECTIONS = ("tokens", "webhooks", "state_webhooks")
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
 AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
@@ -113,6 +116,19 @@ def config_tier(name: str, tree: MapNode) -> Tier:
     return Tier.HIGH if high else Tier.OPERATIONAL
 
 
+def access_variables(root: MapNode) -> frozenset[str]:
+    """The variables that a configuration refers to where it says who may call in and what is signed."""
+    api = root.get("api")
+    auth = api.get("auth") if isinstance(api, MapNode) else None
+    sections = (auth, *(root.get(name) for name in _ACCESS_SECTIONS))
+    return frozenset().union(*map(names_in, sections))
+
+
+def environment_tier(names: frozenset[str], granting: frozenset[str]) -> Tier:
+    """The tier of an env file: high if it sets a variable that decides who may call in."""
+    return Tier.OPERATIONAL if granting.isdisjoint(names) else Tier.HIGH
+
+
 def find_file_faults(present: Iterable[SealedFile], sealed: Checksums | None) -> tuple[Finding, ...]:
     """Every file whose hash is not the sealed one. Files that are no longer loaded do no harm."""
     known = sealed.files if sealed else {}
@@ -122,7 +138,7 @@ def find_file_faults(present: Iterable[SealedFile], sealed: Checksums | None) ->
         if entry is None:
             faults.append(Finding(name=file.name, fault=Fault.UNSEALED, tier=file.tier))
         elif file.hash not in (entry.hash, entry.pending):
-            tier = Tier.HIGH if Tier.HIGH in (entry.tier, file.tier) else Tier.OPERATIONAL
+            tier = _higher(entry.tier, file.tier)
             faults.append(Finding(name=file.name, fault=Fault.CHANGED, tier=tier))
     return tuple(faults)
 
@@ -179,19 +195,30 @@ def seal(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: boo
     )
 
 
-def write_sealed(directory: Path, path: Path, data: bytes, *, strict: bool | None = None) -> None:
+def write_sealed(
+    directory: Path,
+    path: Path,
+    data: bytes,
+    *,
+    strict: bool | None = None,
+    tiers: Mapping[str, Tier] = MappingProxyType({}),
+) -> None:
     """Change one file and renew its entry alone, after making sure that the file is what was sealed.
+
+    `tiers` has the tier of each file in the configuration with the change: other files keep their hashes, but
+    a file whose tier the change raises is recorded with the higher one.
 
     The new hash is on disk before the new file and the old one until after it: whenever the power
     fails, the file that is there is one that the seal knows.
     """
     sealed = read_checksums(directory)
+    sealed = sealed and _with_raised_tiers(sealed, tiers)
     name = name_in(directory, path)
     entry = sealed.files.get(name) if sealed else None
     if sealed is None or entry is None or hash_bytes(path.read_bytes()) not in (entry.hash, entry.pending):
         problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE)
         raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE)
-    tier = _tier_of(name, data, entry.tier)
+    tier = tiers[name] if name in tiers else _tier_of(name, data, entry.tier)
     settled = Checksums(
         files=MappingProxyType(
             {**sealed.files, name: SealedFile(name=name, hash=hash_bytes(data), tier=tier)}
@@ -225,6 +252,18 @@ def forget_sealed(directory: Path, path: Path) -> None:
     if sealed is not None and name in sealed.files:
         left = {known: entry for known, entry in sealed.files.items() if known != name}
         write_checksums(directory, replace(sealed, files=MappingProxyType(left)))
+
+
+def _with_raised_tiers(sealed: Checksums, tiers: Mapping[str, Tier]) -> Checksums:
+    files = {
+        name: replace(entry, tier=_higher(entry.tier, tiers.get(name, entry.tier)))
+        for name, entry in sealed.files.items()
+    }
+    return replace(sealed, files=MappingProxyType(files))
+
+
+def _higher(one: Tier, other: Tier) -> Tier:
+    return Tier.HIGH if Tier.HIGH in (one, other) else Tier.OPERATIONAL
 
 
 def _tier_of(name: str, data: bytes, known: Tier) -> Tier:

@@ -45,6 +45,19 @@ def has_reference(text: str) -> bool:
     return any(found["name"] or found["broken"] for found in _REFERENCE.finditer(text))
 
 
+def names_in(node: Node | None) -> frozenset[str]:
+    """The variables that a tree refers to."""
+    match node:
+        case None:
+            return frozenset()
+        case ScalarNode(text=text):
+            return frozenset(found["name"] for found in _REFERENCE.finditer(text) if found["name"])
+        case ListNode(items=items):
+            return frozenset().union(*map(names_in, items))
+        case MapNode(entries=entries):
+            return frozenset().union(*(names_in(value) for _, value in entries))
+
+
 def literal_default(written: str) -> bool:
     """Whether a reference carries a default that says something: it is then written in the clear."""
     return any(found["default"] for found in _REFERENCE.finditer(written))

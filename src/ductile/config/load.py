@@ -24,8 +24,10 @@ from ductile.config.integrity import (
     Finding,
     SealedFile,
     Tier,
+    access_variables,
     as_problems,
     config_tier,
+    environment_tier,
     find_file_faults,
     hash_bytes,
     name_in,
@@ -102,6 +104,11 @@ class LoadedConfig(Value):
     def strict(self) -> bool:
         """Strict mode, as it is set or as it was when the seal was made: an edit cannot lower it."""
         return self.model.service.strict_mode or (self.checksums is not None and self.checksums.strict)
+
+    @property
+    def tiers(self) -> Mapping[str, Tier]:
+        """How serious an unsealed change to each loaded file is, by the file's name in the seal."""
+        return {file.name: file.tier for file in self.files}
 
     def place(self, *path: str | int) -> Place | None:
         """Where a key is written, or the nearest thing around it that is."""
@@ -224,7 +231,11 @@ def _sealed_files(sources: Sources, environment: EnvironmentFiles) -> tuple[Seal
         _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
         for file in sources.files
     )
-    variables = (_sealed(file.path, file.data, directory, Tier.OPERATIONAL) for file in environment.files)
+    granting = access_variables(sources.root)
+    variables = (
+        _sealed(file.path, file.data, directory, environment_tier(file.names, granting))
+        for file in environment.files
+    )
     return (*configs, *variables)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.config.compile import compile_snapshot
 from ductile.config.edit import Setting, apply_edit, get_setting, plan_edit
+from ductile.config.files import exclusive_change
 from ductile.config.integrity import (
     CHECKSUMS_FILE,
     Checksums,
@@ -222,7 +223,8 @@ def lock_configuration(
     now = seal(opened.loaded.files, _fingerprints(opened), strict=opened.loaded.model.service.strict_mode)
     if not dry_run:
         try:
-            write_checksums(directory, now)
+            with exclusive_change(directory):
+                write_checksums(directory, now)
         except OSError as error:
             raise file_error(f"cannot write {directory / CHECKSUMS_FILE}", error) from error
     entries = tuple(_compare(before or Checksums(), now))
@@ -258,7 +260,8 @@ def change_setting(
     write = bool(edit.diff) and not dry_run
     if write:
         try:
-            apply_edit(edit, renew=lock)
+            with exclusive_change(edit.loaded.directory):
+                apply_edit(edit, renew=lock)
         except OSError as error:
             raise file_error(f"cannot write {error.filename or edit.path}", error) from error
     return Change(key=key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)

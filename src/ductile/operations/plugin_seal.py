@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ductile.config.files import exclusive_change
 from ductile.config.integrity import CHECKSUMS_FILE, read_checksums, write_checksums
 from ductile.config.load import Seal
 from ductile.errors import ConflictError, RefusedError, file_error
@@ -34,7 +35,8 @@ def lock_plugins(
     kept = {name: value for name, value in sealed.plugins.items() if name not in gone}
     if not dry_run:
         try:
-            write_checksums(directory, replace(sealed, plugins=MappingProxyType({**kept, **now})))
+            with exclusive_change(directory):
+                write_checksums(directory, replace(sealed, plugins=MappingProxyType({**kept, **now})))
         except OSError as error:
             raise file_error(f"cannot write {directory / CHECKSUMS_FILE}", error) from error
     entries = [

@@ -7,19 +7,19 @@ be started: first what nothing refers to yet, the entry last; taken away, the en
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.config.check_access import misspelt_scope
 from ductile.config.edit import with_entry, without_entry
 from ductile.config.environment import load_environment_files, parse_environment
+from ductile.config.files import exclusive_change
 from ductile.config.integrity import Tier, forget_sealed, hash_bytes, write_new_sealed, write_sealed
 from ductile.config.keypath import did_you_mean, node_at
 from ductile.config.load import LoadedConfig, Seal, load_config
@@ -87,14 +87,14 @@ def create_token(
         raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
     secret = draw_token() if value is None else _fit_value(value)
     variable = f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
-    with _alone(config_file.parent):
+    with exclusive_change(config_file.parent):
         sources = load_sources(config_file)
         _refuse_taken(sources, name, variable, environ)
         _refuse_misspelt(sources, scopes)
         files = _plan_files(config_file, sources, name, scopes, variable, secret)
-        warnings = _about(_check(config_file, environ, files), name)
+        loaded = _check(config_file, environ, files)
         if not dry_run:
-            _write(sources, files)
+            _write(sources, files, loaded.tiers)
     return NewToken(
         name=name,
         scopes=scopes,
@@ -102,7 +102,7 @@ def create_token(
         files=_names(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
-        warnings=warnings,
+        warnings=_about(loaded, name),
     )
 
 
@@ -206,17 +206,17 @@ def revoke_token(
 ) -> Revoked:
     """Take a token away: its entry, its value and its scopes. Refused while something needs it."""
     config_file = locate_config(named, environ)
-    with _alone(config_file.parent):
+    with exclusive_change(config_file.parent):
         sources = load_sources(config_file)
         row = _row(sources, name)
         others = [other for other in list_rows(sources) if other != row]
         file = Path(row.file)
         files = {file: without_entry(file.read_bytes(), row.path, file)}
-        _check(config_file, environ, files)
+        loaded = _check(config_file, environ, files)
         files |= _without_variable(sources, row, others)
         scopes = _scopes_file(sources.directory, row, others)
         if not dry_run:
-            _write(sources, files)
+            _write(sources, files, loaded.tiers)
             if scopes is not None:
                 forget_sealed(config_file.parent, scopes)
     gone = [*files, *([scopes] if scopes is not None else [])]
@@ -277,7 +277,7 @@ def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, b
         raise
 
 
-def _write(sources: Sources, files: Mapping[Path, bytes]) -> None:
+def _write(sources: Sources, files: Mapping[Path, bytes], tiers: Mapping[str, Tier]) -> None:
     """One after the other, each with its own entry in the seal, verified before and renewed after."""
     directory = sources.directory
     variables = load_environment_files(sources.root, directory).files
@@ -287,10 +287,9 @@ def _write(sources: Sources, files: Mapping[Path, bytes]) -> None:
             if path.suffix not in (".yaml", ".yml"):
                 _make_private(path)
             if path in loaded:
-                write_sealed(directory, path, data)
+                write_sealed(directory, path, data, tiers=tiers)
             else:
-                tier = Tier.OPERATIONAL if path.name == ENV_FILE else Tier.HIGH
-                write_new_sealed(directory, path, data, tier)
+                write_new_sealed(directory, path, data, Tier.HIGH)
     except OSError as error:
         raise file_error(f"cannot write {error.filename}", error) from error
 
@@ -305,14 +304,3 @@ def _make_private(path: Path) -> None:
 
 def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:
     return tuple(os.path.relpath(path, directory) for path in files)
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Two who change tokens at once would each write down a seal without the other's entry."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

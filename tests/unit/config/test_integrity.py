@@ -10,6 +10,7 @@ import pytest
 
 from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
 from ductile.config.compile import compile_snapshot
+from ductile.config.edit import apply_edit, plan_edit
 from ductile.config.files import write_atomically
 from ductile.config.integrity import (
     CHECKSUMS_FILE,
@@ -67,6 +68,56 @@ def test_every_file_that_was_loaded_is_sealed_whatever_its_name(tmp_path: Path) 
         ".env": Tier.OPERATIONAL,
         "scopes/a.json": Tier.HIGH,
     }
+
+
+ENV_SECTIONS = {
+    "tokens": "tokens: [{name: b, key: '${X}', scopes_file: scopes/a.json}]\n",
+    "webhooks": "webhooks: {endpoints: [{path: /hook/x, plugin: echo, secret: '${X}'}]}\n",
+    "api.auth": "api: {auth: {tokens: [{token: '${X:-none}', scopes: ['*']}]}}\n",
+    "state_webhooks": "state_webhooks: {signature_header: 'X-${X}'}\n",
+}
+
+
+@pytest.mark.parametrize("section", ENV_SECTIONS)
+def test_an_env_file_that_feeds_who_may_call_in_is_of_the_high_tier(tmp_path: Path, section: str) -> None:
+    config = a_sealed_config(tmp_path, ENV_SECTIONS[section])
+    sealed = read_checksums(tmp_path)
+    assert sealed is not None
+    assert sealed.files[".env"].tier is Tier.HIGH
+    (tmp_path / ".env").write_text("X=2\n")
+    with pytest.raises(IntegrityError) as refused:
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+    assert [problem.message for problem in refused.value.problems if ".env" in problem.message] == [
+        ".env has changed since it was sealed"
+    ]
+
+
+def test_dropping_the_reference_does_not_lower_the_tier_of_an_env_file(tmp_path: Path) -> None:
+    config = a_sealed_config(tmp_path, ENV_SECTIONS["state_webhooks"])
+    config.write_text(config.read_text().replace("X-${X}", "X-Signature"))
+    assert verified_warnings(config) == ["config.yaml has changed since it was sealed"]
+    (tmp_path / ".env").write_text("X=2\n")
+    with pytest.raises(IntegrityError):
+        loaded(config, ENVIRON, seal=Seal.VERIFY)
+
+
+def test_a_reference_that_is_sealed_later_raises_the_tier_that_is_recorded(tmp_path: Path) -> None:
+    config = a_sealed_config(tmp_path, "state_webhooks: {signature_header: X-Signature}\n")
+    apply_edit(plan_edit(config, "state_webhooks.signature_header", "'X-${X}'", ENVIRON), renew=True)
+    sealed = read_checksums(tmp_path)
+    assert sealed is not None
+    assert sealed.files[".env"].tier is Tier.HIGH
+    assert verified_warnings(config) == []
+
+
+def test_what_a_killed_command_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / CHECKSUMS_FILE
+    left = tmp_path / f".{CHECKSUMS_FILE}.abcd_123.tmp"
+    others = [tmp_path / f".{CHECKSUMS_FILE}.original", tmp_path / ".config.yaml.abcd_123.tmp"]
+    for file in (left, *others):
+        file.write_text("x")
+    write_atomically(path, b"new")
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
 def test_an_unchanged_configuration_passes_without_a_word(tmp_path: Path) -> None:

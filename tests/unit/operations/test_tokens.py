@@ -11,6 +11,7 @@ import pytest
 
 from ductile.config import integrity
 from ductile.config.files import write_atomically
+from ductile.config.integrity import Tier, read_checksums
 from ductile.config.load import LoadedConfig, load_config
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import Snapshot
@@ -95,6 +96,16 @@ def test_without_scopes_it_is_a_secret_that_opens_nothing(demo: Path) -> None:
     assert now.secrets["github"].reveal() == 'with "quotes" and \\'
     assert "github" not in {token.name for token in now.tokens}
     assert made.files == (".env", "tokens.yaml")
+
+
+def test_the_env_file_that_holds_the_first_token_is_recorded_as_high(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("environment_vars: {include: [.env]}\ntokens: []\n")
+    (tmp_path / ".env").write_text("GREETING=hello\n")
+    lock_configuration(str(tmp_path), {})
+    create_token(str(tmp_path), {}, "ci", SCOPES)
+    sealed = read_checksums(tmp_path)
+    assert sealed is not None
+    assert sealed.files[".env"].tier is Tier.HIGH
 
 
 def test_revoking_takes_all_of_it_away(demo: Path) -> None:
