@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ductile.config.interpolate import without_defaults
 from ductile.config.kinds import Kind
 from ductile.config.model import Config
-from ductile.config.secrets import MASK, looks_secret, mask_urls
+from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
 from ductile.config.shape import Leaf, settings_under
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode, scalar_value
 
@@ -72,7 +72,7 @@ def literal_urls(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Scal
                 yield from literal_urls(item, (*path, index))
         case ScalarNode():
             written = node.text if node.written is None else node.written
-            if mask_urls(written) != written:
+            if has_secret_url(written):
                 yield path, node
 
 

@@ -20,21 +20,15 @@ MASK = "********"
 Value = TypeVar("Value")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+#: A key with one of these words is secret, wherever the word stands in it.
 _SECRET_WORDS = frozenset(
     [
-        "password",
-        "passwords",
-        "passwd",
         "pwd",
-        "passphrase",
-        "passcode",
         "pin",
         "secret",
         "secrets",
         "token",
         "tokens",
-        "apikey",
-        "apikeys",
         "credential",
         "credentials",
         "creds",
@@ -47,9 +41,53 @@ _SECRET_WORDS = frozenset(
         "dsn",
     ]
 )
+#: A key that ends with one of these words is secret: `smtp_pass` is, `pass_rate` is not.
+_SECRET_ENDINGS = frozenset(("pass", "auth", "pat"))
+#: The word before `pass` that makes it something else.
+_NO_PASSWORDS = frozenset(["low", "high", "band", "first", "second", "last", "single", "two", "multi", "by"])
 #: A key is a secret when one of these goes before it: `api_key` is, `sort_key` is not.
 _KEY_OWNERS = frozenset(
-    ["api", "private", "access", "secret", "signing", "encryption", "master", "ssh", "auth", "account"]
+    [
+        "api",
+        "private",
+        "access",
+        "secret",
+        "signing",
+        "encryption",
+        "master",
+        "ssh",
+        "auth",
+        "account",
+        "tls",
+        "ssl",
+        "hmac",
+    ]
+)
+#: Endings of two words that are secret although the second alone is harmless.
+_SECRET_PAIRS = frozenset(
+    [
+        ("secret", "id"),
+        ("connection", "string"),
+        ("webhook", "url"),
+        ("webhook", "urls"),
+        ("webhook", "uri"),
+    ]
+)
+#: The same without anything between the words: `dbpassword`, `PGPASSWORD`, `clientsecret`, `accesskey`.
+_RUN_TOGETHER = re.compile(
+    r"""
+      .*(?:passwords?|passwd|passphrase|passcode)
+    | .*(?:secrets?|secretid|token|sessionid|connectionstring|webhookurl)
+    | (?:access|api|auth|refresh|bearer|id)tokens
+    | .*(?:api|private|access|secret|signing|encryption|master|ssh|auth|account|tls|ssl|hmac)keys?
+    | (?:smtp|imap|pop|mail|db|pg|mysql|redis|ftp|sftp|ssh|ldap|http|proxy|user|admin|root)pass
+    | (?:basic|http|proxy)auth
+    """,
+    re.VERBOSE,
+)
+#: Numbers of tokens, of which language models tell.
+_COUNTED_TOKENS = frozenset(
+    ["input", "output", "prompt", "completion", "cached", "reasoning", "context", "new", "used"]
 )
 #: What comes last says what the value is: `token_url` is an address, `secret_ref` a name.
 _HARMLESS_ENDINGS = frozenset(
@@ -81,10 +119,27 @@ _HARMLESS_ENDINGS = frozenset(
     ]
 )
 _HARMLESS_STARTS = frozenset(("max", "min", "num", "total"))
+#: URLs whose host and path are an address. Others, such as those of chat services, have tokens there:
+#: `tgram://TOKEN/CHAT`.
+_ADDRESSES = frozenset(
+    """
+    http https ws wss socks4 socks5 socks5h file ftp ftps sftp ssh git svn rsync smb nfs dav davs rtsp
+    sqlite postgres postgresql mysql mariadb mssql redis rediss mongodb memcached clickhouse
+    amqp amqps mqtt mqtts nats kafka ldap ldaps smtp smtps imap imaps
+    s3 gs gcs az abfs hdfs docker oci unix tcp udp tls dns
+    """.split()
+)
+#: In these the name before the @ is often a token itself.
+_TOKEN_AS_USER = frozenset(("http", "https"))
 #: What is no more than a reference to a variable, or a template's, is no secret itself.
-_AFTER_COLON = r"(?!\$\{\w+\}@)[^/?#@\s]*"
-_USERINFO = re.compile(rf"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^/?#@:\s]*):{_AFTER_COLON}@")
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
+_VARIABLE = r"\$?\{[\w.]+\}"
+_URL = re.compile(
+    r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://"
+    r"(?:(?P<user>[^/?#@:\s\"'<>]*)(?::(?P<password>[^/?#\s]*))?@)?"
+    r"(?P<place>[^?#\s\"'<>]*)(?P<rest>[^\s\"'<>]*)"
+)
+_SEPARATORS = re.compile(r"([/:]+)")
+_REFERENCE = re.compile(_VARIABLE)
 _PARAMETER = re.compile(r"(?P<name>(?<=[?&;#])[^=?&;#]+)=(?!\$?\{[\w.]+\}(?:[&;#]|$))[^&;#]+")
 
 
@@ -172,19 +227,67 @@ def digest_of(secret: bytes) -> bytes:
 def looks_secret(key: str) -> bool:
     """Whether a value under this key is to be treated as a secret, judged by the key's words."""
     words = [word.lower() for word in _WORDS.findall(key)]
-    if not words or words[-1] in _HARMLESS_ENDINGS or words[0] in _HARMLESS_STARTS:
+    if not words or words[0] in _HARMLESS_STARTS:
         return False
-    if _SECRET_WORDS.intersection(words) or words in (["key"], ["keys"]):
+    *before, last = words
+    owner = before[-1] if before else ""
+    if (owner, last) in _SECRET_PAIRS:
         return True
-    return words[-1] in ("key", "keys") and bool(_KEY_OWNERS.intersection(words[:-1]))
+    if last in _HARMLESS_ENDINGS or (last == "tokens" and owner in _COUNTED_TOKENS):
+        return False
+    if last in _SECRET_ENDINGS:
+        return not (last == "pass" and owner in _NO_PASSWORDS)
+    if last in ("key", "keys"):
+        return not before or not _KEY_OWNERS.isdisjoint(before) or any(map(_is_secret_word, before))
+    return any(map(_is_secret_word, words))
+
+
+def _is_secret_word(word: str) -> bool:
+    return word in _SECRET_WORDS or _RUN_TOGETHER.fullmatch(word) is not None
 
 
 def mask_urls(text: str) -> str:
-    """Hide the password of every URL in a text, and its parameters whose names look secret."""
-    if "://" not in text:
-        return text
-    masked = _USERINFO.sub(rf"\g<scheme>\g<user>:{MASK}@", text)
-    return _URL.sub(lambda url: _PARAMETER.sub(_mask_parameter, url[0]), masked)
+    """Hide what is secret in every URL of a text: credentials, parameters whose names look secret, and host and
+    path where the scheme puts tokens there.
+    """
+    return _URL.sub(_mask_url, text) if "://" in text else text
+
+
+def has_secret_url(text: str) -> bool:
+    """Whether a secret is written out in a URL. Where one of the parts in which a scheme puts tokens is a
+    variable, the others are taken to be names.
+    """
+    return any(
+        _mask_url(url) != url[0] and (_is_address(url) or not _REFERENCE.search(url["place"]))
+        for url in _URL.finditer(text)
+    )
+
+
+def _mask_url(url: re.Match[str]) -> str:
+    user, password, place = url["user"], url["password"], url["place"]
+    if not _is_address(url):
+        user = user and _mask_text(user)
+        place = "".join(_mask_text(part) for part in _SEPARATORS.split(place))
+    elif user and password is None and _kind(url) in _TOKEN_AS_USER:
+        user = _mask_text(user)
+    credentials = "" if user is None else user if password is None else f"{user}:{_mask_text(password)}"
+    at = "" if user is None else "@"
+    return f"{url['scheme']}://{credentials}{at}{place}{_PARAMETER.sub(_mask_parameter, url['rest'])}"
+
+
+def _is_address(url: re.Match[str]) -> bool:
+    return _kind(url) in _ADDRESSES
+
+
+def _kind(url: re.Match[str]) -> str:
+    """The scheme without what says how it is carried: `git+ssh`, `mongodb+srv`."""
+    scheme = url["scheme"].lower()
+    return next((part for part in scheme.split("+") if part in _ADDRESSES), scheme)
+
+
+def _mask_text(text: str) -> str:
+    harmless = not text or _SEPARATORS.fullmatch(text) or _REFERENCE.fullmatch(text)
+    return text if harmless else MASK
 
 
 def _mask_parameter(found: re.Match[str]) -> str:

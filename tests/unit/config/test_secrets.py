@@ -238,6 +238,37 @@ def test_what_is_guarded_cannot_be_changed_through_what_it_gives() -> None:
         "passphrase",
         "api_keys",
         "pin",
+        "pass",
+        "smtp_pass",
+        "smtpPass",
+        "dbpass",
+        "dbpassword",
+        "PGPASSWORD",
+        "clientsecret",
+        "secretkey",
+        "privatekey",
+        "accesskey",
+        "accesstoken",
+        "refreshtoken",
+        "authtoken",
+        "AUTHTOKEN",
+        "auth",
+        "basic_auth",
+        "basicauth",
+        "secret_id",
+        "sessionid",
+        "JSESSIONID",
+        "tls_key",
+        "tlsKey",
+        "github_pat",
+        "webhook_url",
+        "slack_webhook_url",
+        "webhookUrl",
+        "connection_string",
+        "connectionString",
+        "connectionstring",
+        "secret_urls",
+        "password_key",
     ],
 )
 def test_keys_that_look_secret(key: str) -> None:
@@ -266,11 +297,93 @@ def test_keys_that_look_secret(key: str) -> None:
         "spinner",
         "passive",
         "min_token_count",
+        "authors",
+        "authority",
+        "auth_type",
+        "auth_url",
+        "authenticated",
+        "passthrough",
+        "pass_through",
+        "plugin_env_passthrough",
+        "pass_rate",
+        "passed",
+        "passes",
+        "passenger",
+        "passport",
+        "high_pass",
+        "compass",
+        "bypass",
+        "surpass",
+        "encompass",
+        "hotkey",
+        "keyword",
+        "turkey",
+        "whiskey",
+        "public_key_path",
+        "foreign_key",
+        "secretary",
+        "secretariat",
+        "maxtokens",
+        "input_tokens",
+        "output_tokens",
+        "total_tokens",
+        "tokenize",
+        "pattern",
+        "path",
+        "patch",
+        "dispatch",
+        "session_count",
+        "connection",
+        "connections",
+        "string",
+        "webhook",
+        "base_url",
+        "opinion",
+        "spin",
+        "cookiecutter_name",
+        "passwordless",
+        "bearing",
+        "oath",
     ],
 )
 def test_keys_that_do_not(key: str) -> None:
     """Masking too much makes `config show` useless."""
     assert not looks_secret(key)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("tgram://TOKEN/chat", f"tgram://{MASK}/{MASK}"),
+        ("pover://USER@TOKEN", f"pover://{MASK}@{MASK}"),
+        ("twilio://SID:AUTH@FROM/TO?format=text", f"twilio://{MASK}:{MASK}@{MASK}/{MASK}?format=text"),
+        ("tgram://${TOKEN}/${CHAT}", "tgram://${TOKEN}/${CHAT}"),
+        ("tgram://${TOKEN}/123", f"tgram://${{TOKEN}}/{MASK}"),
+        ("https://TOKEN@git.example/x", f"https://{MASK}@git.example/x"),
+        ("https://u:p@ss@h/", f"https://u:{MASK}@h/"),
+        ("https://u:p'x@h/", f"https://u:{MASK}@h/"),
+        ("redis://:PASSWORD@cache:6379/0", f"redis://:{MASK}@cache:6379/0"),
+        ("see tgram://TOKEN/chat, or call", f"see tgram://{MASK}/{MASK} or call"),
+        ("https://example.org/a/b?page=2#top", "https://example.org/a/b?page=2#top"),
+        ("ssh://git@example.org/x.git", "ssh://git@example.org/x.git"),
+        ("git+https://example.org/x.git", "git+https://example.org/x.git"),
+        ("postgresql://db.example/main", "postgresql://db.example/main"),
+        ("s3://bucket/key", "s3://bucket/key"),
+        ("sqlite:///data/state.db", "sqlite:///data/state.db"),
+    ],
+)
+def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [("tgram://TOKEN/chat", True), ("tgram://${TOKEN}/chat", False), ("s3://bucket/key", False)],
+)
+def test_a_token_written_out_in_a_url_is_warned_about(tmp_path: Path, url: str, *, warned: bool) -> None:
+    config = a_config_of(tmp_path, {"config.yaml": f"plugins: {{e: {{config: {{urls: ['{url}']}}}}}}\n"})
+    messages = [warning.message for warning in loaded(config, {"TOKEN": "x"}).warnings]
+    assert any("secret" in message for message in messages) == warned
 
 
 def test_redaction_of_a_plain_tree() -> None:
