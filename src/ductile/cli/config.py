@@ -270,5 +270,5 @@ def _change_text(done: Change, lock_line: str, screen: Screen) -> str:
 def _coloured(diff: str, screen: Screen) -> str:
     return "".join(
         screen.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
-        for line in diff.splitlines(keepends=True)
+        for line in printable(diff).splitlines(keepends=True)
     )

@@ -9,7 +9,7 @@ from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon
 from ductile.cli.failures import paragraph
 from ductile.cli.progress import waiting_for
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
 from ductile.cli.wording import count
 from ductile.control.client import converse
 from ductile.errors import ConfigError, Exit
@@ -79,7 +79,7 @@ def _finding_text(row: Said, screen: Screen) -> str:
 
 
 def _selfcheck_text(found: Said, screen: Screen, *, verbose: bool) -> str:
-    lines = [f"{screen.style('red', 'damaged')}  {printable(line)}" for line in found["damage"]]
+    lines = [f"{screen.style('red', 'damaged')}  {within(line)}" for line in found["damage"]]
     for check in found["checks"]:
         if not check["holds"]:
             more = ", ..." if check["more"] else ""

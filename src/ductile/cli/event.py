@@ -10,6 +10,7 @@ from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.json_argument import json_object
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import moment
+from ductile.core.terminal_text import escape_in_json
 from ductile.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _follow(call: Call, found: Said) -> None:
 def _print(call: Call, rows: list[Said]) -> None:
     screen = screen_for(call.out, call.environ)
     for row in rows:
-        line = json.dumps(row, ensure_ascii=False) if call.json else _line(row, screen)
+        line = escape_in_json(json.dumps(row, ensure_ascii=False)) if call.json else _line(row, screen)
         print(line, file=call.out, flush=True)
 
 
@@ -109,5 +110,5 @@ def _line(row: Said, screen: Screen, kind: int = 0) -> str:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else escape_in_json(json.dumps(value, ensure_ascii=False))
     return printable(text).replace("\n", " ")

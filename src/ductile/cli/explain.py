@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
 from ductile.cli.wording import facts, moment, section
+from ductile.core.terminal_text import escape_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def schedule(call: Call) -> Answer:
 
 
 def _job_text(found: Said, screen: Screen) -> str:
-    lines = [screen.style("bold", printable(found["verdict"]))]
+    lines = [screen.style("bold", within(found["verdict"]))]
     lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), screen)
     lines += _list_of("What happened", found["evidence"], screen)
     if saw := _saw_lines(found["saw"]):
@@ -48,7 +49,7 @@ def _advice(found: Said, screen: Screen) -> list[str]:
 
 
 def _schedule_text(found: Said, screen: Screen) -> str:
-    lines = [screen.style("bold", printable(found["verdict"]))]
+    lines = [screen.style("bold", within(found["verdict"]))]
     lines += _list_of("Evidence", found["evidence"], screen)
     lines += _list_of("What to do", _advice(found, screen), screen)
     return "\n".join(lines)
@@ -84,7 +85,7 @@ def _saw_lines(saw: Said) -> list[str]:
 def _short(value: object) -> str | None:
     if value is None:
         return None
-    text = json.dumps(value, ensure_ascii=False)
+    text = escape_in_json(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.copyable import with_config
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
 from ductile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def problem_as_json(problem: Problem) -> JsonObject:
 
 
 def error_as_text(error: DuctileError, screen: Screen) -> str:
-    lines = [f"{screen.style('red', 'error:')} {printable(error.message)}"]
+    lines = [f"{screen.style('red', 'error:')} {within(error.message)}"]
     if isinstance(error, ConfigError) and error.problems:
         lines += ["", problems_as_text(error.problems, screen, said=error.hint), ""]
     if error.hint:
@@ -70,7 +70,7 @@ def paragraph(title: str, message: str, facts: Sequence[tuple[str, str | None]],
     lines += [f"    {line}" for line in printable(message).split("\n")]
     lines += [
         f"    {screen.style('dim', name.ljust(width))} "
-        f"{screen.advice(text) if name in _ADVISING else printable(text)}"
+        f"{screen.advice(text) if name in _ADVISING else within(text, ' ' * (width + 5))}"
         for name, text in known
     ]
     return "\n".join(lines)

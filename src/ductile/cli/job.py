@@ -8,7 +8,7 @@ from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon, present
 from ductile.cli.progress import waiting_for
 from ductile.cli.run_steps import steps_table
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
 from ductile.cli.wording import (
     JOB_HEADERS,
     JOB_SPARE,
@@ -138,7 +138,7 @@ def _verdict(job: Said, screen: Screen) -> str:
         return line
     # Of a job that runs again it is from the time before, unless that is why it runs again.
     earlier = "" if job["status"] in TERMINAL or job["reason"] == "retry" else "earlier: "
-    return f"{line}: {earlier}{printable(error)}"
+    return f"{line}: {earlier}{within(error)}"
 
 
 def _show_text(job: Said, screen: Screen) -> str:

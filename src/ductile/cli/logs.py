@@ -9,6 +9,7 @@ from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, ask_daemon
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.wording import indented, moment, span, status_word
+from ductile.core.terminal_text import escape_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ def _follow(call: Call, plugin: str | None, latest: list[Said]) -> None:
 def _print(call: Call, rows: list[Said]) -> None:
     screen = screen_for(call.out, call.environ)
     for row in rows:
-        line = json.dumps(row, ensure_ascii=False) if call.json else _line(row, screen)
+        line = escape_in_json(json.dumps(row, ensure_ascii=False)) if call.json else _line(row, screen)
         print(line, file=call.out, flush=True)
 
 

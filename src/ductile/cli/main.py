@@ -131,7 +131,7 @@ def _show_answer(
 
         for part, stream in ((answer.text, out), (answer.aside, err)):
             if part is not None:
-                print(part(screen_for(stream, environ, request.config)), file=stream)
+                _print_text(part(screen_for(stream, environ, request.config)), stream)
     return answer.exit_status
 
 
@@ -145,11 +145,22 @@ def _show_error(
     if wants_json(words):
         print(_json(error_as_json(error, config)), file=out)
     else:
-        print(error_as_text(error, screen_for(err, environ, config)), file=err)
+        _print_text(error_as_text(error, screen_for(err, environ, config)), err)
     return error.exit_status
+
+
+def _print_text(text: str, stream: TextIO) -> None:
+    """Print text as it is for a program; for a terminal, without characters that steer it."""
+    if stream.isatty():
+        from ductile.core.terminal_text import escape_beyond_ascii  # noqa: PLC0415
+
+        text = escape_beyond_ascii(text)
+    print(text, file=stream)
 
 
 def _json(data: JsonObject) -> str:
     import json  # noqa: PLC0415 - 14 ms that text and help do not pay
 
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    from ductile.core.terminal_text import escape_in_json  # noqa: PLC0415
+
+    return escape_in_json(json.dumps(data, indent=2, ensure_ascii=False))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask_if_there
 from ductile.cli.failures import paragraph, problem_as_json, problems_as_text
-from ductile.cli.screen import printable
+from ductile.cli.screen import within
 from ductile.cli.wording import illness_of
 from ductile.core.durations import format_duration
 from ductile.errors import Exit
@@ -144,7 +144,7 @@ def _show_text(view: PluginView, mark: Said | None, screen: Screen) -> str:
         facts.insert(1, ("unhealthy", screen.advice(f"its init failed: {illness_of(mark)}")))
     width = max(len(name) for name, _ in facts)
     lines = [screen.style("bold", view.name)]
-    lines += [f"  {name.ljust(width)}  {printable(value)}" for name, value in facts if value]
+    lines += [f"  {name.ljust(width)}  {within(value, ' ' * (width + 4))}" for name, value in facts if value]
     if view.manifest is not None:
         lines += ["", _commands_text(view, view.manifest, screen)]
     return "\n".join(lines)

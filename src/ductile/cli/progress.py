@@ -33,7 +33,7 @@ def waiting_for(call: Call, what: str, look: Callable[[], list[str]] | None = No
     over = Event()
     teller = Thread(
         target=_tell,
-        args=(printable(what) if watched else None, look or list, over),
+        args=(printable(what).replace("\n", " ") if watched else None, look or list, over),
         name="ductile-progress",
         daemon=True,
     )

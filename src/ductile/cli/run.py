@@ -11,7 +11,7 @@ from ductile.cli.attempts import Attempts
 from ductile.cli.daemon import PATIENCE, RUN_IT_HERE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
 from ductile.cli.progress import waiting_for
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
 from ductile.cli.unloaded import find_command, hinting_at_reload
 from ductile.cli.wording import STDERR_TAIL, indented, moment, telling_error, value_text
 from ductile.control.client import converse
@@ -190,7 +190,7 @@ def _failure_text(ran: Ran, screen: Screen) -> str:
     if error := telling_error(job):
         # The end of stderr comes below, with what stands before it.
         told = error.partition(STDERR_TAIL)[0] if job["stderr"] else error
-        lines[0] += f": {printable(told)}"
+        lines[0] += f": {within(told)}"
     if job["stderr"]:
         kept = job["stderr"].rstrip("\n").split("\n")[-_LINES_OF_STDERR:]
         lines += [screen.style("bold", "stderr:"), indented("\n".join(kept))]

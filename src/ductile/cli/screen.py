@@ -7,18 +7,17 @@ move its cursor or retitle its window.
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.columns import GAP, Table, fitted
 from ductile.cli.copyable import with_config
 from ductile.cli.prose import hanging
+from ductile.core.terminal_text import escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _NARROWEST = 40
 
@@ -37,7 +36,7 @@ class Screen(NamedTuple):
 
     def place(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
-        return printable(path[len(self.directory) + 1 :] if inside else path)
+        return printable(path[len(self.directory) + 1 :] if inside else path).replace("\n", "\\n")
 
     def advice(self, text: str) -> str:
         """A hint whose commands the reader can copy as they are."""
@@ -80,7 +79,12 @@ class Screen(NamedTuple):
 
 def printable(text: str) -> str:
     """The text with every control character but the line break made visible."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return escape_controls(text)
+
+
+def within(text: str, indent: str = "  ") -> str:
+    """The text with its further lines indented, so that none of them can be taken for one of ours."""
+    return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
 
 
 def screen_for(stream: TextIO, environ: Mapping[str, str], config: str | None = None) -> Screen:

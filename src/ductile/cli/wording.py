@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ductile.cli.screen import printable
+from ductile.cli.screen import printable, within
+from ductile.core.terminal_text import escape_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +57,7 @@ def facts(pairs: Iterable[tuple[str, str | None]]) -> list[str]:
     """One aligned line for each that is known."""
     known = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in known), default=0)
-    return [f"  {name.ljust(width)}  {printable(text)}" for name, text in known]
+    return [f"  {name.ljust(width)}  {within(text, ' ' * (width + 4))}" for name, text in known]
 
 
 def status_word(status: str, screen: Screen) -> str:
@@ -66,7 +67,9 @@ def status_word(status: str, screen: Screen) -> str:
 
 def value_text(value: Any) -> str:
     """A text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return (
+        value if isinstance(value, str) else escape_in_json(json.dumps(value, indent=2, ensure_ascii=False))
+    )
 
 
 def indented(text: str) -> str:

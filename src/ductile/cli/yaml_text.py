@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from ductile.core.terminal_text import escape_in_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -61,4 +63,4 @@ def _scalar(value: JsonValue) -> str:
 def _text(text: str) -> str:
     if _PLAIN.fullmatch(text) and not _NOT_TEXT.fullmatch(text):
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return escape_in_json(json.dumps(text, ensure_ascii=False))

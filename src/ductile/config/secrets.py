@@ -122,12 +122,14 @@ _HARMLESS_STARTS = frozenset(("max", "min", "num", "total"))
 #: URLs whose host and path are an address. Others, such as those of chat services, have tokens there:
 #: `tgram://TOKEN/CHAT`.
 _ADDRESSES = frozenset(
-    """
-    http https ws wss socks4 socks5 socks5h file ftp ftps sftp ssh git svn rsync smb nfs dav davs rtsp
-    sqlite postgres postgresql mysql mariadb mssql redis rediss mongodb memcached clickhouse
-    amqp amqps mqtt mqtts nats kafka ldap ldaps smtp smtps imap imaps
-    s3 gs gcs az abfs hdfs docker oci unix tcp udp tls dns
-    """.split()
+    (
+        *("http", "https", "ws", "wss", "dav", "davs", "socks4", "socks5", "socks5h"),
+        *("file", "ftp", "ftps", "sftp", "ssh", "git", "svn", "rsync", "smb", "nfs", "rtsp"),
+        *("sqlite", "postgres", "postgresql", "mysql", "mariadb", "mssql", "clickhouse"),
+        *("redis", "rediss", "mongodb", "memcached", "amqp", "amqps", "mqtt", "mqtts", "nats", "kafka"),
+        *("ldap", "ldaps", "smtp", "smtps", "imap", "imaps", "unix", "tcp", "udp", "tls", "dns"),
+        *("s3", "gs", "gcs", "az", "abfs", "hdfs", "docker", "oci"),
+    )
 )
 #: In these the name before the @ is often a token itself.
 _TOKEN_AS_USER = frozenset(("http", "https"))
@@ -247,8 +249,8 @@ def _is_secret_word(word: str) -> bool:
 
 
 def mask_urls(text: str) -> str:
-    """Hide what is secret in every URL of a text: credentials, parameters whose names look secret, and host and
-    path where the scheme puts tokens there.
+    """Hide what is secret in every URL of a text: credentials, parameters whose names look secret, and host
+    and path where the scheme puts tokens there.
     """
     return _URL.sub(_mask_url, text) if "://" in text else text
 

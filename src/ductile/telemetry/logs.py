@@ -13,6 +13,7 @@ import msgspec
 
 from ductile.core.instants import format_instant
 from ductile.core.json_values import JsonValue
+from ductile.core.terminal_text import escape_in_json
 from ductile.telemetry.signals import Happening, Level, Signal
 
 WAITING_LINES = 10_000
@@ -115,7 +116,9 @@ def _as_json(happening: Happening, at: str) -> bytes:
         line["job_id"] = happening.job_id
     # Whatever the data call themselves, they do not replace what is ours.
     line.update(happening.data if line.keys().isdisjoint(happening.data) else {**happening.data, **line})
-    return _encoder.encode(line) + b"\n"
+    encoded = _encoder.encode(line) + b"\n"
+    # A daemon in the foreground writes to a terminal; the line means the same with escapes.
+    return encoded if encoded.isascii() else escape_in_json(encoded.decode()).encode()
 
 
 def _as_text(happening: Happening, at: str) -> bytes:

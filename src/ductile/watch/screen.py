@@ -19,6 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.worker import get_current_worker
 
+from ductile.core.terminal_text import escape_controls, escape_in_json
 from ductile.errors import DaemonNotRunningError, DuctileError
 from ductile.watch import rows
 from ductile.watch.rows import Row, Said
@@ -158,10 +159,11 @@ class WatchApp(App[None]):
             self._fill(self.query_one(f"#{name}", DataTable), found)
         events = self.query_one("#events", RichLog)
         for event in happened:
-            events.write(rows.event_line(event, events.scrollable_content_region.width))
+            line = rows.event_line(event, events.scrollable_content_region.width)
+            events.write(escape_controls(line).replace("\n", " "))
 
     def _tell(self, text: str) -> None:
-        self.query_one("#head", Static).update(f"ductile · {text}")
+        self.query_one("#head", Static).update(f"ductile · {escape_controls(text)}")
 
     @staticmethod
     def _fill(table: DataTable[str], found: list[Row]) -> None:
@@ -171,7 +173,8 @@ class WatchApp(App[None]):
         # Two steps of one run have one key, and the table wants each once: the first stands for them.
         keys = list(dict.fromkeys(row.key for row in found))
         for key in keys:
-            table.add_row(*next(row.cells for row in found if row.key == key), key=key)
+            cells = next(row.cells for row in found if row.key == key)
+            table.add_row(*map(escape_controls, cells), key=key)
         if selected in keys:
             table.move_cursor(row=keys.index(selected))
 
@@ -207,7 +210,8 @@ class WatchApp(App[None]):
     @work(thread=True)
     def inspect_job(self, job_id: str) -> None:
         try:
-            text = json.dumps(self._ask("job.show", {"job_id": job_id}), indent=2, ensure_ascii=False)
+            shown = self._ask("job.show", {"job_id": job_id})
+            text = escape_in_json(json.dumps(shown, indent=2, ensure_ascii=False))
         except DuctileError as error:
             self.call_from_thread(self.notify, error.message, severity="error")
             return

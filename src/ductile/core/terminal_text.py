@@ -1,0 +1,41 @@
+"""Characters that steer a terminal or reorder what it shows, made visible.
+
+Texts of plugins and callers hold anything: escape sequences (also in their 8-bit form, U+0080 to U+009F) move
+the cursor, and bidirectional controls show a line in another order than it was written.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HIGH_CONTROLS = "\x7f-\x9f"
+_DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_SEPARATORS = "\u2028\u2029"
+_UNSAFE = re.compile(f"[\x00-\x09\x0b-\x1f{_HIGH_CONTROLS}{_DIRECTIONS}{_SEPARATORS}]")
+#: Those that writers of JSON leave as they are.
+_BEYOND_ASCII = re.compile(f"[{_HIGH_CONTROLS}{_DIRECTIONS}{_SEPARATORS}]")
+_ONE_BYTE = 0xFF
+
+
+def escape_controls(text: str) -> str:
+    r"""The text with every such character but the line break written out, as in `\x1b` or `\u202e`."""
+    return text if text.isprintable() else _UNSAFE.sub(_written_out, text)
+
+
+def escape_in_json(text: str) -> str:
+    r"""JSON that means the same, with such characters as `\u` escapes."""
+    return text if text.isascii() and "\x7f" not in text else _BEYOND_ASCII.sub(_as_json, text)
+
+
+def escape_beyond_ascii(text: str) -> str:
+    """The text with such characters beyond ASCII written out: what may hold escape sequences of our own."""
+    return text if text.isascii() else _BEYOND_ASCII.sub(_written_out, text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code <= _ONE_BYTE else f"\\u{code:04x}"
+
+
+def _as_json(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
