@@ -39,7 +39,7 @@ def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
         ("plugins.echo.schedules[0].every", "5m"),
         ("api.enabled", "true"),
         ("plugin_roots", "- ./plugins"),
-        ("service.timezone", "the system's time zone"),
+        ("service.facts_retention", "for ever"),
     ],
 )
 def test_get_prints_a_value_a_script_can_use(terminal: Terminal, key: str, value: str) -> None:
@@ -54,6 +54,53 @@ def test_set_goes_to_the_file_that_defines_the_key(terminal: Terminal) -> None:
     ran = terminal.ductile("config", "set", "pipelines[0].on", "echo.heard", "--json")
     assert json.loads(ran.out)["file"] == str(path)
     assert path.read_text() == before.replace("on: echo.said", "on: echo.heard")
+
+
+@pytest.mark.parametrize("key", ["pipelines.0.timeout", "pipelines[0].timeout"])
+def test_what_set_writes_is_what_get_reads(terminal: Terminal, key: str) -> None:
+    dry = json.loads(terminal.ductile("config", "set", key, "5s", "--dry-run", "--json").out)
+    ran = terminal.ductile("config", "set", key, "5s", "--lock", "--json")
+    assert ran.status == 0, ran
+    done = json.loads(ran.out)
+    path = terminal.directory / "demo" / "pipelines.yaml"
+    assert done["file"] == dry["file"] == str(path)
+    assert (done["written"], done["sealed"], dry["written"]) == (True, True, False)
+    assert terminal.ductile("config", "get", key).out == "5s\n"
+    assert terminal.ductile("config", "check").status == 0
+
+
+def test_set_adds_an_entry_to_a_list(terminal: Terminal) -> None:
+    entry = "{name: more, on: echo.heard, steps: [{uses: echo}]}"
+    count = len(json.loads(terminal.ductile("config", "get", "pipelines", "--json").out)["value"])
+    ran = terminal.ductile("config", "set", "pipelines[+]", entry, "--lock", "--json")
+    assert ran.status == 0, ran
+    done = json.loads(ran.out)
+    assert done["key"] == f"pipelines[{count}]"
+    assert done["file"] == str(terminal.directory / "demo" / "pipelines.yaml")
+    assert terminal.ductile("config", "get", f"{done['key']}.name").out == "more\n"
+    assert terminal.ductile("config", "check").status == 0
+
+
+def test_set_refuses_what_would_have_no_effect(terminal: Terminal) -> None:
+    demo = terminal.directory / "demo"
+    (demo / "pipelines.yaml").write_text(
+        (demo / "pipelines.yaml").read_text() + "\nartifacts: {roots: [./there]}\n"
+    )
+    config = demo / "config.yaml"
+    config.write_text(config.read_text() + "\nartifacts: {roots: [./here]}\n")
+    before = config.read_text()
+    ran = terminal.ductile("config", "set", "artifacts.roots", "[./only]")
+    assert ran.status == 78
+    assert "nothing was written" in ran.err
+    assert "hint: " in ran.err
+    assert config.read_text() == before
+
+
+@pytest.mark.parametrize("key", ["service.max_workers", "plugins.echo.parallelism"])
+def test_get_of_a_computed_default_is_a_number(terminal: Terminal, key: str) -> None:
+    answer = json.loads(terminal.ductile("config", "get", key, "--json").out)
+    assert isinstance(answer["value"], int)
+    assert answer["default"] is True
 
 
 def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from difflib import ndiff
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +10,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.config.edit import plan_edit
+from builders.configs import a_config_of, loaded
+from ductile.config.edit import apply_edit, get_setting, plan_edit
+from ductile.errors import DuctileError
 from ductile.protocol.yaml12 import parse_yaml, to_plain
 
 COMMENTS = st.sampled_from(["", "  # why", "     # a longer reason: x"])
@@ -93,3 +96,37 @@ def _at(text: str, key: str) -> object:
         assert isinstance(found, dict)
         found = found[part]
     return found
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+TREES = st.dictionaries(
+    NAMES,
+    st.recursive(
+        st.integers(0, 9) | st.sampled_from(["x", "y"]) | st.none(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=3,
+)
+PATHS = st.lists(NAMES | st.integers(0, 2).map(lambda index: f"[{index}]"), min_size=1, max_size=3)
+
+
+@given(first=TREES, second=TREES, path=PATHS, dotted=st.booleans(), append=st.booleans(), value=TREES)
+def test_what_is_set_is_read_or_the_change_is_refused(
+    first: object, second: object, path: list[str], value: object, *, dotted: bool, append: bool
+) -> None:
+    """Whatever the other file says of the same key."""
+    parts = (f".{part.strip('[]')}" if dotted or part[0] != "[" else part for part in path)
+    key = "".join(("plugins.e.config", *parts, "[+]" if append else ""))
+    main = {"include": ["more.yaml"], "plugins": {"e": {"config": first}}}
+    more = {"plugins": {"e": {"config": second}}}
+    with TemporaryDirectory() as directory:
+        config = a_config_of(
+            Path(directory), {"config.yaml": json.dumps(main), "more.yaml": json.dumps(more)}
+        )
+        try:
+            edit = plan_edit(config, key, json.dumps(value), {})
+        except DuctileError:
+            return
+        apply_edit(edit)
+        assert get_setting(loaded(config), edit.key).value == value

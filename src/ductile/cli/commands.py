@@ -84,15 +84,16 @@ NOUNS = (
                 "change one setting in its file, keeping comments and order",
                 "config:change",
                 arguments=(
-                    Argument("KEY", "where it is, for example service.log_level"),
+                    Argument("KEY", "where it is, such as service.log_level; routes[+] adds an entry"),
                     Argument("VALUE", "the new value, read as YAML"),
                 ),
                 options=(
                     DRY_RUN,
                     Option(("--lock",), "renew the seal of the changed file, if it was intact"),
                 ),
-                about="The result is checked before it is written. Without --lock the seal is not renewed: "
-                "run `ductile config lock` when the change is what you want.",
+                about="The result is checked before it is written, and refused if other files would keep it "
+                "from having an effect. An entry of a list is changed in the file that has it. Without "
+                "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
                 examples=(
                     Example(
                         "ductile config set service.log_level debug --lock",
@@ -101,6 +102,7 @@ NOUNS = (
                     Example(
                         "ductile config set plugins.fetch.enabled false --dry-run", "what would be changed?"
                     ),
+                    Example("ductile config set 'artifacts.roots[+]' ./out", "one more entry in a list"),
                 ),
             ),
             Action("schema", "print the JSON Schema of the configuration", "config:schema"),

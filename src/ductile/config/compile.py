@@ -14,6 +14,7 @@ from ductile.config.check_pipelines import steps_of
 from ductile.config.compile_pipelines import compile_pipelines
 from ductile.config.compile_plugins import compile_plugin, plugin_rules
 from ductile.config.compile_webhooks import compile_endpoint
+from ductile.config.in_force import timezone_in_force, workers_in_force
 from ductile.config.integrity import find_plugin_faults, hash_bytes
 from ductile.config.keypath import did_you_mean
 from ductile.config.load import LoadedConfig, Seal, judge_operational
@@ -51,8 +52,8 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     """The snapshot; ConfigError if a command does not exist, IntegrityError if strict mode says so."""
     config = loaded.model
     report = Report(root=loaded.tree)
-    timezone = config.service.timezone or loaded.machine.timezone
-    max_workers = config.service.max_workers or max(1, loaded.machine.processors - 1)
+    timezone = timezone_in_force(loaded)
+    max_workers = workers_in_force(loaded)
     plugins = {
         name: compile_plugin(
             name, settings, discovery, max_workers=max_workers, timezone=timezone, report=report

@@ -15,14 +15,15 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ductile.config.defaults import written_default
 from ductile.config.files import write_atomically
+from ductile.config.in_force import default_in_force
 from ductile.config.indentation import measure_indentation
 from ductile.config.integrity import write_sealed
 from ductile.config.interpolate import without_defaults
-from ductile.config.keypath import KeyPath, did_you_mean, format_path, node_at
+from ductile.config.keypath import KeyPath, did_you_mean, format_path, node_at, place_of
 from ductile.config.load import LoadedConfig, Seal, load_config
 from ductile.config.masked_diff import masked_diff
+from ductile.config.merge import is_empty
 from ductile.config.model import Config
 from ductile.config.redaction import shown_config
 from ductile.config.secrets import mask_urls
@@ -30,7 +31,7 @@ from ductile.config.shape import Key, ListOf, MapOf, SectionOf, Shape, keys_of
 from ductile.config.sources import load_sources
 from ductile.config.splice import keep_lines, put_scalar
 from ductile.errors import ConfigError, NotFoundError, UsageError
-from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, parse_yaml, to_plain
+from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place, ScalarNode, parse_yaml, to_plain
 from ductile.value import Value, hides
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ductile.core.json_values import JsonValue
 
 _PART = re.compile(r"(?:^|\.)(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]{1,6})\]")
+_APPEND = "[+]"
 
 
 class Setting(Value):
@@ -73,35 +75,92 @@ def parse_key(text: str) -> KeyPath:
         end = found.end()
     if not parts or end != len(text):
         message = f'"{text}" is not a key'
-        raise UsageError(message, hint="write it as in service.log_level or routes[0].to")
+        hint = "write it as in service.log_level or routes[0].to; config set adds an entry with routes[+]"
+        raise UsageError(message, hint=hint)
     return tuple(parts)
 
 
 def get_setting(loaded: LoadedConfig, key: str) -> Setting:
     """What is set at a key, or its default; NotFoundError if there is no such key."""
-    path = parse_key(key)
+    path = resolve_path_of(loaded.tree, parse_key(key))
     node = node_at(loaded.tree, path)
     if node is not None:
         return Setting(key=key, value=shown_config(node, path), place=loaded.place(*path))
-    known = _key_of_model(loaded, path)
-    if known.default_in_words is not None:
-        return Setting(key=key, value=known.default_in_words.replace("`", ""), place=None)
-    return Setting(key=key, value=written_default(known), place=None)
+    return Setting(key=key, value=default_in_force(loaded, path, _key_of_model(loaded, path)), place=None)
+
+
+def resolve_path_of(root: MapNode, path: KeyPath) -> KeyPath:
+    """The path with numbers where lists are: `pipelines.1.name` is `pipelines[1].name`."""
+    resolved: list[str | int] = []
+    node: Node | None = root
+    for part in path:
+        numbered = isinstance(node, ListNode) and isinstance(part, str) and part.isascii() and part.isdigit()
+        resolved.append(int(part) if numbered else part)
+        node = node and node_at(node, (resolved[-1],))
+    return tuple(resolved)
 
 
 def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str]) -> Edit:
-    """The change that sets a key to a value written in YAML; ConfigError if it would not be good."""
-    path = parse_key(key)
+    """The change that sets a key to a value written in YAML; ConfigError if it would not be good.
+
+    A key that ends with `[+]` is one more entry at the end of a list.
+    """
     # The files as written are enough to find the place: a value that cannot be read can be set right.
     sources = load_sources(config_file)
     wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
-    file, local = _where(sources.root, path, otherwise=config_file)
-    before = file.read_bytes()
-    after = _rewrite(before, lambda tree: _put(tree, local, deepcopy(wanted)), file, of=local)
+    if key.endswith(_APPEND):
+        path = resolve_path_of(sources.root, parse_key(key.removesuffix(_APPEND)))
+        file, local = _where_to_append(sources.root, path, otherwise=config_file)
+        before = file.read_bytes()
+        after = with_entry(before, local, wanted, file)
+        path = (*path, _length_at(sources.root, path))
+    else:
+        path = resolve_path_of(sources.root, parse_key(key))
+        file, local = _where(sources.root, path, otherwise=config_file)
+        before = file.read_bytes()
+        after = _rewrite(before, lambda tree: _put(tree, local, deepcopy(wanted)), file, of=local)
     changed = load_config(config_file, environ, seal=Seal.IGNORE, overlay={file: after})
+    _refuse_without_effect(load_sources(config_file, {file: after}).root, path, wanted, file)
     return Edit(
-        key=key, path=file, before=before, after=after, diff=_diff(file, before, after), loaded=changed
+        key=format_path(path),
+        path=file,
+        before=before,
+        after=after,
+        diff=_diff(file, before, after),
+        loaded=changed,
     )
+
+
+def _refuse_without_effect(root: MapNode, path: KeyPath, wanted: Any, file: Path) -> None:
+    """What other files say of a key is merged with it: then `get` would not read what was set."""
+    node = node_at(root, path)
+    if node is not None and to_plain(node) == wanted:
+        return
+    said = place_of(root, path)
+    elsewhere = said.file if said is not None and said.file != str(file) else "another file"
+    raise ConfigError(
+        f"{format_path(path)} would not have this value if it were set in {file}: "
+        f"{elsewhere} adds to it or replaces it",
+        hint="set the single keys or entries, or edit the files by hand",
+    )
+
+
+def _where_to_append(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[Path, KeyPath]:
+    """The file with the end of a list, and where in it the list is."""
+    node = node_at(root, path)
+    if isinstance(node, ListNode) and node.items:
+        last = node.items[-1]
+        file = Path(last.place.file)
+        if local := _path_to(parse_yaml(file.read_bytes(), file=str(file)), last.place):
+            return file, local[:-1]
+    if isinstance(node, MapNode) or (isinstance(node, ScalarNode) and not is_empty(node)):
+        raise ConfigError(f"{format_path(path)} is not a list")
+    return _where(root, path, otherwise=otherwise)
+
+
+def _length_at(root: MapNode, path: KeyPath) -> int:
+    node = node_at(root, path)
+    return len(node.items) if isinstance(node, ListNode) else 0
 
 
 def _diff(file: Path, before: bytes, after: bytes) -> str:
@@ -137,7 +196,8 @@ def _where(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[Path, KeyP
         if local is not None:
             return file, (*local, *path[length:])
     if needed:
-        raise NotFoundError(f"there is nothing at {format_path(path[:needed])}")
+        hint = f"{format_path(path[: needed - 1])}{_APPEND} adds an entry at the end"
+        raise NotFoundError(f"there is nothing at {format_path(path[:needed])}", hint=hint)
     return otherwise, path
 
 
@@ -169,7 +229,7 @@ def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> by
     def append(tree: Any) -> None:
         *way, last = path
         for part in way:
-            if tree.get(part) is None:
+            if isinstance(part, str) and tree.get(part) is None:
                 tree[part] = {}
             tree = tree[part]
         if tree.get(last) is None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ductile.config.compile import compile_snapshot
-from ductile.config.edit import Setting, apply_edit, get_setting, plan_edit
+from ductile.config.edit import Setting, apply_edit, get_setting, parse_key, plan_edit
 from ductile.config.files import exclusive_change
 from ductile.config.integrity import (
     CHECKSUMS_FILE,
@@ -31,7 +31,7 @@ from ductile.config.snapshot import SqliteLocation
 from ductile.errors import ConfigError, IntegrityError, Problem, file_error
 from ductile.operations.effective import fill_in_defaults
 from ductile.plugins.discovery import discover
-from ductile.value import Value
+from ductile.value import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -238,7 +238,14 @@ def show_configuration(named: str | None, environ: Mapping[str, str]) -> JsonVal
 
 
 def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Setting:
-    return get_setting(load_config(locate_config(named, environ), environ, seal=Seal.IGNORE), key)
+    """What is set at a key, or the default that is in force."""
+    loaded = load_config(locate_config(named, environ), environ, seal=Seal.IGNORE)
+    setting = get_setting(loaded, key)
+    match parse_key(key):
+        case ("plugins", str(plugin), "parallelism") if setting.place is None:
+            with suppress(ConfigError):  # without the plugin's manifest the default is known in words only
+                return replace(setting, value=_compile(loaded).snapshot.plugins[plugin].parallelism)
+    return setting
 
 
 def change_setting(
@@ -264,7 +271,7 @@ def change_setting(
                 apply_edit(edit, renew=lock)
         except OSError as error:
             raise file_error(f"cannot write {error.filename or edit.path}", error) from error
-    return Change(key=key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)
+    return Change(key=edit.key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)
 
 
 def describe_configuration() -> dict[str, Any]:

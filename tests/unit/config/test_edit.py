@@ -9,8 +9,9 @@ import pytest
 from builders.configs import a_config, loaded
 from ductile.config.edit import apply_edit, get_setting, parse_key, plan_edit
 from ductile.config.integrity import read_checksums, seal, write_checksums
-from ductile.config.load import Seal
+from ductile.config.load import Machine, Seal, load_config
 from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError
+from ductile.protocol.yaml12 import parse_yaml, to_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +57,8 @@ def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
     assert (setting.place.file, setting.place.line) == (str(tmp_path / "more.yaml"), 5)
     assert get_setting(result, "service.tick_interval").value == "1m"
     assert get_setting(result, "service.tick_interval").place is None
-    assert get_setting(result, "plugins.echo.retry.max_attempts").value == "4"
+    assert get_setting(result, "plugins.echo.retry.max_attempts").value == 4
+    assert get_setting(result, "plugins.echo.schedules.2.every").value == "3h"
     with pytest.raises(NotFoundError, match=r"no key service\.log_levle") as refused:
         get_setting(result, "service.log_levle")
     assert refused.value.hint == "did you mean log_level?"
@@ -201,6 +203,11 @@ def test_a_dry_run_has_the_diff_and_writes_nothing(tmp_path: Path) -> None:
         ("service.name.x", "1"),
         ("service.name.x.y", "1"),
         ("include.x", "1"),
+        ("plugins.echo.schedules.9.every", "1h"),
+        ("service.name[+]", "x"),
+        ("plugins.echo[+]", "x"),
+        ("plugins.echo.schedules[+].every", "1h"),
+        ("plugins.echo.schedules", "[{id: z, every: 9h}]"),
     ],
 )
 def test_a_change_that_would_break_the_configuration_is_not_made(
@@ -271,3 +278,78 @@ def test_a_value_that_cannot_be_read_can_be_set_right(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "service:\n  tick_interval: 30s    # hm\n", (
         "the comment keeps its column"
     )
+
+
+PIPELINES = """\
+pipelines:
+  - {name: first, on: a.b, steps: [{uses: echo}]}
+  - name: second   # the other one
+    on: a.c
+    steps: [{uses: echo}]
+"""
+
+
+@pytest.mark.parametrize("key", ["pipelines.1.timeout", "pipelines[1].timeout"])
+def test_an_entry_of_a_list_is_found_in_the_file_that_has_it(tmp_path: Path, key: str) -> None:
+    config = a_config(tmp_path, "include: [more.yaml]\nplugins: {echo: {}}\n", more_yaml=PIPELINES)
+    apply_edit(plan_edit(config, key, "5s", {}))
+    assert get_setting(loaded(config), key).value == "5s"
+    assert config.read_text() == "include: [more.yaml]\nplugins: {echo: {}}\n"
+    assert "second   # the other one" in (tmp_path / "more.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "index", "file"),
+    [
+        ("pipelines", "{name: third, on: a.d, steps: [{uses: echo}]}", 2, "more.yaml"),
+        ("pipelines[1].steps", "{uses: echo, id: again}", 1, "more.yaml"),
+        ("pipelines.1.steps", "{uses: echo, id: again}", 1, "more.yaml"),
+        ("routes", "{from: echo, event_type: x, to: echo}", 0, "config.yaml"),
+        ("plugins.echo.schedules", "{id: z, every: 1h}", 0, "config.yaml"),
+        ("plugin_roots", "./more", 0, "config.yaml"),
+    ],
+)
+def test_an_entry_is_added_at_the_end_of_a_list(
+    tmp_path: Path, key: str, value: str, index: int, file: str
+) -> None:
+    config = a_config(tmp_path, "include: [more.yaml]\nplugins: {echo: {}}\n", more_yaml=PIPELINES)
+    edit = plan_edit(config, f"{key}[+]", value, {})
+    assert edit.path == tmp_path / file
+    apply_edit(edit)
+    assert edit.key.endswith(f"[{index}]")
+    assert get_setting(loaded(config), edit.key).value == to_plain(parse_yaml(value, file="value"))
+
+
+def test_what_would_have_no_effect_is_refused_and_says_why(tmp_path: Path) -> None:
+    config = a_config(tmp_path, MAIN, more_yaml=MORE)
+    with pytest.raises(ConfigError, match=r"schedules would not have this value") as refused:
+        plan_edit(config, "plugins.echo.schedules", "[{id: z, every: 9h}]", {})
+    assert refused.value.hint is not None
+    assert refused.value.message.endswith("another file adds to it or replaces it")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("service.max_workers", 3),
+        ("service.timezone", "Europe/Berlin"),
+        ("plugin_roots", ["./plugins"]),
+        ("state.path", "./data/state.db"),
+        ("plugins.echo.uses", "echo"),
+        ("plugins.echo.schedules[0].timezone", "Europe/Berlin"),
+        ("plugins.echo.retry.max_attempts", 7),
+        ("plugins.echo.retry.backoff_base", "30s"),
+        ("webhooks.endpoints[0].name", "gh"),
+        ("webhooks.endpoints[0].signature_header", "x-hub-signature-256"),
+    ],
+)
+def test_a_computed_default_is_the_value_in_force(tmp_path: Path, key: str, value: object) -> None:
+    text = (
+        "plugins: {echo: {max_attempts: 7, schedules: [{every: 1h}]}}\n"
+        "webhooks: {endpoints: [{path: /hook/gh, plugin: echo, secret: s}]}\n"
+    )
+    machine = Machine(processors=4, timezone="Europe/Berlin")
+    result = load_config(a_config(tmp_path, text), {}, seal=Seal.IGNORE, machine=machine)
+    setting = get_setting(result, key)
+    assert setting.value == value
+    assert setting.place is None
