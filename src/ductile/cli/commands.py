@@ -102,7 +102,9 @@ NOUNS = (
                     Example(
                         "ductile config set plugins.fetch.enabled false --dry-run", "what would be changed?"
                     ),
-                    Example("ductile config set 'artifacts.roots[+]' ./out", "one more entry in a list"),
+                    Example(
+                        "ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"
+                    ),
                 ),
             ),
             Action("schema", "print the JSON Schema of the configuration", "config:schema"),
