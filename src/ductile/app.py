@@ -29,6 +29,7 @@ from ductile.engine.alone import TreeRunner
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
 from ductile.engine.execution import Executor, ResultGivenUpError, Surroundings
+from ductile.engine.identity import make_identity
 from ductile.engine.inits import init_of
 from ductile.engine.lock import Keeper, StoreLock, holder_of
 from ductile.engine.reporting import Followers, Reporter
@@ -306,9 +307,9 @@ async def diagnose_without_daemon(
 def store_files() -> StoreFiles:
     """How a store is copied and looked at, beside whoever uses it."""
     from ductile.operations.backup import StoreFiles  # noqa: PLC0415 - only for backups
-    from ductile.store.sqlite.copying import copy_store, inspect_copy  # noqa: PLC0415
+    from ductile.store.sqlite.copying import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
-    return StoreFiles(copy=copy_store, inspect=inspect_copy)
+    return StoreFiles(copy=copy_store, inspect=inspect_copy, renew=renew_id)
 
 
 class Stopped(StrEnum):
@@ -344,7 +345,7 @@ async def run_without_daemon(
     """
     async with without_daemon(named, environ, Keeper.RUN) as desk:
         tree = TreeRunner(
-            desk.store, f"cli:{os.getpid()}", _inits_at(desk), lambda job: ended(shown_job(job))
+            desk.store, make_identity("cli"), _inits_at(desk), lambda job: ended(shown_job(job))
         )
         followers = Followers(
             retry_expected=lambda _due: None,

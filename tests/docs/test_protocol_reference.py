@@ -84,7 +84,9 @@ def test_the_faults_shown_are_faults(line: str) -> None:
 
 def test_the_environment_is_listed() -> None:
     """SPEC 3.4: every variable that reaches a plugin, and no other."""
-    job = describe_job(store_id="s", job_id="j", plugin="p", command="c", attempt=1, trace_id="t")
+    job = describe_job(
+        store_id="s", daemon="h:1:2", job_id="j", plugin="p", command="c", attempt=1, trace_id="t"
+    )
     documented = set(
         re.findall(r"`([A-Z_]+\*?)`", REFERENCE.partition("### Environment")[2].partition("###")[0])
     )

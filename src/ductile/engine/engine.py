@@ -18,6 +18,7 @@ from ductile.engine.deliveries import LAST_SECONDS, Deliveries
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.due import DueWork
 from ductile.engine.execution import Executor, Surroundings
+from ductile.engine.identity import make_identity
 from ductile.engine.inits import inits_of
 from ductile.engine.posting import HttpPoster, Poster
 from ductile.engine.recovery import Recovery
@@ -90,7 +91,7 @@ class Engine:
         surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
         self._reporter = Reporter(signals, self._waiters, followers)
         self._executor = Executor(store, equipment.runner, self.snapshot, clock, self._reporter, surroundings)
-        owner = f"{os.uname().nodename}:{os.getpid()}"
+        owner = make_identity(os.uname().nodename)
         self._dispatcher = Dispatcher(
             store, self._executor.execute, self.snapshot, owner=owner, failed=self._fail
         )

@@ -205,6 +205,8 @@ class Executor:
     def _describe(self, job: Job) -> dict[str, str]:
         return describe_job(
             store_id=self._store.store_id,
+            # As the store has it: recovery compares the two.
+            daemon=job.owner or "",
             job_id=job.id,
             plugin=job.plugin,
             command=job.command,

@@ -62,15 +62,15 @@ class Recovery:
                 details={"pids": pids},
             )
 
-    async def _running(self) -> frozenset[str]:
-        """The jobs that are about to be put back."""
-        found: set[str] = set()
+    async def _running(self) -> dict[str, str | None]:
+        """The jobs that are about to be put back, each with the process that had claimed it."""
+        found: dict[str, str | None] = {}
         cursor: str | None = None
         while True:
             page = await self._store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE, cursor=cursor)
-            found.update(job.id for job in page.rows)
+            found.update((job.id, job.owner) for job in page.rows)
             if (cursor := page.next_cursor) is None:
-                return frozenset(found)
+                return found
 
     def _emit(self, signal: Signal, survivor: Survivor) -> None:
         self._signals.emit(signal, job_id=survivor.job_id, data={"pid": survivor.pid})

@@ -3,6 +3,9 @@
 A daemon that was killed leaves its plugins running in sessions of their own. Starting their jobs again
 beside them would run a job twice at the same time, so they are ended first, and their end is waited for.
 What belongs to a job that has ended is none of our business: a plugin may have started it on purpose.
+
+A copy of a store has the id of its original, and the same jobs. So a process is ours only if it was started
+by the very process that this store recorded as the owner of the job, and only once that process is dead.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ductile.engine.identity import PROC, has_ended, pids_in
 from ductile.value import Value
 
-_PROC = Path("/proc")
 STORE_VARIABLE = "DUCTILE_STORE_ID"
 JOB_VARIABLE = "DUCTILE_JOB_ID"
+OWNER_VARIABLE = "DUCTILE_DAEMON"
 
 
 class Survivor(Value):
@@ -33,27 +37,32 @@ class Sweep(Value):
     alive: tuple[Survivor, ...] = ()
 
 
-def find_survivors(store_id: str, jobs: Collection[str], *, proc: Path = _PROC) -> tuple[Survivor, ...]:
-    """Processes of our user whose environment says that they belong to this store and to one of these jobs.
+def find_survivors(
+    store_id: str, owners: Mapping[str, str | None], *, proc: Path = PROC
+) -> tuple[Survivor, ...]:
+    """Processes of our user that a dead owner started for this store and one of these jobs.
 
-    One that was started warm shows the environment of its server, which knows the store and no job: it may
-    be any of them. Whoever started us, or is in our session, is never among them, whatever it says: this
-    daemon may have been started by a plugin.
+    `owners` tells which process had claimed each job. A process that was started warm shows the environment
+    of its server, which knows store and owner, and no job: it may be any of theirs. Whoever started us, or
+    is in our session, is never among them, whatever it says: this daemon may have been started by a plugin.
     """
     found = []
     ours = frozenset(_ancestors(proc))
-    for pid in _pids(proc):
+    dead: dict[str, bool] = {}
+    for pid in pids_in(proc):
         variables = _environment(proc / str(pid) / "environ")
+        owner = variables.get(OWNER_VARIABLE)
+        if variables.get(STORE_VARIABLE) != store_id or owner is None:
+            continue
         job_id = variables.get(JOB_VARIABLE)
-        belongs = variables.get(STORE_VARIABLE) == store_id and (job_id is None or job_id in jobs)
-        if belongs and pid not in ours and not _in_our_session(pid):
+        recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
+        if not recorded or pid in ours or _in_our_session(pid):
+            continue
+        if owner not in dead:
+            dead[owner] = has_ended(owner, proc=proc)
+        if dead[owner]:
             found.append(Survivor(pid=pid, job_id=job_id))
     return tuple(found)
-
-
-def _pids(proc: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
 
 
 def _ancestors(proc: Path) -> Iterator[int]:
@@ -83,7 +92,7 @@ def _environment(path: Path) -> dict[str, str]:
 
 
 async def end_survivors(
-    store_id: str, jobs: Collection[str], *, patience: float, proc: Path = _PROC
+    store_id: str, owners: Mapping[str, str | None], *, patience: float, proc: Path = PROC
 ) -> Sweep:
     """Kill every survivor with its group, and wait until each is gone, but no longer than `patience` seconds.
 
@@ -91,7 +100,7 @@ async def end_survivors(
     """
     ended: dict[int, Survivor] = {}
     end = asyncio.get_running_loop().time() + patience
-    while survivors := await asyncio.to_thread(find_survivors, store_id, jobs, proc=proc):
+    while survivors := await asyncio.to_thread(find_survivors, store_id, owners, proc=proc):
         left = end - asyncio.get_running_loop().time()
         if left <= 0:
             return Sweep(ended=_without(ended, survivors), alive=survivors)

@@ -42,6 +42,8 @@ class StoreFiles(Value):
     copy: Callable[[Path, Path, Callable[[int, int], None]], None]
     #: The schema version of a sound copy; raises `StoreError` if it is not sound.
     inspect: Callable[[Path], int]
+    #: Makes a sound copy a store of its own, which is not taken for its original.
+    renew: Callable[[Path], None]
 
 
 class Progress(Protocol):

@@ -57,6 +57,9 @@ def restore(
         return _shown(target, manifest, dry_run=True)
     with _beside(target) as scratch:
         manifest, _version = _unpack(path, scratch, files, progress)
+        for member in manifest.members:
+            if member.name == manifest.store:
+                files.renew(scratch / placed(member))
         for place, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(place))
         try:

@@ -168,6 +168,7 @@ async def run_trial(
             own=subject.env,
             job=describe_job(
                 store_id=_NO_STORE,
+                daemon="",
                 job_id=told.get("job_id", ""),
                 plugin=told.get("instance") or subject.name,
                 command=command,

@@ -43,11 +43,19 @@ def plugin_environment(
 
 
 def describe_job(
-    *, store_id: str, job_id: str, plugin: str, command: str, attempt: int, trace_id: str | None = None
+    *,
+    store_id: str,
+    daemon: str,
+    job_id: str,
+    plugin: str,
+    command: str,
+    attempt: int,
+    trace_id: str | None = None,
 ) -> dict[str, str]:
-    """The variables that tell a process, and whoever finds it, which job it is."""
+    """The variables that tell a process, and whoever finds it, which job it is and which process runs it."""
     described = {
         f"{OURS}STORE_ID": store_id,
+        f"{OURS}DAEMON": daemon,
         f"{OURS}JOB_ID": job_id,
         f"{OURS}PLUGIN": plugin,
         f"{OURS}COMMAND": command,

@@ -19,6 +19,7 @@ from builders.jobs import a_new_job
 from builders.stores import claim_all
 from ductile.core.jobs import JobStatus
 from ductile.engine import recovery
+from ductile.engine.identity import has_ended, make_identity
 from ductile.engine.survivors import Survivor, Sweep, end_survivors, find_survivors
 from ductile.errors import ConflictError
 from ductile.store.values.reading import JobFilter
@@ -29,10 +30,14 @@ from ductile.telemetry.signals import Happening, Signal
 ECHO = "  echo: {}\n"
 
 
+#: A process that is not there any more: no machine has so many.
+DEAD = "host:999999999:1"
+
+
 def a_survivor(
-    store_id: str, job_id: str | None = "j1", *, new_session: bool = True
+    store_id: str, job_id: str | None = "j1", *, new_session: bool = True, owner: str = DEAD
 ) -> subprocess.Popen[bytes]:
-    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id}
+    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id, "DUCTILE_DAEMON": owner}
     if job_id is not None:
         environment["DUCTILE_JOB_ID"] = job_id
     process = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
@@ -47,7 +52,9 @@ def something_that_does_not_end(store_id: str, proc: Path, job_id: str = "j1") -
     process = subprocess.Popen(["sleep", "300"], start_new_session=True)
     listed = proc / str(process.pid)
     listed.mkdir(parents=True)
-    (listed / "environ").write_text(f"DUCTILE_STORE_ID={store_id}\0DUCTILE_JOB_ID={job_id}\0")
+    (listed / "environ").write_text(
+        f"DUCTILE_STORE_ID={store_id}\0DUCTILE_DAEMON={DEAD}\0DUCTILE_JOB_ID={job_id}\0"
+    )
     try:
         yield process.pid
     finally:
@@ -59,7 +66,7 @@ async def running_jobs(bench: Bench, count: int) -> list[str]:
     """Jobs that a daemon has claimed and not ended."""
     jobs = tuple(a_new_job("echo", "poll") for _ in range(count))
     await bench.store.real.enqueue(Submission(jobs=jobs))
-    claimed = await claim_all(bench.store.real)
+    claimed = await claim_all(bench.store.real, owner=DEAD)
     assert len(claimed) == count
     return [job.id for job in jobs]
 
@@ -127,11 +134,11 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
     try:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
-        sweep = await end_survivors("one", {"j1"}, patience=20)
+        sweep = await end_survivors("one", {"j1": DEAD}, patience=20)
         assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
         assert sweep.alive == ()
-        assert find_survivors("one", {"j1"}) == ()
-        assert [survivor.pid for survivor in find_survivors("another", {"j1"})] == [theirs.pid]
+        assert find_survivors("one", {"j1": DEAD}) == ()
+        assert [survivor.pid for survivor in find_survivors("another", {"j1": DEAD})] == [theirs.pid]
         reaped.join()
     finally:
         theirs.kill()
@@ -142,7 +149,7 @@ def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
     """ENGINE 3: a plugin may have started it on purpose; of the servers nobody knows whose job they run."""
     running, ended, server = a_survivor("one", "j1"), a_survivor("one", "j2"), a_survivor("one", None)
     try:
-        found = {survivor.pid for survivor in find_survivors("one", {"j1"})}
+        found = {survivor.pid for survivor in find_survivors("one", {"j1": DEAD})}
         assert found == {running.pid, server.pid}
     finally:
         for process in (running, ended, server):
@@ -150,11 +157,53 @@ def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
             process.wait()
 
 
+def test_what_another_process_has_started_is_left_alone() -> None:
+    """A copy of the store has its id and its jobs; whoever runs those there is not their owner here."""
+    other, unknown = a_survivor("one", owner="host:999999998:1"), a_survivor("one", None, owner="host:1:1")
+    try:
+        assert find_survivors("one", {"j1": DEAD}) == ()
+        assert find_survivors("one", {"j1": None}) == ()
+    finally:
+        for process in (other, unknown):
+            process.kill()
+            process.wait()
+
+
+def test_what_a_living_process_has_started_is_left_alone() -> None:
+    """Its daemon still works, on the original of this store."""
+    alive = make_identity("host")
+    cold, warm = a_survivor("one", owner=alive), a_survivor("one", None, owner=alive)
+    try:
+        assert find_survivors("one", {"j1": alive}) == ()
+    finally:
+        for process in (cold, warm):
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
+    """What supervises a daemon may take its time to ask for its exit status."""
+    identity = "from ductile.engine.identity import make_identity; print(make_identity('a:b'), flush=True)"
+    wait = "; import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", identity + wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        found = process.stdout.readline().strip()
+        assert not has_ended(found)
+        assert has_ended(f"{found}0"), "another process has its number now"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(found)
+    assert has_ended("not an identity")
+    assert has_ended("")
+
+
 def test_whoever_is_in_our_session_is_left_alone() -> None:
     """ENGINE 3: to end it could end the daemon; no plugin runs there."""
     beside = a_survivor("one", new_session=False)
     try:
-        assert find_survivors("one", {"j1"}) == ()
+        assert find_survivors("one", {"j1": DEAD}) == ()
     finally:
         beside.kill()
         beside.wait()
@@ -164,7 +213,7 @@ STARTED_BY_A_JOB = """\
 import subprocess, sys
 from ductile.engine.survivors import find_survivors
 if sys.argv[1:]:
-    print([survivor.pid for survivor in find_survivors("one", {"j1"})])
+    print([survivor.pid for survivor in find_survivors("one", {"j1": "host:999999999:1"})])
 else:
     subprocess.run([sys.executable, __file__, "daemon"], start_new_session=True)
 """
@@ -174,7 +223,7 @@ def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path
     """ENGINE 3: neither the plugin's process above it nor itself, though both carry the job's variables."""
     script = tmp_path / "restart.py"
     script.write_text(STARTED_BY_A_JOB)
-    environment = {**os.environ, "DUCTILE_STORE_ID": "one", "DUCTILE_JOB_ID": "j1"}
+    environment = {**os.environ, "DUCTILE_STORE_ID": "one", "DUCTILE_DAEMON": DEAD, "DUCTILE_JOB_ID": "j1"}
     started = subprocess.run(
         [sys.executable, str(script)],
         env=environment,
@@ -210,7 +259,7 @@ async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> N
     """ENGINE 3: after its time it is told of as alive."""
     with something_that_does_not_end("stubborn", tmp_path) as pid:
         async with asyncio.timeout(20):
-            sweep = await end_survivors("stubborn", {"j1"}, patience=0.1, proc=tmp_path)
+            sweep = await end_survivors("stubborn", {"j1": DEAD}, patience=0.1, proc=tmp_path)
         assert sweep == Sweep(ended=(), alive=(Survivor(pid=pid, job_id="j1"),))
 
 

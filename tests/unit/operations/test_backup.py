@@ -9,6 +9,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from ductile.operations.backup import Scope, StoreFiles, Wanted, back_up, parse_
 from ductile.operations.configuration import OpenedConfiguration, open_configuration
 from ductile.operations.restore import restore, verify
 from ductile.store.sqlite.store import open_sqlite_store
+from ductile.value import replace
 
 SECRET = "canary-7f3a"
 
@@ -94,6 +96,29 @@ def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home", "new"]
 
 
+def test_a_restored_store_is_not_taken_for_its_original(tmp_path: Path) -> None:
+    """By its id processes are found; two copies of one archive are two stores as well."""
+    home = a_home(tmp_path)
+    saved(home, tmp_path / "b.tar.gz")
+    places = [home, tmp_path / "one", tmp_path / "two"]
+    for place in places[1:]:
+        restore(tmp_path / "b.tar.gz", place, store_files(), quiet)
+        assert sorted(file.name for file in (place / "data").iterdir()) == ["state.db"]
+
+    async def ids() -> list[str]:
+        found = []
+        for place in places:
+            for _ in range(2):  # made once, and kept
+                store = open_sqlite_store(place / "data" / "state.db", clock=Clock(), dice=Random())
+                found.append(store.store_id)
+                await store.close()
+        return found
+
+    first, again, *others = asyncio.run(ids())
+    assert first == again
+    assert len({first, *others}) == len(places)
+
+
 def test_files_of_variables_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     """SPEC 2.1: secrets go nowhere by themselves, not even where the plugin root is the whole directory."""
     home = a_home(tmp_path, "plugin_roots: [., ./plugins]\n")
@@ -149,7 +174,7 @@ def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
         real.copy(source, copied, progressed)
 
     with pytest.raises(ConflictError, match="not overwritten"):
-        saved(home, target, StoreFiles(copy=copy, inspect=real.inspect))
+        saved(home, target, replace(real, copy=copy))
     assert target.read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home"]
 
@@ -296,7 +321,7 @@ def test_a_store_that_is_damaged_inside_a_whole_archive_is_found(tmp_path: Path)
         data[4096:12288] = os.urandom(8192)
         copied.write_bytes(data)
 
-    saved(home, tmp_path / "b.tar.gz", StoreFiles(copy=copy_badly, inspect=real.inspect))
+    saved(home, tmp_path / "b.tar.gz", replace(real, copy=copy_badly))
     with pytest.raises(StoreError, match="damaged"):
         verify(tmp_path / "b.tar.gz", real, quiet)
 

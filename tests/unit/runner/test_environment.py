@@ -19,7 +19,7 @@ DAEMON = {
     "HTTP_PROXY": "http://proxy",
     "PATHOLOGY": "canary",
 }
-JOB = describe_job(store_id="s", job_id="j", plugin="mail", command="poll", attempt=2)
+JOB = describe_job(store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2)
 
 
 def test_only_what_is_allowed_is_inherited() -> None:
@@ -52,10 +52,13 @@ def test_the_job_is_described() -> None:
     """SPEC 3.4: which job it is; a trace only where there is one."""
     assert JOB == {
         "DUCTILE_STORE_ID": "s",
+        "DUCTILE_DAEMON": "h:1:2",
         "DUCTILE_JOB_ID": "j",
         "DUCTILE_PLUGIN": "mail",
         "DUCTILE_COMMAND": "poll",
         "DUCTILE_ATTEMPT": "2",
     }
-    traced = describe_job(store_id="s", job_id="j", plugin="mail", command="poll", attempt=2, trace_id="t")
+    traced = describe_job(
+        store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, trace_id="t"
+    )
     assert traced["DUCTILE_TRACE_ID"] == "t"

@@ -19,7 +19,7 @@ from ductile.value import Value, hides
 _CHANGE_THE_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 #: What a server is started with: what the interpreter itself looks at, and whose it is. Nothing secret.
-_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID")
+_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID", "DUCTILE_DAEMON")
 
 
 class Interpreter(Value):

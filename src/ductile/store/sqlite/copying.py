@@ -15,6 +15,7 @@ import apsw
 from ductile.errors import StoreFailedError, StoreSchemaError
 from ductile.store.sqlite.connection import APPLICATION_ID, open_reader, translated
 from ductile.store.sqlite.migrate import migrations, schema_version
+from ductile.store.sqlite.places import load_compiled
 
 _PAGES = 1024
 
@@ -47,6 +48,16 @@ def inspect_copy(path: Path) -> int:
                 hint="It was written by a newer Ductile: restore it with that one.",
             )
         return version
+
+
+def renew_id(path: Path) -> None:
+    """Give a sound copy an id of its own: without one it gets a new one when it is next opened.
+
+    Processes are found by the id of their store: a daemon on a copy must not find those of the original.
+    """
+    sql, in_order, *_ = load_compiled("ductile.store.sqlite.queries")["forget_meta"]
+    with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
+        writer.execute(sql, in_order({"key": "store_id"})).fetchall()
 
 
 def _open_untouched(path: Path) -> apsw.Connection:

@@ -24,6 +24,9 @@ SELECT value FROM store_meta WHERE key = :key
 -- name: keep_meta
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING
 
+-- name: forget_meta
+DELETE FROM store_meta WHERE key = :key
+
 -- name: put_meta
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 

@@ -1,0 +1,166 @@
+"""Processes that outlive their daemon are ended by the next one on the same store, and by no other.
+
+A copy of a store beside its original ends no process of the daemon that runs on the original.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import Daemon, Place, a_daemon, a_place
+from builders.lives import a_life
+
+ONCE = "    retry: {max_attempts: 1}\n"
+QUICKLY = "    retry: {max_attempts: 9, backoff_base: 1ms}\n"
+#: Both run until a file `go` lies beside them, and note their process id.
+COLD = """\
+#!/bin/sh
+cat >/dev/null
+here=$(dirname "$0")
+echo $$ > "$here/pid.new" && mv "$here/pid.new" "$here/pid"
+while [ ! -e "$here/go" ]; do sleep 0.05; done
+echo '{"status": "ok", "result": "done"}'
+"""
+WARM = f"""\
+#!{sys.executable}
+import os, select, sys
+sys.stdin.read()
+here = os.path.dirname(os.path.abspath(__file__))
+with open(here + "/pid.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(here + "/pid.new", here + "/pid")
+while not os.path.exists(here + "/go"):
+    select.select([], [], [], 0.05)
+print('{{"status": "ok", "result": "done"}}')
+"""
+PLUGINS = {"cold": COLD, "warm": WARM}
+
+
+def a_place_with_long_jobs(directory: Path, retry: str = ONCE) -> Place:
+    place = a_place(directory, "".join(f"  {name}:\n{retry}" for name in PLUGINS))
+    for name, script in PLUGINS.items():
+        place.plugin(name, script)
+    return place
+
+
+def started_jobs(place: Place, daemon: Daemon, *plugins: str) -> list[str]:
+    """One job of each plugin, with a process that runs."""
+    jobs = [place.said("run", name, "--no-wait")["job_id"] for name in plugins or PLUGINS]
+    for job_id in jobs:
+        daemon.wait_until_started(job_id)
+    return jobs
+
+
+def pid_of(place: Place, plugin: str) -> int:
+    """The process of a job that has been started, when it has noted its number."""
+    noted = place.config.parent / "plugins" / plugin / "pid"
+    while not noted.exists():
+        os.sched_yield()
+    return int(noted.read_text())
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def let_go(place: Place) -> None:
+    for name in PLUGINS:
+        (place.config.parent / "plugins" / name / "go").touch()
+
+
+def status_of(place: Place, job_id: str) -> str:
+    return str(place.said("job", "wait", job_id)["status"])
+
+
+def copy_with_restore(original: Place) -> None:
+    assert original.ductile("system", "backup", "saved.tar.gz").status == 0
+    ran = original.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo")
+    assert ran.status == 0, ran
+
+
+def copy_the_files(original: Place) -> None:
+    """As `cp` does while nothing is written."""
+    directory = original.config.parent
+    shutil.copytree(
+        directory,
+        original.directory / "second" / "demo",
+        ignore=shutil.ignore_patterns("data", ".*.sock", "pid"),
+    )
+    target = original.directory / "second" / "demo" / "data"
+    target.mkdir()
+    with (
+        closing(sqlite3.connect(directory / "data" / "state.db")) as before,
+        closing(sqlite3.connect(target / "state.db")) as after,
+    ):
+        before.backup(after)
+
+
+@pytest.mark.parametrize("copied", [copy_with_restore, copy_the_files])
+def test_a_daemon_on_a_copy_leaves_the_processes_of_the_original_alone(
+    tmp_path: Path, copied: Callable[[Place], None]
+) -> None:
+    """Jobs from before and after the copy, cold and warm, run to their end, each at its first attempt."""
+    place = a_place_with_long_jobs(tmp_path)
+    with a_daemon(place) as daemon:
+        jobs = started_jobs(place, daemon)
+        copied(place)
+        jobs += started_jobs(place, daemon)
+        with a_daemon(Place(directory=tmp_path / "second")) as other:
+            let_go(place)
+            assert [status_of(place, job_id) for job_id in jobs] == ["succeeded"] * len(jobs)
+            assert [line for line in other.whole_log() if line["signal"] == "survivor.ended"] == []
+
+
+def test_a_daemon_on_the_original_leaves_the_processes_of_a_copy_alone(tmp_path: Path) -> None:
+    """The other way round, although the daemon of the copy is dead: its processes are not the original's."""
+    place = a_place_with_long_jobs(tmp_path, QUICKLY)
+    second = Place(directory=tmp_path / "second")
+    with a_daemon(place) as daemon:
+        (job_id,) = started_jobs(place, daemon, "cold")
+        copy_the_files(place)
+        daemon.end(signal.SIGKILL)
+        with a_daemon(second) as other:
+            other.wait_until_started(job_id)
+            other.end(signal.SIGKILL)
+            pid = pid_of(second, "cold")
+            with a_daemon(place) as again:
+                again.wait_until_started(job_id)
+                os.kill(pid, 0)
+                ended = [line["pid"] for line in again.whole_log() if line["signal"] == "survivor.ended"]
+                assert pid not in ended
+
+
+def test_survivors_of_an_earlier_life_are_ended_after_several_kills(tmp_path: Path) -> None:
+    """Cold and warm ones, although the second daemon was killed before it had looked for them.
+
+    The fork server is stopped, so that it cannot end its own process.
+    """
+    place = a_place_with_long_jobs(tmp_path, QUICKLY)
+    with a_daemon(place) as daemon:
+        started_jobs(place, daemon)
+        survivors = {pid_of(place, name) for name in PLUGINS}
+        (server,) = {parent_of(pid) for pid in survivors} - {daemon.process.pid}
+        os.kill(server, signal.SIGSTOP)
+        daemon.end(signal.SIGKILL)
+        a_life(place.config.parent, "service.starting").end()
+        assert all(Path(f"/proc/{pid}").exists() for pid in survivors)
+        with a_daemon(place) as last:
+            assert not any(is_running(pid) for pid in (*survivors, server))
+            ended = {line["pid"] for line in last.lines if line["signal"] == "survivor.ended"}
+            assert ended >= {server, *survivors}
