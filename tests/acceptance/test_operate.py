@@ -135,6 +135,30 @@ def test_what_is_wrong_comes_with_its_place_and_its_fix(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- selfcheck
 
 
+def test_plugins_that_others_can_change_are_refused_and_told_of(tmp_path: Path) -> None:
+    """By `config check`, by the doctor without a daemon and beside one that loaded them before."""
+    place = private(a_place(tmp_path))
+    root = place.config.parent / "plugins"
+    with a_daemon(place) as daemon:
+        assert findings(place.said("system", "doctor", "--verbose"), "plugins")[0]["level"] == "ok"
+        root.chmod(0o777)
+        (found,) = [
+            row
+            for row in findings(place.said("system", "doctor", status=1), "plugins")
+            if row["level"] == "error"
+        ]
+        assert "every user of this machine can change the directory" in found["message"]
+        assert found["fix"] == f"chmod o-w {root}"
+        assert place.said("system", "reload")["warnings"] is not None
+        daemon.wait_for("plugin.refused")
+        assert "every user" in place.ductile("run", "echo").err
+    assert place.ductile("config", "check").status == 78
+    (row,) = findings(place.said("system", "doctor", status=1), "plugins")
+    assert row["message"].startswith("echo cannot run: every user of this machine")
+    subprocess.run(row["fix"].split(), check=True)
+    assert place.ductile("config", "check").status == 0
+
+
 def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
     """ENGINE 1, 2: also after a split whose branch failed, was mended and tried again."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")

@@ -92,7 +92,7 @@ async def _config(desk: Desk) -> list[Finding]:
         on_disk = await asyncio.to_thread(desk.load)
     except ConfigError as error:
         return [*files.refused_config(error)]
-    found = [*files.config_findings(on_disk)]
+    found = [*files.config_findings(on_disk), *files.newly_refused(desk.snapshot(), on_disk)]
     if on_disk.fingerprint != desk.snapshot().fingerprint:
         message = "the configuration on disk is not the one in force"
         found.append(doubtful(Check.CONFIG, message, where=str(on_disk.directory), fix="ductile reload"))

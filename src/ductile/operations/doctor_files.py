@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ductile.config.integrity import CHECKSUMS_FILE
 from ductile.config.locate import resolve_path
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.operations.findings import Check, Finding, Level, doubtful, fine, of_problem, wrong
@@ -97,19 +97,30 @@ def _judge_mode(path: Path, *, private: bool) -> Finding | None:
     return None
 
 
+def newly_refused(in_force: Snapshot, on_disk: Snapshot) -> Iterator[Finding]:
+    """Plugins that still run, and that the next start or reload will refuse."""
+    known = {plugin.name for plugin in in_force.refused}
+    for plugin in on_disk.refused:
+        if plugin.name not in known:
+            yield _refused(plugin, "will not run after the next start or reload")
+
+
 def plugin_findings(snapshot: Snapshot) -> Iterator[Finding]:
-    for plugin in snapshot.refused:
-        refusal = plugin.refused
-        assert refusal is not None  # noqa: S101 - that is what `refused` gives
-        yield wrong(
-            Check.PLUGINS,
-            f"{plugin.name} cannot run: {refusal.reason}",
-            where=f"plugins.{plugin.name}",
-            fix=refusal.hint or f"ductile plugin check {plugin.uses}",
-        )
+    yield from (_refused(plugin, "cannot run") for plugin in snapshot.refused)
     if not snapshot.refused:
         count = sum(plugin.runnable for plugin in snapshot.plugins.values())
         yield fine(Check.PLUGINS, f"{count} of {len(snapshot.plugins)} configured plugins can run")
+
+
+def _refused(plugin: PluginInstance, words: str) -> Finding:
+    refusal = plugin.refused
+    assert refusal is not None  # noqa: S101 - that is what `refused` gives
+    return wrong(
+        Check.PLUGINS,
+        f"{plugin.name} {words}: {refusal.reason}",
+        where=f"plugins.{plugin.name}",
+        fix=refusal.hint or f"ductile plugin check {plugin.uses}",
+    )
 
 
 def health_findings(checked: JsonObject) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ductile.config.installed import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.fingerprint import fingerprint
+from ductile.plugins.permissions import check_inside, check_way, trusted_owners
 from ductile.plugins.trust import (
     Ground,
     NotTrustedError,
@@ -33,7 +34,7 @@ from ductile.protocol.manifest import (
 from ductile.protocol.yaml12 import parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from ductile.protocol.manifest import Manifest
@@ -50,17 +51,39 @@ def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discover
     ground = Ground(roots=tuple(dict.fromkeys(roots)), allow_symlinks=allow_symlinks)
     finds = _Finds()
     for root in ground.roots:
+        shared = _check_shared(root)
         for directory in _subdirectories(root, finds):
             if os.path.lexists(directory / MANIFEST_FILE):
-                finds.add(load_plugin(directory, root=root, ground=ground))
+                plugin = load_plugin(directory, root=root, ground=ground)
+                if shared is not None and isinstance(plugin, InstalledPlugin):
+                    plugin = _refused(plugin.name, directory, shared)
+                finds.add(plugin)
                 finds.warn_of_symlink(directory, root)
             elif _looks_like_a_plugin(directory):
                 finds.warn(_no_manifest(directory))
     return finds.result()
 
 
-def load_plugin(directory: Path, *, root: Path, ground: Ground) -> InstalledPlugin | RefusedPlugin:
-    """Load the plugin in one directory, or say why not."""
+def _check_shared(root: Path) -> NotTrustedError | None:
+    """What is wrong with what the plugins of a root share: any of them may load code from there."""
+    owners = trusted_owners()
+    try:
+        for directory in sorted(root / name for name in _SHARED):
+            if directory.is_dir():
+                check_way(directory, owners)
+                check_inside(directory, owners)
+    except NotTrustedError as refused:
+        return refused
+    except OSError as error:
+        return _unreadable(error)
+    return None
+
+
+def load_plugin(
+    directory: Path, *, root: Path, ground: Ground, owners: Collection[int] | None = None
+) -> InstalledPlugin | RefusedPlugin:
+    """Load the plugin in one directory, or say why not. `owners` may change plugins: see `trusted_owners`."""
+    owners = trusted_owners() if owners is None else owners
     name = directory.name
     try:
         manifest_path = directory / MANIFEST_FILE
@@ -68,10 +91,15 @@ def load_plugin(directory: Path, *, root: Path, ground: Ground) -> InstalledPlug
         manifest_bytes = _read_file(manifest_path)
         node = parse_yaml(manifest_bytes, file=str(manifest_path))
         name = declared_name(node) or name
+        for place in (root, directory):
+            check_way(place, owners)
+        check_inside(directory, owners)
+        check_way(manifest_path, owners)
         manifest = _read_manifest(node, file=str(manifest_path))
         entrypoint = entrypoint_path(directory, manifest.entrypoint)
         check_path(entrypoint, root=root, ground=ground)
-        check_entrypoint(entrypoint, directory)
+        check_entrypoint(entrypoint)
+        check_way(entrypoint, owners)
         print_of_code = fingerprint(manifest_bytes, entrypoint)
     except NotTrustedError as refused:
         return _refused(name, directory, refused)

@@ -1,7 +1,8 @@
 """May this plugin run? Every way in which the answer is no has its own code, reason and hint.
 
 Plugins run with the rights of the daemon. So its files must lie where the operator said plugins lie, and
-nobody but their owner (or group) may be able to change them. The checks look at the disk and change nothing.
+nobody but root and the daemon's user (or a group) may be able to change them (`permissions` looks at that).
+The checks look at the disk and change nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Refusal(StrEnum):
     ENTRYPOINT_MISSING = "entrypoint_missing"
     ENTRYPOINT_NOT_EXECUTABLE = "entrypoint_not_executable"
     WORLD_WRITABLE = "world_writable"
+    FOREIGN_OWNER = "foreign_owner"
     PROTOCOL_UNSUPPORTED = "protocol_unsupported"
     MANIFEST_INVALID = "manifest_invalid"
     UNREADABLE = "unreadable"
@@ -91,8 +93,8 @@ def entrypoint_path(directory: Path, written: str) -> Path:
     return directory / relative
 
 
-def check_entrypoint(entrypoint: Path, directory: Path) -> None:
-    """It is a file this program may execute, and strangers can change neither it nor the way to it."""
+def check_entrypoint(entrypoint: Path) -> None:
+    """It is a file that this program may execute."""
     try:
         mode = entrypoint.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -109,9 +111,6 @@ def check_entrypoint(entrypoint: Path, directory: Path) -> None:
             f"the entrypoint {entrypoint} is not executable",
             f"chmod +x {entrypoint}",
         )
-    # Behind a link that is allowed, whoever can write to the target's directory can replace the target.
-    for place in (*_way(directory, entrypoint), _resolved(entrypoint).parent):
-        _check_writers(place)
 
 
 def _resolved(path: Path) -> Path:
@@ -125,16 +124,6 @@ def _missing(entrypoint: Path) -> NotTrustedError:
         f"the entrypoint {entrypoint} does not exist",
         "put it there, or correct entrypoint in manifest.yaml",
     )
-
-
-def _check_writers(place: Path) -> None:
-    if place.stat().st_mode & stat.S_IWOTH:
-        kind = "directory" if place.is_dir() else "file"
-        raise NotTrustedError(
-            Refusal.WORLD_WRITABLE,
-            f"every user of this machine can change the {kind} {place}",
-            f"chmod o-w {place}",
-        )
 
 
 def _way(start: Path, end: Path) -> Iterator[Path]:

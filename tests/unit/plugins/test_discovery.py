@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from builders.plugins import a_manifest, a_plugin
-from ductile.plugins.discovery import discover
-from ductile.plugins.trust import Refusal
+from ductile.config.installed import RefusedPlugin
+from ductile.plugins.discovery import discover, load_plugin
+from ductile.plugins.trust import Ground, Refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ductile.config.installed import RefusedPlugin
 
 
 def the_refusal(root: Path, name: str = "echo", *, allow_symlinks: bool = False) -> RefusedPlugin:
     found = discover([root], allow_symlinks=allow_symlinks)
     assert name not in found.installed
     return found.refused[name]
+
+
+def follow_the_hint(refused: RefusedPlugin) -> None:
+    """As somebody does who copies it into a terminal."""
+    assert refused.hint is not None
+    subprocess.run(["/bin/sh", "-c", refused.hint], check=True)
 
 
 def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
@@ -145,17 +151,102 @@ class TestRefusals:
         (directory / "run.sh").rename(directory / "run..sh")
         assert "echo" in discover([tmp_path]).installed
 
-    @pytest.mark.parametrize("what", ["", "run.sh", "bin", "bin/run.sh"])
+    @pytest.mark.parametrize(
+        "what", ["", "run.sh", "bin", "bin/run.sh", "manifest.yaml", "other.py", "deep/inside"]
+    )
     def test_world_writable(self, tmp_path: Path, what: str) -> None:
+        """Whatever it is, it may be code that the plugin loads."""
         entrypoint = "bin/run.sh" if what.startswith("bin") else "run.sh"
         directory = a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
         (directory / "bin").mkdir()
         (directory / "bin" / "run.sh").write_bytes((directory / "run.sh").read_bytes())
         (directory / "bin" / "run.sh").chmod(0o755)
+        (directory / "other.py").touch(0o644)
+        (directory / "deep" / "inside").mkdir(parents=True)
         (directory / what).chmod(0o757)
         refused = the_refusal(tmp_path)
         assert refused.code == Refusal.WORLD_WRITABLE
-        assert refused.hint == f"chmod o-w {directory / what}"
+        assert str(directory / what) in refused.reason
+        follow_the_hint(refused)
+        assert "echo" in discover([tmp_path]).installed
+
+    @pytest.mark.parametrize(("mode", "accepted"), [(0o777, False), (0o1777, False), (0o775, True)])
+    def test_world_writable_root(self, tmp_path: Path, mode: int, *, accepted: bool) -> None:
+        """Sticky or not: anybody could put a plugin there."""
+        root = tmp_path / "a root"
+        a_plugin(root)
+        root.chmod(mode)
+        found = discover([root])
+        assert ("echo" in found.installed) is accepted
+        if not accepted:
+            assert found.refused["echo"].code == Refusal.WORLD_WRITABLE
+            follow_the_hint(found.refused["echo"])
+            assert "echo" in discover([root]).installed
+
+    @pytest.mark.parametrize(("mode", "accepted"), [(0o777, False), (0o1777, True), (0o775, True)])
+    def test_world_writable_directory_above_the_root(
+        self, tmp_path: Path, mode: int, *, accepted: bool
+    ) -> None:
+        """In a sticky one, such as /tmp, others cannot put something else in the place of the root."""
+        a_plugin(tmp_path / "above" / "between" / "root")
+        (tmp_path / "above").chmod(mode)
+        found = discover([tmp_path / "above" / "between" / "root"])
+        assert ("echo" in found.installed) is accepted
+        if not accepted:
+            reason = found.refused["echo"].reason
+            assert reason == f"every user of this machine can change the directory {tmp_path / 'above'}"
+
+    def test_a_link_on_the_way_is_followed_by_the_look(self, tmp_path: Path) -> None:
+        """What counts is every directory that the system passes through, also behind a link."""
+        a_plugin(tmp_path / "open" / "real" / "root")
+        (tmp_path / "open").chmod(0o777)
+        (tmp_path / "link").symlink_to("open/real")
+        refused = the_refusal(tmp_path / "link" / "root")
+        assert refused.code == Refusal.WORLD_WRITABLE
+        assert str(tmp_path / "open") in refused.reason
+
+    @pytest.mark.parametrize("what", ["lib", "lib/shared.py"])
+    def test_what_plugins_share_may_not_be_open_either(self, tmp_path: Path, what: str) -> None:
+        a_plugin(tmp_path, "echo", directory="other-name")
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "shared.py").touch(0o644)
+        (tmp_path / what).chmod(0o777)
+        refused = the_refusal(tmp_path)
+        assert refused.code == Refusal.WORLD_WRITABLE
+        assert str(tmp_path / what) in refused.reason
+
+    def test_a_stranger_who_owns_a_directory_on_the_way(self, tmp_path: Path) -> None:
+        directory = a_plugin(tmp_path)
+        ground = Ground(roots=(tmp_path,))
+        refused = load_plugin(directory, root=tmp_path, ground=ground, owners={123_456_789})
+        assert isinstance(refused, RefusedPlugin)
+        assert refused.code == Refusal.FOREIGN_OWNER
+        assert refused.reason.startswith("the directory / belongs to user ")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    @pytest.mark.parametrize("what", ["..", "", "run.sh", "manifest.yaml", "other.py", "bin"])
+    def test_a_stranger_who_owns_part_of_it(self, tmp_path: Path, what: str) -> None:
+        directory = a_plugin(tmp_path / "root")
+        (directory / "bin").mkdir()
+        (directory / "other.py").touch(0o644)
+        place = (directory / what).resolve()
+        os.chown(place, 65534, -1)
+        refused = the_refusal(tmp_path / "root")
+        assert refused.code == Refusal.FOREIGN_OWNER
+        assert str(place) in refused.reason
+        assert "has to belong to root" in refused.reason
+        follow_the_hint(refused)
+        assert "echo" in discover([tmp_path / "root"]).installed
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    def test_a_link_of_a_stranger_on_the_way(self, tmp_path: Path) -> None:
+        """In a sticky directory its owner can make it lead elsewhere later."""
+        a_plugin(tmp_path / "real" / "root")
+        (tmp_path / "link").symlink_to("real")
+        os.chown(tmp_path / "link", 65534, -1, follow_symlinks=False)
+        refused = the_refusal(tmp_path / "link" / "root")
+        assert refused.code == Refusal.FOREIGN_OWNER
+        assert f"the symbolic link {tmp_path / 'link'} belongs to" in refused.reason
 
     @pytest.mark.parametrize("protocol", ["1", "3"])
     def test_unsupported_protocol(self, tmp_path: Path, protocol: str) -> None:
@@ -211,6 +302,13 @@ class TestSymlinks:
         (directory / "run.sh").rename(directory / "real.sh")
         (directory / "run.sh").symlink_to("real.sh")
         assert the_refusal(tmp_path / "root").code == Refusal.SYMLINK
+
+    def test_a_link_inside_the_plugin_that_nothing_leads_through(self, tmp_path: Path) -> None:
+        """A virtual environment is full of them."""
+        directory = a_plugin(tmp_path / "root")
+        (directory / "python").symlink_to("/usr/bin/env")
+        (directory / "nowhere").symlink_to("not-there")
+        assert "echo" in discover([tmp_path / "root"]).installed
 
     def test_linked_root(self, tmp_path: Path) -> None:
         a_plugin(tmp_path / "real")
