@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -76,6 +77,7 @@ async def serve(
     named: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
 ) -> None:
     """Run the daemon until it is told to stop. Whatever it could not deal with is raised at the end."""
+    _leave_no_core()
     snapshot, config_file = _open(named, environ)
     path = state_file(snapshot)
     lock = _lock(path.parent)
@@ -117,6 +119,15 @@ async def serve(
         lock.release()
         signals.emit(Signal.SERVICE_STOPPED)
         log.close()
+
+
+def _leave_no_core() -> None:
+    """A dump of this process would hold every secret of the configuration.
+
+    Plugins inherit this. The hard limit stays, so that one of them can ask for dumps of its own.
+    """
+    _soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def _open(named: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path]:

@@ -1,12 +1,13 @@
-"""What the daemon keeps of its configuration once it runs (SPEC 8.1)."""
+"""Where secrets are found in memory: not in what the daemon keeps, not in other plugins' processes."""
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
-from builders.daemons import PATIENCE, a_place
+from builders.daemons import PATIENCE, a_daemon, a_place
 
 #: The daemon with one more subscriber, which looks around as soon as the configuration is in force. That is
 #: before what was loaded is taken out of the collector's sight.
@@ -39,3 +40,80 @@ def test_what_was_read_does_not_stay(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done
     assert "kept: Snapshot\n" in done.stderr
+
+
+#: Keeps a secret, and says how it was started: a warm process shows the environment of its server.
+KEEPER = f"""\
+#!{sys.executable}
+import json, os, sys
+json.load(sys.stdin)
+started = "cold" if b"DB_PASSWORD" in open("/proc/self/environ", "rb").read() else "warm"
+print(json.dumps({{"status": "ok", "result": started + str(len(os.environ["DB_PASSWORD"]))}}))
+"""
+#: Writes all of its own memory that can be read to a file beside it.
+SEARCHER = f"""\
+#!{sys.executable}
+import os, sys
+sys.stdin.read()
+target = open(os.path.dirname(os.path.abspath(__file__)) + "/memory", "wb")
+for line in open("/proc/self/maps").read().splitlines():
+    place, mode, *_ = line.split()
+    begin, end = (int(part, 16) for part in place.split("-"))
+    if "r" in mode and "[v" not in line:
+        with open("/proc/self/mem", "rb", 0) as memory:
+            memory.seek(begin)
+            while begin < end:
+                try:
+                    piece = memory.read(min(65536, end - begin))
+                except OSError:
+                    break
+                if not piece:
+                    break
+                target.write(piece)
+                begin += len(piece)
+target.close()
+print('{{"status": "ok", "result": "written"}}')
+"""
+
+
+def test_a_warm_plugin_does_not_find_the_secrets_of_another(tmp_path: Path) -> None:
+    """Both are forked from one server; what it was told for one job must not be there for the next."""
+    secret, known = "canary-" + "5b7e" * 8, "marker-" + "1d3c" * 8
+    more = (
+        f"  keeper: {{env: {{DB_PASSWORD: {secret}}}, config: {{token: {secret}}}}}\n"
+        f"  searcher: {{env: {{OWN: {known}}}}}\n"
+    )
+    place = a_place(tmp_path, more)
+    place.plugin("keeper", KEEPER)
+    directory = place.plugin("searcher", SEARCHER)
+    with a_daemon(place):
+        for _ in range(3):
+            assert place.said("run", "keeper")["result"]["result"] == f"warm{len(secret)}"
+            assert place.ductile("run", "searcher").status == 0
+            found = (directory / "memory").read_bytes()
+            assert known.encode() in found, "nothing was looked at"
+            assert secret.encode() not in found
+
+
+#: Says how large a core dump of its process may become: now, and at most.
+LIMITED = f"""\
+#!{sys.executable}
+import json, resource, sys
+json.load(sys.stdin)
+print(json.dumps({{"status": "ok", "result": str(resource.getrlimit(resource.RLIMIT_CORE))}}))
+"""
+
+
+def test_the_daemon_leaves_no_core_dump(tmp_path: Path) -> None:
+    """Whatever it was started with; plugins inherit it, and may ask for as much as it could have had."""
+    place = a_place(tmp_path, "  limited: {}\n")
+    place.plugin("limited", LIMITED)
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        with a_daemon(place) as daemon:
+            limits = Path(f"/proc/{daemon.process.pid}/limits").read_text()
+            assert "Max core file size        0 " in limits
+            assert place.said("run", "limited")["result"]["result"] == str((0, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))

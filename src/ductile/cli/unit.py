@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from ductile.cli.answers import Answer, Call
+
+_PATIENCE = 5.0
 
 
 def print_unit(call: Call) -> Answer:
@@ -15,8 +19,22 @@ def print_unit(call: Call) -> Answer:
 
     opened = open_configuration(call.config, call.environ)
     user = call.optional("user") or "ductile"
-    unit = systemd_unit(opened.snapshot, opened.loaded.directory, _command(), user)
+    unit = systemd_unit(
+        opened.snapshot, opened.loaded.directory, _command(), user, version=_systemd_version()
+    )
     return Answer(data={"unit": unit}, text=lambda _: unit.rstrip("\n"))
+
+
+def _systemd_version() -> int | None:
+    """The version of the systemd of this machine, if there is one."""
+    try:
+        told = subprocess.run(
+            ["systemctl", "--version"], capture_output=True, text=True, check=True, timeout=_PATIENCE
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.match(r"systemd (\d+)", told)
+    return None if found is None else int(found[1])
 
 
 def _command() -> Path:

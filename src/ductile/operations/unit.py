@@ -12,6 +12,19 @@ from ductile.operations.configuration import state_file
 #: Beyond the grace for running jobs: the time to end what did not finish, and to write it down.
 _MARGIN = timedelta(seconds=15)
 _VAR_LIB = Path("/var/lib")
+#: The version of systemd that a key came with, of those that are younger than any systemd in use.
+_SINCE = {
+    "ProtectHostname": 242,
+    "RestrictSUIDSGID": 242,
+    "ProtectKernelLogs": 244,
+    "ProtectClock": 245,
+    "RestartSteps": 254,
+    "RestartMaxDelaySec": 254,
+}
+#: What is assumed where it is not known: older than any that is still looked after.
+_UNKNOWN = 245
+#: Without a growing delay each restart waits this long.
+_STEADY = "10"
 
 _UNIT = Template(
     """\
@@ -39,7 +52,7 @@ UMask=0077
 WorkingDirectory=$state
 $made
 Restart=on-failure
-RestartSec=1
+RestartSec=$pause
 RestartSteps=8
 RestartMaxDelaySec=5min
 # A configuration that cannot be used does not get better by trying again.
@@ -49,6 +62,8 @@ TimeoutStartSec=5min
 TimeoutStopSec=$stop
 # The daemon is told to stop, and ends its plugins itself; what is left after that is killed.
 KillMode=mixed
+# A dump of the daemon's memory would hold every secret of the configuration.
+LimitCORE=0
 
 # Plugins run with these limits too. Take away what yours need.
 NoNewPrivileges=yes
@@ -77,13 +92,19 @@ WantedBy=multi-user.target
 )
 
 
-def systemd_unit(snapshot: Snapshot, config: Path, command: Path, user: str) -> str:
-    """The text of the unit; paths with a space in them are quoted as systemd wants it."""
+def systemd_unit(
+    snapshot: Snapshot, config: Path, command: Path, user: str, *, version: int | None = None
+) -> str:
+    """The text of the unit, with the keys that this version of systemd knows.
+
+    Paths with a space in them are quoted as systemd wants it.
+    """
+    known = _UNKNOWN if version is None else version
     state = state_file(snapshot).parent.absolute()
     stop = snapshot.service.shutdown_grace + _MARGIN
     places = (state, config.absolute(), command)
     in_home = any(str(place).startswith(("/home/", "/root/")) for place in places)
-    return _UNIT.substitute(
+    text = _UNIT.substitute(
         name=snapshot.service.name,
         command=_quoted(command),
         config=_quoted(config.absolute()),
@@ -92,7 +113,10 @@ def systemd_unit(snapshot: Snapshot, config: Path, command: Path, user: str) -> 
         made=_made_by_systemd(state),
         stop=f"{round(stop.total_seconds())}",
         home="read-only" if in_home else "yes",
+        pause="1" if known >= _SINCE["RestartSteps"] else _STEADY,
     )
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if _SINCE.get(line.partition("=")[0], 0) <= known)
 
 
 def _made_by_systemd(state: Path) -> str:

@@ -49,7 +49,7 @@ class StartsCold(Value):
 
 
 def plan_warm_start(run: Run) -> WarmPlan | StartsCold:
-    if not hasattr(os, "pidfd_open"):
+    if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
         return StartsCold(reason="warm start needs Linux")
     if run.warm is None:
         return StartsCold(reason="warm start is off for this plugin")

@@ -9,8 +9,8 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ductile.runner.leader import Leader, OnExit, read_status, signal_group
@@ -18,6 +18,8 @@ from ductile.runner.limits import limits_to_set
 from ductile.runner.port import ExitStatus, Run
 
 _MAX_MESSAGE = 64 * 1024
+#: A larger environment is left to a plain start, where the kernel says what is possible.
+_MAX_ENVIRONMENT = 128 * 1024
 
 
 class NotSentError(Exception):
@@ -128,10 +130,12 @@ class ServerLink:
         """Ask for a process. Raises `NotSentError` as long as it is certain that none will be."""
         self._numbers += 1
         message = _fork_message(self._numbers, run, argv0)
-        if not self._usable or self._unsent:
+        environment = json.dumps(dict(run.environment)).encode("ascii")
+        if not self._usable or self._unsent or len(environment) > _MAX_ENVIRONMENT:
             raise NotSentError
         try:
-            socket.send_fds(self._control, [message], theirs)
+            with _in_memory(environment) as file:
+                socket.send_fds(self._control, [message], (*theirs, file))
         except OSError as error:
             raise NotSentError from error
         answer: asyncio.Future[ForkedLeader] = self._loop.create_future()
@@ -250,7 +254,19 @@ def _fork_message(number: int, run: Run, argv0: str) -> bytes:
         "path": run.entrypoint,
         "argv0": argv0,
         "directory": run.directory,
-        "environment": dict(run.environment),
         "limits": limits_to_set(run.limits),
     }
     return json.dumps(message).encode("ascii")
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A file that is nowhere else: the server passes it on to the new process and does not read it."""
+    descriptor = os.memfd_create("environment")
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -50,21 +50,33 @@ else:
     sys.path_importer_cache.pop(sys.path.pop(0), None)
     del sys.modules["chance"], sys.modules["fitness"], sys.modules["scripted"]
 
-DESCRIPTORS = 3
+#: Standard input, output and error of the new process, and a file that holds its environment.
+DESCRIPTORS = 4
 MAX_MESSAGE = 1024 * 1024
 PR_SET_PDEATHSIG = 1
 
 
 class Job:
-    """One request, in the process that was forked for it."""
+    """One request, in the process that was forked for it.
+
+    The environment holds secrets. Only this process reads it: what the server had read would be found in
+    the memory of every process that it forks later.
+    """
 
     def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        *self.descriptors, environment = descriptors
         self.path: str = message["path"]
         self.argv0: str = message["argv0"]
         self.directory: str = message["directory"]
-        self.environment: dict[str, str] = message["environment"]
+        self.environment: dict[str, str] = read_environment(environment)
         self.limits: list[tuple[int, int, int]] = message["limits"]
-        self.descriptors = descriptors
+
+
+def read_environment(descriptor: int) -> dict[str, str]:
+    size = os.fstat(descriptor).st_size
+    environment: dict[str, str] = json.loads(os.pread(descriptor, size, 0).decode("ascii"))
+    os.close(descriptor)
+    return environment
 
 
 class Server:
