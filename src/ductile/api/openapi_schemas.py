@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ductile.api.endpoint import Endpoint
+from ductile.api.vocabulary import SUBMISSION
 from ductile.core.dedupe import LONGEST_KEY
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.settlement import CallbackState
 from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
 from ductile.operations.job_shapes import JOB_SHAPES
 from ductile.operations.run_shapes import RUN_SHAPES
@@ -64,7 +66,13 @@ FIELDS: Mapping[str, JsonObject] = {
     },
     "state_webhook_url": {
         "type": ["string", "null"],
-        "description": "Called whenever the job's state changes.",
+        "description": "Called when the job's state changes; a duplicate's is called by the existing job.",
+    },
+    "state_webhook_events": {
+        "type": ["array", "null"],
+        "items": {"enum": [str(state) for state in CallbackState]},
+        "minItems": 1,
+        "description": "The states that are sent to `state_webhook_url`; all of them if it is absent.",
     },
     "type": {"type": "string", "description": "The event's type.", "minLength": 1, "maxLength": 255},
     "command": {"type": ["string", "null"], "description": "Only of this command."},
@@ -101,9 +109,9 @@ def request_body(names: tuple[str, ...], own: Mapping[str, JsonValue] | None = N
 def submission_body(payload: JsonSchema | None, place: str) -> JsonObject:
     """The body of a submission whose payload has a schema of its own."""
     if payload is None:
-        return request_body(("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url"))
+        return request_body(SUBMISSION)
     own = {"payload": _standing_alone(payload, place)}
-    return request_body(("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url"), own)
+    return request_body(SUBMISSION, own)
 
 
 def _standing_alone(schema: JsonSchema, place: str) -> JsonValue:

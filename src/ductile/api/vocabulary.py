@@ -29,7 +29,7 @@ TRIGGER = Access(
     need=lambda snapshot, path: catalogue.needed_for_trigger(snapshot, path["plugin"], path["command"]),
 )
 
-SUBMISSION = ("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url")
+SUBMISSION = ("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url", "state_webhook_events")
 #: Of a call whose path says all there is to do.
 CHANGE = ("dry_run",)
 LIMIT = Parameter(

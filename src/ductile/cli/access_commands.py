@@ -41,7 +41,7 @@ WEBHOOK = Noun(
             "webhook:deliveries",
             options=(
                 Option(("--job",), "only those of this job", "JOB"),
-                Option(("--status",), "pending, delivered or dropped", "STATUS"),
+                Option(("--status",), "pending, delivered, dropped or gone", "STATUS"),
                 Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER"),
                 Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT"),
             ),
@@ -50,7 +50,7 @@ WEBHOOK = Noun(
         ),
         Action(
             "resend",
-            "send a state webhook again that was delivered or dropped",
+            "send a state webhook again that was delivered, dropped or gone",
             "webhook:resend",
             arguments=(Argument("DELIVERY", "id of the delivery"),),
             options=(DRY_RUN,),

@@ -77,7 +77,14 @@ def test(call: Call) -> Answer:
 
 def try_request(call: Call) -> Answer:
     """`plugin run --request`: the entrypoint, exactly this request, and all that came out."""
-    for option in ("COMMAND", "payload", "dedupe_key", "state_webhook_url", "no_wait"):
+    for option in (
+        "COMMAND",
+        "payload",
+        "dedupe_key",
+        "state_webhook_url",
+        "state_webhook_events",
+        "no_wait",
+    ):
         if call.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} has no effect with --request: the request holds everything")

@@ -265,6 +265,7 @@ PLUGIN_RUN = Action(
         ),
         Option(("--dedupe-key",), "do not run again what succeeded under this key", "KEY"),
         Option(("--state-webhook-url",), "tell this URL whenever the job changes its state", "URL"),
+        Option(("--state-webhook-events",), "only these states, such as done,failed", "STATES"),
         Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
         Option(("--request",), "for authors: run it with exactly this request, outside any queue", "FILE"),
         DRY_RUN,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import PATIENCE, RUN_IT_HERE, Said, ask, ask_daemon, find_daemon, present
 from ductile.cli.json_argument import json_object
-from ductile.cli.run import outcome, refuse_no_time, run_here, telling_where_it_goes_on, wait_for
+from ductile.cli.run import (
+    chosen_states,
+    outcome,
+    refuse_no_time,
+    run_here,
+    telling_where_it_goes_on,
+    wait_for,
+)
 from ductile.cli.run_steps import steps_table
 from ductile.cli.screen import printable, screen_for
 from ductile.cli.unloaded import find_pipeline, hinting_at_reload
@@ -65,6 +72,7 @@ def run(call: Call) -> Answer:
         "payload": json_object(call.optional("payload"), "payload"),
         "dedupe_key": call.optional("dedupe_key"),
         "state_webhook_url": call.optional("state_webhook_url"),
+        "state_webhook_events": chosen_states(call),
     }
     with hinting_at_reload(call, lambda disk: find_pipeline(disk, call.text("NAME"))):
         return _run(call, given)

@@ -34,6 +34,7 @@ PIPELINE = Noun(
                 ),
                 _DEDUPE_KEY,
                 Option(("--state-webhook-url",), "tell this URL whenever the run changes its state", "URL"),
+                Option(("--state-webhook-events",), "only these states, such as done,failed", "STATES"),
                 Option(("--no-wait",), "print the id of the run and do not wait for it; needs the daemon"),
                 DRY_RUN,
             ),

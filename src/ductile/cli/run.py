@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ductile.cli.screen import Screen
-    from ductile.core.json_values import JsonObject
+    from ductile.core.json_values import JsonObject, JsonValue
 
 #: Of a failed run's stderr: its end is where a traceback says what it was.
 _LINES_OF_STDERR = 20
@@ -39,11 +39,18 @@ def run(call: Call) -> Answer:
         "payload": json_object(call.optional("payload"), "payload"),
         "dedupe_key": call.optional("dedupe_key"),
         "state_webhook_url": call.optional("state_webhook_url"),
+        "state_webhook_events": chosen_states(call),
     }
     with hinting_at_reload(
         call, lambda disk: find_command(disk, call.text("PLUGIN"), call.optional("COMMAND"))
     ):
         return _run(call, given)
+
+
+def chosen_states(call: Call) -> JsonValue:
+    """The words of `--state-webhook-events`, which are separated by commas."""
+    text = call.optional("state_webhook_events")
+    return None if text is None else [word.strip() for word in text.split(",")]
 
 
 def _run(call: Call, given: JsonObject) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from random import Random
 
 from ductile.core.retry import RetryPolicy, plan_delay
@@ -28,6 +29,11 @@ class Attempt(Value):
     def delivered(self) -> bool:
         return self.http_status in _ACCEPTED
 
+    @property
+    def gone(self) -> bool:
+        """Whether the receiver says that it does not exist any more, so that trying again is no use."""
+        return self.http_status == HTTPStatus.GONE
+
 
 def may_attempt(attempts: int, *, max_attempts: int) -> bool:
     """Whether the `attempts`-th attempt may be made. They are counted before: whoever crashes in each of them
@@ -45,8 +51,8 @@ def next_attempt(
     now: datetime,
     dice: Random,
 ) -> datetime | None:
-    """When to send again after a failure, the `attempts`-th; None if that was the last one."""
-    if attempts >= max_attempts:
+    """When to send again after a failure, the `attempts`-th; None if that was the last one, or it is gone."""
+    if attempts >= max_attempts or attempt.gone:
         return None
     policy = RetryPolicy(max_attempts=max_attempts, backoff_base=backoff_base, backoff_max=LONGEST_WAIT)
     wait = plan_delay(policy, attempts, dice)

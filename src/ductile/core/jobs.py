@@ -173,6 +173,8 @@ class Callback(Value):
 
     url: str
     model: str | None = None
+    #: The states that are sent; None means all of them.
+    events: tuple[str, ...] | None = None
 
 
 class NewJob(Value):

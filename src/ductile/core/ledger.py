@@ -26,6 +26,7 @@ class LedgerKind(StrEnum):
     CONFIG_LOADED = "config.loaded"
     DELIVERY_DELIVERED = "delivery.delivered"
     DELIVERY_DROPPED = "delivery.dropped"
+    DELIVERY_GONE = "delivery.gone"
 
 
 LEDGER_KINDS: dict[LedgerKind, str] = {
@@ -46,6 +47,7 @@ LEDGER_KINDS: dict[LedgerKind, str] = {
     LedgerKind.CONFIG_LOADED: "A configuration was loaded.",
     LedgerKind.DELIVERY_DELIVERED: "A receiver accepted a state webhook.",
     LedgerKind.DELIVERY_DROPPED: "A state webhook was given up after its last attempt.",
+    LedgerKind.DELIVERY_GONE: "A receiver answered 410; the state webhook is not sent again.",
 }
 
 

@@ -265,19 +265,23 @@ def _verdict(settlement: Settlement) -> Verdict:
 def _callback_for(job: Job, outcome: Outcome, settlement: Settlement) -> CallbackEvent | None:
     if job.callback is None:
         return None
+    reason = settlement.reason
     match settlement.status:
         case JobStatus.SUCCEEDED if isinstance(outcome, RunEnded):
-            return CallbackEvent(state=CallbackState.DONE, result=outcome.result, artifacts=outcome.artifacts)
+            return CallbackEvent(
+                state=CallbackState.DONE, reason=reason, result=outcome.result, artifacts=outcome.artifacts
+            )
         case JobStatus.SUCCEEDED if isinstance(outcome, Completed):
             return CallbackEvent(
                 state=CallbackState.DONE,
+                reason=reason,
                 result=outcome.response.result,
                 artifacts=outcome.response.artifacts,
             )
         case JobStatus.QUEUED:
-            return CallbackEvent(state=CallbackState.QUEUED)
+            return CallbackEvent(state=CallbackState.QUEUED, reason=reason)
         case _:
-            return CallbackEvent(state=CallbackState.FAILED, error=settlement.last_error)
+            return CallbackEvent(state=CallbackState.FAILED, reason=reason, error=settlement.last_error)
 
 
 def _hooks_for(

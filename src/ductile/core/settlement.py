@@ -73,6 +73,7 @@ class CallbackState(StrEnum):
 
 class CallbackEvent(Value):
     state: CallbackState
+    reason: Reason
     error: str | None = None
     result: JsonValue = None
     artifacts: tuple[JsonValue, ...] | None = None

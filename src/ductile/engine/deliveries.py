@@ -201,7 +201,8 @@ class Deliveries:
         }
         signal = Signal.DELIVERY_DELIVERED
         if not attempt.delivered:
-            signal = Signal.DELIVERY_DROPPED if retry_at is None else Signal.DELIVERY_FAILED
+            given_up = Signal.DELIVERY_GONE if attempt.gone else Signal.DELIVERY_DROPPED
+            signal = given_up if retry_at is None else Signal.DELIVERY_FAILED
             data["error"] = attempt.error
         self._signals.emit(signal, job_id=delivery.job_id, data=data)
 
@@ -247,4 +248,5 @@ def _report(delivery: Delivery, attempt: Attempt, retry_at: datetime | None) -> 
         http_status=attempt.http_status,
         error=attempt.error,
         retry_at=retry_at,
+        gone=attempt.gone,
     )

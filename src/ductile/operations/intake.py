@@ -1,7 +1,8 @@
 """What every submission has in common, whichever door it comes through: payload, keys, callback, descent.
 
-Owns the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhook_url`, `traceparent` and
-`X-Ductile-Job` (SPEC 4.5, 9.3, 12; ENGINE 7, 10). What is submitted is the business of its own module.
+Owns the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhook_url`,
+`state_webhook_events`, `traceparent` and `X-Ductile-Job` (SPEC 4.5, 9.3, 12; ENGINE 7, 10). What is submitted
+is the business of its own module.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from ductile.core.equality import same
 from ductile.core.ids import make_trace_id
 from ductile.core.jobs import Callback, Job, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, nests_too_deep
+from ductile.core.settlement import CallbackState
+from ductile.core.subscriptions import MAX_SUBSCRIPTIONS
 from ductile.errors import RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.protocol.payload_check import UnusableSchemaError, faults_in
+from ductile.store.values.submitting import Deduplicated
 from ductile.value import Value, replace
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
@@ -30,6 +34,7 @@ _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII
 )
 _NO_TRACE = "0" * 32
+_SHOWN_STATE = 100
 #: What most submissions hold: of these, only the payload is read here.
 _PLAIN = {"plugin", "command", "pipeline", "payload", "type", "event_type", "headers", "async"}
 
@@ -58,12 +63,8 @@ class Intake(Value):
     hops: int = 0
     #: The job that made this call, if one did and it is known.
     inside_job: str | None = None
-    #: Whether the key is an `Idempotency-Key`: then the same key means the same body, or a mistake.
+    #: Whether the key is an `Idempotency-Key`: then the same key means the same payload, or a mistake.
     idempotent: bool = False
-
-    @property
-    def callback_url(self) -> str | None:
-        return None if self.callback is None else self.callback.url
 
 
 async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
@@ -86,15 +87,27 @@ async def read_intake(desk: Desk, door: Door, given: JsonObject) -> Intake:
 
 
 def refuse_other_body(intake: Intake, existing: Job | None) -> None:
-    """An `Idempotency-Key` that was used for something else is a mistake of its caller (ENGINE 7)."""
+    """Refuse an `Idempotency-Key` that was used with another payload.
+
+    A `state_webhook_url` may differ: it is subscribed to the job that is there.
+    """
     if not intake.idempotent or existing is None:
         return
-    url = None if existing.callback is None else existing.callback.url
-    if not same(existing.payload or {}, intake.payload or {}) or url != intake.callback_url:
+    if not same(existing.payload or {}, intake.payload or {}):
         raise RefusedError(
             "this Idempotency-Key was used with another body",
             hint="Use a new key for a new request.",
             details={"job_id": existing.id},
+        )
+
+
+def refuse_without_subscription(answer: Deduplicated) -> None:
+    """Refuse a duplicate whose state webhook URL could not be subscribed to the job that is there."""
+    if answer.subscribed is False:
+        raise RefusedError(
+            f"this job has {MAX_SUBSCRIPTIONS} state webhook URLs already; this one was not added",
+            hint=f"Ask for its state instead: GET /job/{answer.job_id}",
+            details={"job_id": answer.job_id, "field": "state_webhook_url"},
         )
 
 
@@ -210,12 +223,31 @@ def _seconds(count: float) -> timedelta:
 
 def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
     url = read.optional_text(given, "state_webhook_url")
+    chosen = _chosen_states(given)
     if url is None:
+        if chosen is not None:
+            raise read.refused("state_webhook_events", "state_webhook_events needs a state_webhook_url")
         return None
     # The URL may hold a secret of its receiver, so it is not repeated in the error.
     if (fault := fault_in_url(url, snapshot.state_webhooks.allow)) is not None:
         raise read.refused("state_webhook_url", f"state_webhook_url cannot be used: {fault}")
-    return Callback(url=url)
+    return Callback(url=url, events=chosen)
+
+
+def _chosen_states(given: JsonObject) -> tuple[str, ...] | None:
+    """The states that the URL is sent, in the order of a job's life; None means all of them."""
+    value = given.get("state_webhook_events")
+    if value is None:
+        return None
+    name, known = "state_webhook_events", ", ".join(CallbackState)
+    if not isinstance(value, list) or not value:
+        raise read.refused(name, f"{name} has to be a list of states: {known}")
+    states = [str(state) for state in CallbackState]
+    unknown = [each for each in value if each not in states]
+    if unknown:
+        shown = f"{unknown[0]!r}"[:_SHOWN_STATE]
+        raise read.refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")
+    return tuple(state for state in states if state in value)
 
 
 async def caller_of(desk: Desk, given: JsonObject) -> Job | None:

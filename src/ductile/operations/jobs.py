@@ -24,6 +24,7 @@ from ductile.operations.intake import (
     refuse_invalid_payload,
     refuse_key_of_another,
     refuse_other_body,
+    refuse_without_subscription,
 )
 from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.log import catch_up
@@ -87,7 +88,7 @@ async def submit(desk: Desk, door: Door, given: JsonObject, event: NewEvent | No
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
     (answer,) = await desk.enqueue(submission)
     if isinstance(answer, Deduplicated):
-        return await _existing(desk, intake, plugin.name, command, answer.job_id)
+        return await _existing(desk, intake, plugin.name, command, answer)
     return {
         "job_id": answer.job_id,
         "status": JobStatus.QUEUED,
@@ -101,12 +102,15 @@ async def submit_from_cli(desk: Desk, given: JsonObject) -> JsonObject:
     return await submit(desk, Door(submitted_by=SubmittedBy.CLI), given)
 
 
-async def _existing(desk: Desk, intake: Intake, plugin: str, command: str, job_id: str) -> JsonObject:
+async def _existing(
+    desk: Desk, intake: Intake, plugin: str, command: str, answer: Deduplicated
+) -> JsonObject:
     """The answer to a duplicate: the job that is there, as it stands."""
-    job = await desk.store.job(job_id)
+    job = await desk.store.job(answer.job_id)
     refuse_other_body(intake, job)
+    refuse_without_subscription(answer)
     return {
-        "job_id": job_id,
+        "job_id": answer.job_id,
         "status": JobStatus.QUEUED if job is None else job.status,
         "plugin": plugin,
         "command": command,

@@ -35,6 +35,7 @@ from ductile.operations.intake import (
     read_intake,
     refuse_key_of_another,
     refuse_other_body,
+    refuse_without_subscription,
 )
 from ductile.operations.job_ids import find_job
 from ductile.operations.run_answers import as_duplicate, finished, still_running
@@ -226,6 +227,7 @@ async def _submit(
         (answer,) = await desk.enqueue(submission)
         if isinstance(answer, Deduplicated):
             refuse_other_body(intake, await desk.store.job(answer.job_id))
+            refuse_without_subscription(answer)
         if waiting is None or engine is None:
             return await _accepted(desk, answer, shown)
         if isinstance(answer, Accepted) and answer.members and ended is not None:

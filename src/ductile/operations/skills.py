@@ -29,7 +29,7 @@ HOW: JsonObject = {
     "scopes": "`scope` is the least that a token needs for a call; plugin:rw opens every command and "
     "pipeline, * everything. 403 names what is missing.",
     "body": 'A JSON object: {"payload": {...}}, the payload as `input_schema` says; also dedupe_key, '
-    "dedupe_ttl, state_webhook_url.",
+    "dedupe_ttl, state_webhook_url, state_webhook_events.",
     "answer": "Each skill tells its own. 202: the job is on disk and will run. 200: it is done.",
     "status": "queued, running; then for good succeeded, failed or dead. A synchronous answer also knows "
     "partial_success: some branches failed.",

@@ -1,4 +1,4 @@
-"""The body of a state webhook: nine keys, always all of them (SPEC 9.3)."""
+"""The body of a state webhook: always all of its keys, null where they do not apply."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
 
 #: A result, or a list of artifacts, larger than this is not sent; the receiver is told where to get it.
 MAX_RESULT_BYTES = 256 * 1024
@@ -26,7 +27,11 @@ def encode_state_event(
     error: str | None,
     result: JsonValue,
     artifacts: Sequence[JsonValue] | None,
+    plugin: str,
+    command: str,
+    reason: str,
 ) -> str:
+    """Return the body as JSON text. `pipeline` is the name of the pipeline if the job is a run of one."""
     place = f"/job/{job_id}"
     listed: JsonValue = None if artifacts is None else list(artifacts)
     body: JsonObject = {
@@ -39,6 +44,10 @@ def encode_state_event(
         "error": None if error is None else _cut(error, MAX_ERROR_BYTES, f"… (all of it: {place})"),
         "result": {"link": place} if _is_large(result) else result,
         "artifacts": [{"link": place}] if _is_large(listed) else listed,
+        "plugin": plugin,
+        "command": command,
+        "pipeline": command if plugin == RUN_PLUGIN else None,
+        "reason": reason,
     }
     return msgspec.json.encode(body).decode()
 

@@ -78,7 +78,8 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         job_id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
         submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error,
         parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
-        cancel_requested_at, owner, lease_until, claim_seq, suspect, callback_url, callback_model, artifacts,
+        cancel_requested_at, owner, lease_until, claim_seq, suspect, callback_url, callback_model,
+        callback_events, artifacts,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -111,10 +112,21 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         lease_until=instant_or_none(lease_until),
         claim_seq=claim_seq,
         suspect=bool(suspect),
-        callback=None if callback_url is None else Callback(url=callback_url, model=callback_model),
+        callback=None
+        if callback_url is None
+        else Callback(url=callback_url, model=callback_model, events=read_choice(callback_events)),
         payload=payload,
         artifacts=list_or_empty(artifacts),
     )
+
+
+def read_choice(text: str | None) -> tuple[str, ...] | None:
+    """The states that a state webhook URL is sent, as `write_choice` wrote them."""
+    return None if text is None else tuple(text.split(","))
+
+
+def write_choice(chosen: tuple[str, ...] | None) -> str | None:
+    return None if chosen is None else ",".join(chosen)
 
 
 LOG_COLUMNS = 29

@@ -126,7 +126,9 @@ METRICS: Mapping[Name, Described] = {
         kind=_COUNTER, help="Calls of webhooks: accepted, refused or fault.", labels=("result",)
     ),
     Name.DELIVERIES: Described(
-        kind=_COUNTER, help="State webhooks: delivered, failed (once more) or dropped.", labels=("result",)
+        kind=_COUNTER,
+        help="State webhooks: delivered, failed (once more), dropped or gone.",
+        labels=("result",),
     ),
     Name.REQUESTS: Described(
         kind=_COUNTER, help="Requests to the API.", labels=("method", "endpoint", "status")
@@ -155,6 +157,7 @@ _COUNTED: Mapping[Signal, tuple[str, ...]] = {
     Signal.DELIVERY_DELIVERED: (Name.DELIVERIES, "delivered"),
     Signal.DELIVERY_FAILED: (Name.DELIVERIES, "failed"),
     Signal.DELIVERY_DROPPED: (Name.DELIVERIES, "dropped"),
+    Signal.DELIVERY_GONE: (Name.DELIVERIES, "gone"),
 }
 
 

@@ -64,6 +64,7 @@ class Signal(StrEnum):
     DELIVERY_DELIVERED = "delivery.delivered"
     DELIVERY_FAILED = "delivery.failed"
     DELIVERY_DROPPED = "delivery.dropped"
+    DELIVERY_GONE = "delivery.gone"
     WEBHOOK_LISTENING = "webhook.listening"
     WEBHOOK_ACCEPTED = "webhook.accepted"
     WEBHOOK_REFUSED = "webhook.refused"
@@ -131,6 +132,7 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.DELIVERY_DELIVERED: (Level.DEBUG, "A receiver accepted a state webhook."),
     Signal.DELIVERY_FAILED: (Level.WARN, "A state webhook was not accepted; it will be sent again."),
     Signal.DELIVERY_DROPPED: (Level.ERROR, "A state webhook was given up after its last attempt."),
+    Signal.DELIVERY_GONE: (Level.WARN, "A receiver answered 410; the state webhook is not sent again."),
     Signal.WEBHOOK_LISTENING: (Level.INFO, "The listener for webhooks takes requests at this address."),
     Signal.WEBHOOK_ACCEPTED: (Level.INFO, "A signed request was accepted; what it started is on disk."),
     Signal.WEBHOOK_REFUSED: (Level.WARN, "A request to the listener for webhooks was refused."),

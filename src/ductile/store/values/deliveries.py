@@ -14,6 +14,7 @@ class DeliveryStatus(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     DROPPED = "dropped"
+    GONE = "gone"  # its receiver answered 410
 
 
 class Delivery(Value):
@@ -68,5 +69,7 @@ class DeliveryReport(Value):
     http_status: int | None = None
     error: str | None = None
     retry_at: datetime | None = None
+    #: Whether the receiver said that there is nobody to send it to, now or later.
+    gone: bool = False
     #: Whether it was an attempt at all: one that a stop cut off is given back.
     counts: bool = True

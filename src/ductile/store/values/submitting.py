@@ -54,6 +54,9 @@ class Deduplicated(Value):
 
     job_id: str
     dedupe_key: str
+    #: Whether its state webhook URL was subscribed to that job; None if it brought none. False: that job has
+    #: as many as it may have.
+    subscribed: bool | None = None
 
 
 class ChildConflict(Value):

@@ -19,8 +19,8 @@ from ductile.store.verbs.settle import claim_run
 from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
-_TOLD_LOADING = CallbackEvent(state=CallbackState.LOADING)
-_TOLD_WORKING = CallbackEvent(state=CallbackState.WORKING)
+_TOLD_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=Reason.CLAIMED)
+_TOLD_WORKING = CallbackEvent(state=CallbackState.WORKING, reason=Reason.CLAIMED)
 
 
 def claim(session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
@@ -68,7 +68,7 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     job = read_job(row[:-2], object_or_none(row[-2]))
     write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
-        write_callback(session, _TOLD_LOADING, job_id=job.id, attempt=job.attempt, callback=job.callback)
+        write_callback(session, _TOLD_LOADING, job, attempt=job.attempt)
     return _with_surroundings(session, job, object_or_none(row[-1]) or {})
 
 
@@ -107,10 +107,11 @@ def note_working(session: Session, job_id: str, execution: int) -> None:
     if job.run_id is None or (row := session.one("job_for_settle", id=job.run_id)) is None:
         return
     told = session.one("callback_state", job_id=job.run_id)
-    if told is not None and told[0] == CallbackState.LOADING:
+    # Nothing was told yet of a run whose first URL was subscribed by a duplicate while it ran.
+    if told is not None and told[0] in (CallbackState.LOADING, None):
         _tell_working(session, read_job(row))
 
 
 def _tell_working(session: Session, job: Job) -> None:
     if job.callback is not None:
-        write_callback(session, _TOLD_WORKING, job_id=job.id, attempt=job.attempt, callback=job.callback)
+        write_callback(session, _TOLD_WORKING, job, attempt=job.attempt)

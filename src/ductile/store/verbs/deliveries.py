@@ -18,6 +18,12 @@ from ductile.store.values.deliveries import (
 from ductile.store.verbs.writing import write_ledger
 from ductile.value import replace
 
+_KINDS = {
+    DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
+    DeliveryStatus.DROPPED: LedgerKind.DELIVERY_DROPPED,
+    DeliveryStatus.GONE: LedgerKind.DELIVERY_GONE,
+}
+
 
 def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
     """Count the attempt before it is made: a crash while sending must not make it endless."""
@@ -54,7 +60,7 @@ def report(session: Session, outcome: DeliveryReport) -> None:
     if outcome.delivered:
         status = DeliveryStatus.DELIVERED
     elif outcome.retry_at is None:
-        status = DeliveryStatus.DROPPED
+        status = DeliveryStatus.GONE if outcome.gone else DeliveryStatus.DROPPED
     retry_at = outcome.retry_at if status is DeliveryStatus.PENDING else None
     session.run(
         "report_delivery",
@@ -67,12 +73,7 @@ def report(session: Session, outcome: DeliveryReport) -> None:
         last_error=outcome.error,
         counts=int(outcome.counts),
     )
-    if status is not DeliveryStatus.PENDING:
-        kind = (
-            LedgerKind.DELIVERY_DELIVERED
-            if status is DeliveryStatus.DELIVERED
-            else LedgerKind.DELIVERY_DROPPED
-        )
+    if (kind := _KINDS.get(status)) is not None:
         # The URL may hold a secret; the job and the state tell which delivery it was.
         entry = LedgerEntry(
             kind=kind,

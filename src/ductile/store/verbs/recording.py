@@ -35,14 +35,8 @@ def write_end(session: Session, job: Job, settlement: Settlement) -> bool | None
         session.append("insert_log", values)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
-    if settlement.callback is not None and job.callback is not None:
-        write_callback(
-            session,
-            settlement.callback,
-            job_id=job.id,
-            attempt=settlement.attempt,
-            callback=job.callback,
-        )
+    if settlement.callback is not None:
+        write_callback(session, settlement.callback, job, attempt=settlement.attempt)
     if job.plugin == RUN_PLUGIN:
         session.run("clear_deadline", run_id=job.id)
     return bool(row[0])
@@ -57,6 +51,8 @@ def _write_job(session: Session, job: Job, settlement: Settlement) -> tuple[Cell
         from_status=job.status,
         execution=job.execution,
         cancel_requested_at=text_or_none(job.cancel_requested_at),
+        # A duplicate may have subscribed a URL since the job was read, and its event is decided with one.
+        callback_url=None if job.callback is None else job.callback.url,
         status=settlement.status,
         reason=settlement.reason,
         # An interrupted job is ready at once: it held its key while it ran and goes on holding it.

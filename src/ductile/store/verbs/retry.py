@@ -77,8 +77,8 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
-        told = CallbackEvent(state=CallbackState.QUEUED)
-        write_callback(session, told, job_id=job.id, attempt=1, callback=job.callback)
+        told = CallbackEvent(state=CallbackState.QUEUED, reason=Reason.MANUAL_RETRY)
+        write_callback(session, told, job, attempt=1)
 
 
 def _retry_run(session: Session, run: Job, rules: Rules) -> RetryAnswer:

@@ -237,8 +237,8 @@ def claim_run(session: Session, run_id: str) -> Job:
     started = read_job(row)
     write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
     if started.callback is not None:
-        told = CallbackEvent(state=CallbackState.LOADING)
-        write_callback(session, told, job_id=run_id, attempt=started.attempt, callback=started.callback)
+        told = CallbackEvent(state=CallbackState.LOADING, reason=Reason.CLAIMED)
+        write_callback(session, told, started, attempt=started.attempt)
     return started
 
 

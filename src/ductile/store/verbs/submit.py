@@ -16,11 +16,12 @@ from ductile.store.rows import to_json
 from ductile.store.session import Cell, Session
 from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued
 from ductile.store.verbs.holds import is_live, key_is_taken
+from ductile.store.verbs.subscribing import callback_columns, subscribe
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
-from ductile.value import asdict
+from ductile.value import asdict, replace
 
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=Reason.SUBMITTED)
-_TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED)
+_TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=Reason.SUBMITTED)
 _NO_ORIGIN = dict.fromkeys(f"origin_{name}" for name in Origin.__struct_fields__)
 _NO_CALLBACK = dict.fromkeys(f"callback_{name}" for name in Callback.__struct_fields__)
 
@@ -33,14 +34,16 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
     if job.dedupe_key is not None:
         duplicate = _duplicate_of(session, job, window)
         if duplicate is not None:
-            return duplicate
+            if job.callback is None:
+                return duplicate
+            return replace(duplicate, subscribed=subscribe(session, duplicate.job_id, job.callback))
     hold = _first_hold(session, job)
     seq = _insert(session, job, hold)
     if seq is None:
         return _conflict(session, job)
     write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
-        write_callback(session, _TOLD_QUEUED, job_id=job.id, attempt=1, callback=job.callback)
+        write_callback(session, _TOLD_QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, seq=seq, ready=hold is None)
 
 
@@ -94,8 +97,8 @@ def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     if _is_lone(job):
         session.append("insert_lone_job", row)
         return seq
-    row.update(_NO_ORIGIN if job.origin is None else _columns("origin", job.origin))
-    row.update(_NO_CALLBACK if job.callback is None else _columns("callback", job.callback))
+    row.update(_NO_ORIGIN if job.origin is None else _origin_columns(job.origin))
+    row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
     if job.origin is not None:
         return session.insert("insert_job", **row)
     session.append("insert_job", row)
@@ -107,8 +110,8 @@ def _is_lone(job: NewJob) -> bool:
     return not (led_to_it or job.step_path or job.after_job_id or job.callback)
 
 
-def _columns(prefix: str, value: Origin | Callback) -> dict[str, Cell]:
-    return {f"{prefix}_{name}": each for name, each in asdict(value).items()}
+def _origin_columns(origin: Origin) -> dict[str, Cell]:
+    return {f"origin_{name}": each for name, each in asdict(origin).items()}
 
 
 def _conflict(session: Session, job: NewJob) -> ChildConflict:

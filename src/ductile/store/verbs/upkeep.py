@@ -95,6 +95,7 @@ def _remove_job(session: Session, seq: Cell, job_id: Cell, payload: Cell) -> Non
     if payload is not None:
         session.run("keep_payload", job_id=job_id, payload=payload)
     session.run("delete_job", seq=seq)
+    session.run("delete_subscriptions", job_id=job_id)
     session.run("delete_transitions", job_id=job_id)
 
 

@@ -9,11 +9,12 @@ from typing import Protocol
 from ductile.core.addresses import receiver_of
 from ductile.core.ids import make_id
 from ductile.core.instants import format_instant
-from ductile.core.jobs import Callback, Transition
+from ductile.core.jobs import Transition
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.settlement import CallbackEvent
+from ductile.core.subscriptions import event_timestamp, wants
 from ductile.protocol.state_events import encode_state_event
-from ductile.store.rows import to_json
+from ductile.store.rows import read_choice, to_json
 from ductile.store.session import Session
 
 
@@ -94,33 +95,60 @@ def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
         )
 
 
-def write_callback(
-    session: Session, event: CallbackEvent, *, job_id: str, attempt: int, callback: Callback
-) -> None:
-    """Put a state webhook into the outbox. Its body is frozen now; sending it is somebody else's work."""
-    told = session.one("callback_state", job_id=job_id)
-    numbered = session.one("next_callback", job_id=job_id, state=event.state)
-    if told is None or numbered is None:
+def write_callback(session: Session, event: CallbackEvent, job: Subject, *, attempt: int) -> None:
+    """Put a state webhook into the outbox, once for each URL that is subscribed to this state.
+
+    The body is frozen here. The event counts as one of the job's even if no URL is sent it.
+    """
+    row = session.one("callback_of_job", job_id=job.id)
+    if row is None:
         return
-    body = encode_state_event(
-        job_id=job_id,
+    state, latest, url, model, chosen = row
+    timestamp = event_timestamp(session.stamp, latest)
+    numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
+    subscriptions = [(url, chosen), *session.all("further_subscriptions", job_id=job.id)]
+    urls = [each for each, states in subscriptions if each and wants(read_choice(states), event.state)]
+    if numbered is None or not urls:
+        return
+    body = encode_callback(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
+    for each in urls:
+        write_delivery(session, job_id=job.id, sequence=numbered[0], state=event.state, url=each, body=body)
+
+
+def encode_callback(
+    event: CallbackEvent,
+    job: Subject,
+    *,
+    attempt: int,
+    timestamp: str,
+    previous: str | None,
+    model: str | None,
+) -> str:
+    return encode_state_event(
+        job_id=job.id,
         state=event.state,
-        previous_state=told[0],
-        timestamp=session.stamp,
-        model=callback.model,
+        previous_state=previous,
+        timestamp=timestamp,
+        model=model,
         attempt=attempt,
         error=event.error,
         result=event.result,
         artifacts=event.artifacts,
+        plugin=job.plugin,
+        command=job.command,
+        reason=event.reason,
     )
+
+
+def write_delivery(session: Session, *, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
     session.run(
         "insert_delivery",
         id=make_id(session.now, session.dice),
         job_id=job_id,
-        sequence=numbered[0],
-        state=event.state,
-        url=callback.url,
-        receiver=receiver_of(callback.url),
+        sequence=sequence,
+        state=state,
+        url=url,
+        receiver=receiver_of(url),
         body=body,
         # Due by the clock: a stamp may lie ahead of it after the clock was set back.
         due_at=format_instant(session.now),

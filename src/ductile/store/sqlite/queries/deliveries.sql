@@ -4,10 +4,35 @@
 seq, id, job_id, sequence, state, url, receiver, body, status, attempts, next_attempt_at, last_status, last_error,
 created_at, completed_at
 
+-- name: callback_of_job
+-- The job's latest event, and its first subscription.
+SELECT callback_state, callback_at, callback_url, callback_model, callback_events FROM job_queue WHERE id = :job_id
+
+-- name: further_subscriptions
+-- Those that duplicates of the job brought, beside the one in its own row.
+SELECT url, events FROM state_subscriptions WHERE job_id = :job_id ORDER BY url
+
+-- name: subscription
+SELECT events FROM state_subscriptions WHERE job_id = :job_id AND url = :url
+
+-- name: put_subscription
+INSERT INTO state_subscriptions (job_id, url, events) VALUES (:job_id, :url, :events)
+ON CONFLICT (job_id, url) DO UPDATE SET events = excluded.events
+
+-- name: delete_subscriptions
+DELETE FROM state_subscriptions WHERE job_id = :job_id
+
+-- name: set_callback
+UPDATE job_queue SET callback_url = :callback_url, callback_model = :callback_model, callback_events = :callback_events
+WHERE id = :job_id
+
+-- name: last_callback
+SELECT callback_sequence, callback_at, callback_model FROM job_queue WHERE id = :job_id
+
 -- name: next_callback
--- What was told last and with which number, for the event that follows; both move on.
-UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state = :state WHERE id = :job_id
-RETURNING callback_sequence
+-- Number the event that follows, and remember its state and instant.
+UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state = :state, callback_at = :at
+WHERE id = :job_id RETURNING callback_sequence
 
 -- name: callback_state
 SELECT callback_state FROM job_queue WHERE id = :job_id
@@ -38,14 +63,14 @@ heads (receiver, due_at) AS (
 SELECT receiver FROM heads WHERE due_at <= :now ORDER BY due_at, receiver
 
 -- name: due_deliveries
--- First attempts go out in order for each job: one waits while the first attempt of an earlier one is to
--- come or under way.
+-- First attempts go out in order for each job and URL: one waits while the first attempt of an earlier one is
+-- to come or under way.
 SELECT {delivery_columns} FROM state_deliveries AS due
 WHERE status = 'pending' AND receiver = :receiver AND next_attempt_at <= :now
   AND NOT EXISTS (
     SELECT 1 FROM state_deliveries AS earlier
-    WHERE earlier.job_id = due.job_id AND earlier.sequence < due.sequence AND earlier.tried = 0
-      AND earlier.status = 'pending'
+    WHERE earlier.job_id = due.job_id AND earlier.url = due.url AND earlier.sequence < due.sequence
+      AND earlier.tried = 0 AND earlier.status = 'pending'
   )
 ORDER BY next_attempt_at, seq LIMIT :limit
 

@@ -4,7 +4,7 @@
 id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
 submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error, parent_job_id,
 source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
-claim_seq, suspect, callback_url, callback_model, artifacts
+claim_seq, suspect, callback_url, callback_model, callback_events, artifacts
 
 -- fragment: job_filters
 -- Every list checks all of them; which index drives it is the one thing the lists differ in.
@@ -19,11 +19,13 @@ AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before 
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
   dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
-  origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model
+  origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model,
+  callback_events
 ) VALUES (
   :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
   :dedupe_key, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :hops, :trace_id,
-  :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model
+  :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model,
+  :callback_events
 )
 ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
@@ -154,7 +156,7 @@ UPDATE job_queue SET
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
   artifacts = :artifacts, owner = NULL, lease_until = NULL
 WHERE seq = :seq AND id = :id AND status = :from_status AND execution = :execution
-  AND cancel_requested_at IS :cancel_requested_at
+  AND cancel_requested_at IS :cancel_requested_at AND callback_url IS :callback_url
 RETURNING EXISTS (
   SELECT 1 FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor'
 )

@@ -1,0 +1,48 @@
+-- State webhooks: several URLs for one job, chosen states, and receivers that are gone.
+ALTER TABLE job_queue ADD COLUMN callback_events TEXT;  -- the chosen states, with commas between; null: all
+ALTER TABLE job_queue ADD COLUMN callback_at TEXT;      -- the instant of the latest event
+-- URLs that duplicates of a job brought, beside the one in its own row.
+CREATE TABLE state_subscriptions (
+  job_id TEXT NOT NULL,
+  url    TEXT NOT NULL,
+  events TEXT,                                     -- as callback_events
+  PRIMARY KEY (job_id, url)
+) STRICT, WITHOUT ROWID;
+-- Made anew, because SQLite cannot change a constraint: an event has a row for each URL, and may be gone.
+CREATE TABLE state_deliveries_3 (
+  seq             INTEGER PRIMARY KEY AUTOINCREMENT,
+  id              TEXT NOT NULL UNIQUE,            -- sent as webhook-id, the same in every attempt
+  job_id          TEXT NOT NULL,
+  sequence        INTEGER NOT NULL,                -- of this job's events, from 1
+  state           TEXT NOT NULL CHECK (state IN ('queued', 'loading', 'working', 'done', 'failed')),
+  url             TEXT NOT NULL,
+  receiver        TEXT NOT NULL,                   -- scheme, host and port
+  body            TEXT NOT NULL,                   -- frozen when it was made
+  status          TEXT NOT NULL CHECK (status IN ('pending', 'delivered', 'dropped', 'gone')),
+  attempts        INTEGER NOT NULL DEFAULT 0,      -- counted before sending, from 0 again when it is re-sent
+  tried           INTEGER NOT NULL DEFAULT 0 CHECK (tried IN (0, 1)),  -- later events wait until it is
+  next_attempt_at TEXT,
+  retry_wait      REAL,                            -- seconds; what next_attempt_at was drawn from
+  last_status     INTEGER,
+  last_error      TEXT,
+  created_at      TEXT NOT NULL,
+  completed_at    TEXT,
+  UNIQUE (job_id, url, sequence),
+  CHECK ((status = 'pending') = (next_attempt_at IS NOT NULL)),
+  CHECK ((status = 'pending') = (completed_at IS NULL))
+) STRICT;
+INSERT INTO state_deliveries_3 (
+  seq, id, job_id, sequence, state, url, receiver, body, status, attempts, tried, next_attempt_at, retry_wait,
+  last_status, last_error, created_at, completed_at
+) SELECT
+  seq, id, job_id, sequence, state, url, receiver, body, status, attempts, tried, next_attempt_at, retry_wait,
+  last_status, last_error, created_at, completed_at
+FROM state_deliveries;
+-- Numbers go on where they were, also if the newest rows have been removed.
+DELETE FROM sqlite_sequence WHERE name = 'state_deliveries_3';
+INSERT INTO sqlite_sequence (name, seq) SELECT 'state_deliveries_3', seq FROM sqlite_sequence WHERE name = 'state_deliveries';
+DROP TABLE state_deliveries;
+ALTER TABLE state_deliveries_3 RENAME TO state_deliveries;
+CREATE INDEX state_deliveries_due ON state_deliveries (next_attempt_at) WHERE status = 'pending';
+CREATE INDEX state_deliveries_of_receiver ON state_deliveries (receiver, next_attempt_at) WHERE status = 'pending';
+CREATE INDEX state_deliveries_completed ON state_deliveries (completed_at) WHERE completed_at IS NOT NULL;

@@ -1,0 +1,200 @@
+"""State webhooks of duplicates: whose URL is sent which events of the job that is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from builders.jobs import Clock, a_new_job, failed, ok
+from builders.stores import RULES, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
+from ductile.core.jobs import Callback, NewJob
+from ductile.core.subscriptions import MAX_SUBSCRIPTIONS
+from ductile.store.port import Store
+from ductile.store.sqlite.migrate import _apply, migrations
+from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
+from ductile.store.values.submitting import Deduplicated
+from ductile.store.values.upkeep import Retention
+
+PRUNES = True  # the rules for rows at rest allow for it
+FIRST, SECOND = "https://first.invalid/hook", "https://second.invalid/hook"
+
+
+def a_keyed_job(url: str | None = None, *events: str, **fields: Any) -> NewJob:
+    callback = None if url is None else Callback(url=url, model="llama", events=events or None)
+    return a_new_job(dedupe_key="key:a", dedupe_ttl=3600.0, callback=callback, **fields)
+
+
+async def duplicate(store: Store, job: NewJob) -> Deduplicated:
+    (answer,) = await submit(store, job)
+    assert isinstance(answer, Deduplicated), answer
+    return answer
+
+
+async def sent_to(store: Store, url: str) -> list[Delivery]:
+    """Oldest first."""
+    return [row for row in reversed((await store.deliveries(limit=200)).rows) if row.url == url]
+
+
+async def states(store: Store, url: str) -> list[str]:
+    return [row.state for row in await sent_to(store, url)]
+
+
+async def test_a_duplicate_while_the_job_is_queued(store: Store) -> None:
+    job_id = await accept(store, a_keyed_job(FIRST))
+    answer = await duplicate(store, a_keyed_job(SECOND))
+    assert (answer.job_id, answer.subscribed) == (job_id, True)
+    await run_next(store, ok())
+    assert await states(store, FIRST) == ["queued", "loading", "done"]
+    assert await states(store, SECOND) == ["loading", "done"]
+    first, second = await sent_to(store, FIRST), await sent_to(store, SECOND)
+    assert [(row.sequence, row.body) for row in first[1:]] == [(row.sequence, row.body) for row in second]
+    assert len({row.id for row in first + second}) == 5
+
+
+async def test_a_duplicate_of_a_job_that_was_claimed_without_a_url(store: Store) -> None:
+    """The job as it was claimed has no URL; its end is told all the same."""
+    await accept(store, a_keyed_job())
+    claimed = await claim_one(store)
+    await duplicate(store, a_keyed_job(FIRST))
+    await settle(store, claimed, ok(result="hi"))
+    (row,) = await sent_to(store, FIRST)
+    body = json.loads(row.body)
+    assert (row.state, row.sequence, body["result"], body["model"]) == ("done", 1, "hi", "llama")
+
+
+async def test_a_duplicate_without_url_subscribes_nothing(store: Store) -> None:
+    await accept(store, a_keyed_job())
+    assert (await duplicate(store, a_keyed_job())).subscribed is None
+    await run_next(store, ok())
+    assert (await store.deliveries(limit=9)).rows == ()
+
+
+async def test_the_same_url_is_subscribed_once_with_the_states_of_both(store: Store) -> None:
+    for url in (FIRST, SECOND):
+        await submit(store, a_keyed_job(url, "done"))
+        await submit(store, a_keyed_job(url, "loading"))
+    await run_next(store, ok())
+    assert await states(store, FIRST) == await states(store, SECOND) == ["loading", "done"]
+
+
+async def test_an_ended_job_is_told_once_to_each_url(store: Store) -> None:
+    await accept(store, a_keyed_job())
+    answered = '{"status": "ok", "result": "hi"}'
+    await run_next(store, ok(result="hi", artifacts=({"name": "a"},), stdout=answered))
+    for _ in range(2):
+        for url in (FIRST, SECOND):
+            assert (await duplicate(store, a_keyed_job(url))).subscribed is True
+    for url in (FIRST, SECOND):
+        (row,) = await sent_to(store, url)
+        body = json.loads(row.body)
+        assert (row.state, row.sequence, body["attempt"], body["previous_state"]) == ("done", 1, 1, None)
+        assert (body["result"], body["artifacts"]) == ("hi", [{"name": "a"}])
+
+
+async def test_an_ended_job_is_told_only_if_its_end_was_chosen(store: Store) -> None:
+    await accept(store, a_keyed_job())
+    await run_next(store, ok())
+    await duplicate(store, a_keyed_job(FIRST, "failed"))
+    assert await states(store, FIRST) == []
+    await duplicate(store, a_keyed_job(FIRST, "done"))
+    assert await states(store, FIRST) == ["done"]
+
+
+async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
+    """The clock stands still here, as it does for all events of one transaction."""
+    job_id = await accept(store, a_keyed_job(FIRST, max_attempts=1))
+    job = await claim_one(store)
+    await store.note_working(job.id, job.execution)
+    await settle(store, job, failed())
+    await store.retry(job_id, RULES)
+    await run_next(store, ok())
+    stamps = [json.loads(row.body)["timestamp"] for row in await sent_to(store, FIRST)]
+    assert len(stamps) == 7
+    assert stamps == sorted(set(stamps))
+    await duplicate(store, a_keyed_job(SECOND))
+    (late,) = await sent_to(store, SECOND)
+    assert json.loads(late.body)["timestamp"] == stamps[-1]
+
+
+async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Store, clock: Clock) -> None:
+    await accept(store, a_keyed_job(FIRST))
+    await duplicate(store, a_keyed_job(SECOND))
+    await claim_all(store)
+    taken = await store.take_deliveries(
+        DeliveryRoom(all=9, each=9), retry_at=clock.now + timedelta(minutes=1)
+    )
+    assert {(one.url, one.state) for one in taken.deliveries} == {(FIRST, "queued"), (SECOND, "loading")}
+
+
+async def test_a_job_has_so_many_urls_and_no_more(store: Store) -> None:
+    await accept(store, a_keyed_job(FIRST))
+    urls = [f"https://many.invalid/{index}" for index in range(1, MAX_SUBSCRIPTIONS)]
+    for url in urls:
+        assert (await duplicate(store, a_keyed_job(url))).subscribed is True
+    assert (await duplicate(store, a_keyed_job(SECOND))).subscribed is False
+    assert (await duplicate(store, a_keyed_job(urls[0]))).subscribed is True
+    await run_next(store, ok())
+    assert await states(store, SECOND) == []
+
+
+async def test_it_is_durable(store_factory: StoreFactory) -> None:
+    store = await store_factory.open()
+    await accept(store, a_keyed_job(FIRST))
+    await duplicate(store, a_keyed_job(SECOND, "done"))
+    await store.close()
+    store = await store_factory.open()
+    await run_next(store, ok())
+    assert await states(store, SECOND) == ["done"]
+
+
+async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
+    await accept(store, a_keyed_job(FIRST))
+    room, later = DeliveryRoom(all=9, each=9), clock.now + timedelta(minutes=1)
+    (one,) = (await store.take_deliveries(room, retry_at=later)).deliveries
+    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, http_status=410, gone=True))
+    clock.advance(days=1)
+    assert (await store.take_deliveries(room, retry_at=later)).deliveries == ()
+    (row,) = (await store.deliveries(status=DeliveryStatus.GONE, limit=9)).rows
+    assert (row.id, row.last_status) == (one.id, 410)
+
+
+async def test_subscriptions_go_with_their_job(
+    store: Store, store_factory: StoreFactory, clock: Clock
+) -> None:
+    await accept(store, a_keyed_job(FIRST))
+    await duplicate(store, a_keyed_job(SECOND))
+    await run_next(store, ok())
+    clock.advance(days=400)
+    await accept(store, a_new_job("newer"))
+    while (await store.prune(Retention())).rows:
+        pass
+    await store.close()
+    with apsw.Connection(str(store_factory.place / "state.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM state_subscriptions").fetchall() == [(0,)]
+    await store_factory.open()
+
+
+async def test_deliveries_of_an_older_store_are_kept(tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    known = migrations()
+    for version, sql in known[:2]:
+        _apply(connection, version, sql)
+    row = (
+        "INSERT INTO state_deliveries"
+        " (seq, id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at)"
+        " VALUES (?, ?, 'j', ?, 'queued', 'u', 'r', '{}', 'pending', 'n', 'c')"
+    )
+    for number in (1, 2, 9):
+        connection.execute(row, (number, f"d{number}", number))
+    connection.execute("DELETE FROM state_deliveries WHERE seq = 9")
+    before = connection.execute("SELECT * FROM state_deliveries").fetchall()
+    for version, sql in known[2:]:
+        _apply(connection, version, sql)
+    assert connection.execute("SELECT * FROM state_deliveries").fetchall() == before
+    connection.execute(row.replace("?, ?, 'j'", "NULL, ?, 'j'"), ("d10", 10))
+    assert connection.execute("SELECT max(seq) FROM state_deliveries").fetchall() == [(10,)]
+    connection.close()
