@@ -120,6 +120,8 @@ class Endpoint(Value):
     waits: bool = False
     #: Whether the answer is sent as it comes.
     streams: bool = False
+    #: Whether its last parameter takes the rest of the path, slashes included.
+    takes_rest: bool = False
     #: Whether it is intake, which ends when the daemon begins to stop.
     intake: bool = False
     #: Whether it is asked so often that its line in the log is for debugging only, unless it was refused.

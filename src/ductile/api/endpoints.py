@@ -161,6 +161,7 @@ def _jobs() -> Iterator[Endpoint]:
         message="",
         documents={"*/*": {}},
         streams=True,
+        takes_rest=True,
         statuses=(200, 404, 409),
         tag="jobs",
     )

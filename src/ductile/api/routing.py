@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -43,12 +43,16 @@ class _Shape(Value, kw_only=False):
 class Router:
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._shapes: dict[tuple[str, int], list[_Shape]] = {}
+        #: How many segments the path of each endpoint has that takes the rest, and its first segment.
+        self._with_rest: set[tuple[str, int]] = set()
         for endpoint in endpoints:
             self._add(endpoint)
         self._remembered = lru_cache(maxsize=_REMEMBERED_PATHS)(self._look_up)
 
     def _add(self, endpoint: Endpoint) -> None:
         segments = tuple(endpoint.path[1:].split("/"))
+        if endpoint.takes_rest:
+            self._with_rest.add((segments[0], len(segments)))
         shapes = self._shapes.setdefault((segments[0], len(segments)), [])
         for shape in shapes:
             if shape.segments == segments:
@@ -68,17 +72,28 @@ class Router:
     def _look_up(self, method: str, raw_path: bytes) -> Route:
         segments = _segments(raw_path)
         allowed: set[str] = set()
-        for shape in self._shapes.get((segments[0], len(segments)), ()):
-            if (values := shape.match(segments)) is not None:
-                if (endpoint := shape.methods.get(method)) is not None:
-                    return Route(endpoint, values, shown_path(raw_path))
-                allowed |= shape.methods.keys()
+        for shape, values in self._matches(segments):
+            if (endpoint := shape.methods.get(method)) is not None:
+                return Route(endpoint, values, shown_path(raw_path))
+            allowed |= shape.methods.keys()
         if allowed:
             allow = ", ".join(sorted(allowed))
             raise MethodNotAllowedError(
                 f"{method} is not for this path", hint=f"It takes {allow}.", details={"allow": allow}
             )
         raise NotFoundError("there is nothing at this path", hint="GET / tells what there is.")
+
+    def _matches(self, segments: list[str]) -> Iterator[tuple[_Shape, dict[str, str]]]:
+        for shape in self._shapes.get((segments[0], len(segments)), ()):
+            if (values := shape.match(segments)) is not None:
+                yield shape, values
+        for first, length in self._with_rest:
+            if first == segments[0] and length < len(segments):
+                joined = [*segments[: length - 1], "/".join(segments[length - 1 :])]
+                for shape in self._shapes[first, length]:
+                    values = shape.match(joined)
+                    if values is not None and any(each.takes_rest for each in shape.methods.values()):
+                        yield shape, values
 
 
 def shown_path(raw_path: bytes) -> str:

@@ -99,7 +99,10 @@ class NotMade(Value):
 
 
 class RunEnded(Value):
-    """No line of a pipeline run is live any more. `result` and `evidence` are those of its last step."""
+    """No line of a pipeline run is live any more.
+
+    `result` and `evidence` are those of its last step, `artifacts` those of all its steps.
+    """
 
     reason: Reason
     error: str | None = None

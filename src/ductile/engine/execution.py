@@ -14,7 +14,8 @@ from datetime import timedelta
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.jobs import Job, Reason
 from ductile.core.json_values import JsonObject
-from ductile.core.outcomes import Ended, Failed, Interrupted, Outcome
+from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Outcome
+from ductile.engine.artifact_files import describe_artifacts
 from ductile.engine.clock import Clock
 from ductile.engine.reloading import rules_at_end
 from ductile.engine.reporting import Reporter
@@ -25,7 +26,7 @@ from ductile.runner.judgement import Judgement, judge
 from ductile.runner.port import CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
 from ductile.store.port import Store
 from ductile.store.values.settling import Claim, SettleAnswer
-from ductile.value import Value, hides
+from ductile.value import Value, hides, replace
 
 #: How long a result waits before it is offered again to a store that is full or locked.
 FIRST_PAUSE = timedelta(seconds=1)
@@ -106,8 +107,9 @@ class Executor:
             else:
                 judgement = Judgement(outcome=prepared)
             self._report.exited(claim.job, judgement)
+            outcome = await self._with_file_facts(judgement.outcome, snapshot)
             # The store writes a result that it was handed, whatever becomes of us meanwhile.
-            answer = await self._settle(claim.job, judgement.outcome, snapshot, makes_room)
+            answer = await self._settle(claim.job, outcome, snapshot, makes_room)
         finally:
             # A later execution of the job must not find a wish that was meant for this one.
             self._stop_wanted.discard(claim.job.id)
@@ -269,6 +271,13 @@ class Executor:
             self._report.keep(
                 asyncio.create_task(_unless_full(self._store.note_working(job.id, job.execution)))
             )
+
+    async def _with_file_facts(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
+        """The outcome with size and hash of the files that the plugin named, where it did not say them."""
+        if not isinstance(outcome, Completed) or not outcome.response.artifacts:
+            return outcome
+        artifacts = await describe_artifacts(outcome.response.artifacts, snapshot.artifact_roots, self._clock)
+        return replace(outcome, response=replace(outcome.response, artifacts=artifacts))
 
     # -- settle
 

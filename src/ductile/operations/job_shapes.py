@@ -43,7 +43,11 @@ RESPONSE = told(
     "`state_updates`, `artifacts`, `retry`.",
 )
 ARTIFACTS = listed(
-    told(OBJECT, "`name`, and `path` or `url`; perhaps `media_type`, `size`, `sha256`, as the plugin said.")
+    told(
+        OBJECT,
+        "`name`, and `path` or `url`; perhaps `media_type`; `size` and `sha256` as the plugin said, else of "
+        "the file if it lies under `artifacts.roots`.",
+    )
 )
 
 _JOB: Mapping[str, JsonObject] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from ductile.core.artifacts import combine_artifacts
 from ductile.core.jobs import REASONS, Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.outcomes import (
     Completed,
@@ -245,17 +246,16 @@ def claim_run(session: Session, run_id: str) -> Job:
 def _with_last_answer(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
     took = session.now - (job.started_at or session.now)
     evidence = Evidence(duration=max(took, timedelta(0)))
+    named = session.all("artifacts_of_members", run_id=job.id)
+    ended = replace(
+        ended, artifacts=combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
+    )
     row = None if last is None else session.one("last_answer", job_id=last)
     if row is None:
         return replace(ended, evidence=evidence)
-    stdout, stderr, exit_code, signal, artifacts = row
+    stdout, stderr, exit_code, signal = row
     evidence = replace(evidence, stdout=stdout, stderr=stderr, exit_code=exit_code, signal=signal)
-    return replace(
-        ended,
-        evidence=evidence,
-        result=result_in(stdout),
-        artifacts=list_or_empty(artifacts),
-    )
+    return replace(ended, evidence=evidence, result=result_in(stdout))
 
 
 def _read_again(session: Session, job_id: str) -> Job:

@@ -128,8 +128,11 @@ WHERE leaf.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'brok
 ORDER BY leaf.position, leaf.line_order
 
 -- name: last_answer
-SELECT result, stderr, exit_code, signal, artifacts FROM job_log
+SELECT result, stderr, exit_code, signal FROM job_log
 WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 1
+
+-- name: artifacts_of_members
+SELECT step_path, artifacts FROM job_queue WHERE run_id = :run_id AND artifacts IS NOT NULL ORDER BY seq
 
 -- name: request_cancel_of_members
 UPDATE job_queue SET cancel_requested_at = coalesce(cancel_requested_at, :at)
