@@ -93,6 +93,7 @@ KNOWN = {
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
     **dict.fromkeys(("changed", "settings", "would_reset", "required_config"), "text"),
+    "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
     "outside": "{from: text, to: text}",
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",
@@ -105,6 +106,7 @@ KNOWN = {
 #: not fired, of processes that were killed.
 NULLABLE = frozenset(
     {
+        "listen",
         *(
             "started_at",
             "exit_code",

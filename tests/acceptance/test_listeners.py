@@ -161,6 +161,34 @@ def test_the_address_of_an_open_listener_stays(place: Place) -> None:
         assert knock(port_of(daemon, "webhook.listening", 2)) == 202
 
 
+def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(place: Place) -> None:
+    """Who has added an endpoint and not reloaded must not be told that there is none."""
+    configure(place, EMPTY)
+    assert place.said("webhook", "list")["loaded"] is False
+    with a_daemon(place):
+        listed = place.said("webhook", "list")
+        assert (listed["loaded"], listed["endpoints"], listed["on_disk"]) == (True, [], None)
+        configure(place, ENDPOINTS)
+        listed = place.said("webhook", "list")
+        assert listed["endpoints"] == []
+        assert listed["on_disk"] == {"added": ["hook"], "changed": [], "removed": [], "error": None}
+        assert place.ductile("webhook", "list").out == (
+            "The daemon has no webhooks loaded.\n\n"
+            "The configuration on disk differs (new hook): `ductile reload` puts it in force.\n"
+        )
+        place.said("reload")
+        assert place.said("webhook", "list")["on_disk"] is None
+        configure(place, ENDPOINTS.replace(SECRET, "another"))
+        told = place.ductile("webhook", "list").out
+        assert "differs (changed hook)" in told
+        assert "The daemon listens for them at" in told
+        place.config.write_text("webhooks: nonsense\n")
+        assert "`ductile config check` says why" in place.ductile("webhook", "list").out
+        broken = place.said("webhook", "list")["on_disk"]
+        assert broken["error"] is not None
+    assert "another" not in told
+
+
 def test_without_a_section_nothing_listens(place: Place) -> None:
     configure(place)
     with a_daemon(place) as daemon:

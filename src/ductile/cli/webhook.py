@@ -95,14 +95,37 @@ def _body(call: Call) -> bytes:
 
 
 def _list_text(found: Said, screen: Screen) -> str:
+    parts = [_endpoints_text(found, screen), _on_disk_text(found["on_disk"])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _endpoints_text(found: Said, screen: Screen) -> str:
     if not found["endpoints"]:
+        if found["on_disk"] is not None:
+            return "The daemon has no webhooks loaded."
         return "There are no webhooks. They are configured under `webhooks.endpoints`."
     rows = [
         (row["name"], row["path"], _target(row), row["preset"] or "-", row["signature_header"])
         for row in found["endpoints"]
     ]
     table = screen.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
-    return f"{table}\n\nThe daemon listens for them at {found['listen']}."
+    where = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
+    return f"{table}\n\n{where} for them at {found['listen']}."
+
+
+def _on_disk_text(differences: Said | None) -> str:
+    """What is in the configuration and not in force: a list that hides it makes people look elsewhere."""
+    if differences is None:
+        return ""
+    if differences["error"] is not None:
+        return "The configuration on disk cannot be used: `ductile config check` says why."
+    changes = [
+        f"{word} {', '.join(differences[kind])}"
+        for kind, word in (("added", "new"), ("changed", "changed"), ("removed", "removed"))
+        if differences[kind]
+    ]
+    what = f" ({'; '.join(changes)})" if changes else ""
+    return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
 
 
 def _target(row: Said) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 
 import msgspec
@@ -15,7 +16,7 @@ from ductile.core.jobs import SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue, nests_too_deep
 from ductile.core.lineage import NewEvent
 from ductile.core.signatures import SignatureForm, SignatureScheme, delivery_id, is_genuine, why_not_genuine
-from ductile.errors import ConflictError, DeniedError, NotFoundError, RefusedError
+from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.intake import Door
@@ -167,11 +168,31 @@ def _first_job(answer: JsonObject) -> JsonValue:
 
 
 async def list_webhooks(desk: Desk, _given: JsonObject) -> JsonObject:
+    """The endpoints in force; with a daemon, also how those of the configuration on disk differ."""
     snapshot = desk.snapshot()
     return {
-        "listen": snapshot.webhooks_listen,
+        "loaded": desk.engine is not None,
+        "listen": snapshot.webhooks_listen if snapshot.webhooks_enabled else None,
         "endpoints": [_shown_endpoint(endpoint) for endpoint in snapshot.webhooks],
+        "on_disk": await _differences_on_disk(desk, snapshot),
     }
+
+
+async def _differences_on_disk(desk: Desk, in_force: Snapshot) -> JsonObject | None:
+    """What a reload would change about the endpoints; None if nothing."""
+    if desk.load is None:
+        return None
+    try:
+        new = await asyncio.to_thread(desk.load)
+    except ConfigError as error:
+        return {"added": [], "changed": [], "removed": [], "error": error.message}
+    before = {endpoint.name: endpoint for endpoint in in_force.webhooks}
+    after = {endpoint.name: endpoint for endpoint in new.webhooks}
+    added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+    changed = sorted(name for name in after.keys() & before.keys() if after[name] != before[name])
+    if not (added or removed or changed) and new.webhooks_enabled == in_force.webhooks_enabled:
+        return None
+    return {"added": [*added], "changed": [*changed], "removed": [*removed], "error": None}
 
 
 def _shown_endpoint(endpoint: WebhookEndpoint) -> JsonObject:
