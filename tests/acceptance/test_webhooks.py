@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import BROKEN, Place, a_daemon, a_place
 from ductile.core.signatures import sign_body
 
 SECRET = "canary-shared-secret"
@@ -107,6 +107,38 @@ def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> 
         assert hooked.post(b"{}", X_Id="d1")[1]["job_id"] == said["job_id"]
     event = job["result"]["result"]
     assert (event["dedupe_key"], event["source"]) == ("d1", "webhook")
+
+
+@pytest.mark.parametrize("target", ["pipeline: tells", "event: pushed"])
+def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
+    """GitHub says in a header what happened: a pipeline and its first step can ask for it, in a retry too."""
+    config = hooked.place.config
+    config.write_text(
+        "pipelines:\n"
+        "- name: tells\n  on: pushed\n"
+        "  if: {path: event.headers.x-github-event, op: in, value: [push, issues]}\n"
+        "  steps:\n"
+        "  - {id: first, uses: telling, if: {path: event.headers.x-github-event, op: eq, value: push}}\n"
+        "  - {uses: failing}\n"
+        + config.read_text().replace("  telling:", "  failing: {max_attempts: 1}\n  telling:")
+    )
+    hooked.place.plugin("failing", BROKEN)
+    hooked.configure(f"{{path: /hook/github, name: gh, {target}, preset: github, secret_ref: gh}}")
+
+    def steps(job_id: str) -> list[str]:
+        hooked.place.ductile("job", "wait", job_id)
+        told = str(hooked.place.said("job", "tree", job_id))
+        return sorted(plugin for plugin in ("failing", "telling") if f"'plugin': '{plugin}'" in told)
+
+    with a_daemon(hooked.place):
+        pushed = hooked.post(b"{}", X_GitHub_Event="push", X_GitHub_Delivery="1")[1]["job_id"]
+        assert steps(pushed) == ["failing", "telling"]
+        issue = hooked.post(b"{}", X_GitHub_Event="issues", X_GitHub_Delivery="2")[1]["job_id"]
+        assert steps(issue) == ["failing"]
+        assert hooked.post(b"{}", X_GitHub_Event="star", X_GitHub_Delivery="3")[1]["job_id"] is None
+        assert hooked.post(b"{}", X_GitHub_Delivery="4")[1]["job_id"] is None
+        again = hooked.place.said("job", "retry", pushed, "--from-step", "first")
+        assert steps(again["job_id"]) == ["failing", "telling"]
 
 
 def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:

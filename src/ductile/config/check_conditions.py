@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ductile.core.json_values import JsonValue
 
 _EVENT_PATHS = ("event.type", "event.source")
+_HEADER_PATH = "event.headers."
 _EXPECTED_PATH = "a path such as payload.x, context.x, config.x or event.type"
 _ORDERING = (Operator.GT, Operator.GTE, Operator.LT, Operator.LTE)
 _OF_TEXTS = (Operator.STARTSWITH, Operator.ENDSWITH, Operator.REGEX)
@@ -73,7 +74,17 @@ def _check_comparison(condition: Condition, path: KeyPath, report: Report) -> No
 
 def _fault_in_path(text: str) -> str | None:
     if text.partition(".")[0] == Root.EVENT and text not in _EVENT_PATHS:
-        return f"is neither {' nor '.join(_EVENT_PATHS)}"
+        return _fault_in_header_path(text)
+    return fault_in_path(text)
+
+
+def _fault_in_header_path(text: str) -> str | None:
+    """Of a path below `event` that is none of the fixed ones. Names of headers come in lower case."""
+    name = text.removeprefix(_HEADER_PATH)
+    if not text.startswith(_HEADER_PATH) or "." in name:
+        return f"is none of {', '.join(_EVENT_PATHS)} and {_HEADER_PATH}NAME"
+    if name != name.lower():
+        return f"names a header that is known as {_HEADER_PATH}{name.lower()}"
     return fault_in_path(text)
 
 

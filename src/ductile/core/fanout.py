@@ -12,7 +12,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs import NewJob, Origin, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.core.lineage import NewEvent
+from ductile.core.lineage import NewEvent, visible_event
 from ductile.core.pipelines import RUN_PLUGIN, Pipeline
 from ductile.core.references import Scope
 from ductile.core.routing import Route
@@ -92,8 +92,7 @@ def why_not(pipeline: Pipeline, event: NewEvent, sender: Sender, rules: Rules) -
     """What the pipeline's own `if` says against a start, as the ledger tells it; None if nothing does."""
     if pipeline.condition is None:
         return None
-    told: JsonObject = {"type": event.type, "source": event.source, "event_id": event.id}
-    scope = Scope(payload=event.payload, context=sender.baggage, event=told)
+    scope = Scope(payload=event.payload, context=sender.baggage, event=visible_event(event))
     try:
         verdict = evaluate(pipeline.condition, scope, is_secret=rules.is_secret)
     except ConditionError as error:

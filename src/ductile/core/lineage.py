@@ -19,6 +19,14 @@ class NewEvent(Value):
     dedupe_key: str | None = None
 
 
+def visible_event(event: NewEvent) -> JsonObject:
+    """An event as conditions see it under `event`. Only events of webhooks have headers."""
+    visible: JsonObject = {"type": event.type, "source": event.source, "event_id": event.id}
+    if event.headers is not None:
+        visible["headers"] = dict(event.headers)
+    return visible
+
+
 class NewContext(Value):
     """A link in the chain of baggage; `baggage` is everything claimed up to here."""
 

@@ -39,7 +39,9 @@ Missing: TypeAlias = Literal[_Missing.MISSING]
 
 
 class Scope(Value):
-    """One snapshot of what a step sees when it is created. `event` has a `type` and a `source`."""
+    """One snapshot of what a step sees when it is created. `event` has a `type`, a `source`, and
+    of a webhook `headers` with names in lower case.
+    """
 
     payload: JsonObject = field(default_factory=dict)
     context: JsonObject = field(default_factory=dict)

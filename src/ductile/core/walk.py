@@ -16,7 +16,7 @@ from ductile.core.jobs import NewJob, Origin, Reason, SubmittedBy
 from ductile.core.joins import shown_branch
 from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.core.lineage import NewContext, NewEvent
+from ductile.core.lineage import NewContext, NewEvent, visible_event
 from ductile.core.outcomes import NotMade
 from ductile.core.pipelines import Block, Join, Node, Split, Use
 from ductile.core.references import Scope as Sight
@@ -389,7 +389,7 @@ def sight_of(event: NewEvent, baggage: JsonObject, facts: RunFacts, config: Json
     context: JsonObject = {**baggage, "ductile_pipeline": facts.graph.pipeline}
     if facts.trace_id is not None:
         context["ductile_trace_id"] = facts.trace_id
-    told: JsonObject = {"type": event.type, "source": event.source, "event_id": event.id}
+    told = visible_event(event)
     if event.dedupe_key is not None:
         told["dedupe_key"] = event.dedupe_key
     return Sight(payload=event.payload, context=context, config=config, event=told)

@@ -192,7 +192,6 @@ class Executor:
                 event_id=job.id,
                 dedupe_key=job.dedupe_key,
             )
-        headers = None if event.headers is None else {key: str(text) for key, text in event.headers.items()}
         return RequestEvent(
             type=event.type,
             # A step's own payload, where `with` has rewritten what the event carried.
@@ -201,7 +200,7 @@ class Executor:
             timestamp=event.created_at,
             event_id=event.id,
             dedupe_key=event.dedupe_key,
-            headers=headers,
+            headers=event.header_texts,
         )
 
     def _describe(self, job: Job) -> dict[str, str]:

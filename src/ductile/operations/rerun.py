@@ -66,7 +66,13 @@ async def _new_run(desk: Desk, door: Door, old: Job, pipeline: Pipeline, step: s
         hops=old.hops,
         trace_id=old.trace_id,
     )
-    begins_with = NewEvent(id=event.id, type=event.type, source=event.source, payload=event.payload)
+    begins_with = NewEvent(
+        id=event.id,
+        type=event.type,
+        source=event.source,
+        payload=event.payload,
+        headers=event.header_texts,
+    )
     return NewRun(job=job, graph=pipeline.graph, event=begins_with)
 
 

@@ -243,6 +243,7 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
         "pipelines: [{name: p, on: t, from_plugin: cli, steps: [{uses: e}]}]",
         "pipelines: [{name: p, steps: [{call: q}]}, {name: q, steps: [{uses: e}]}]",
         "pipelines: [{name: p, steps: [{uses: e, if: {path: event.type, op: startswith, value: x}}]}]",
+        "pipelines: [{name: p, if: {path: event.headers.x-kind, op: eq, value: x}, steps: [{uses: e}]}]",
         "pipelines: [{name: p, on-hook: job.failed, steps: [{split: [{uses: e}, {uses: e}], join: always}]}]",
         "api: {enabled: true, auth: {tokens: [{token: '${T}', scopes: ['*', 'e:ro', 'read:jobs']}]}}",
         "api: {listen: '[::1]:8080'}",

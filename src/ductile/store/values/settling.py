@@ -22,6 +22,11 @@ class StoredEvent(Value):
     dedupe_key: str | None
     created_at: datetime
 
+    @property
+    def header_texts(self) -> dict[str, str] | None:
+        """The headers, of an event that came by a webhook."""
+        return None if self.headers is None else {name: str(text) for name, text in self.headers.items()}
+
 
 class Claim(Value):
     """A job that is now ours to run, with all that its request is made of."""

@@ -174,6 +174,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> S
             type=event.type,
             source=event.source,
             payload=event.payload,
+            headers=event.header_texts,
             dedupe_key=event.dedupe_key,
         ),
         context_id=context_id,
