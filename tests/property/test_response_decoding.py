@@ -76,7 +76,7 @@ ENDINGS: st.SearchStrategy[Ending] = st.one_of(
     st.builds(PrintedTooMuch, remains=REMAINS),
     st.builds(Stopped, remains=REMAINS),
     st.builds(RunnerLost, error=st.just("lost"), remains=st.none() | REMAINS),
-    st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans()),
+    st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), shortage=st.booleans()),
 )
 
 
@@ -106,6 +106,8 @@ def test_every_ending_has_one_outcome(ending: Ending) -> None:
     """SPEC 3.3, 3.4, 4.6: which one, by the rules written out once more."""
     outcome = judge(ending).outcome
     match ending:
+        case CouldNotStart(shortage=True):
+            assert outcome == Interrupted(reason=Reason.NO_RESOURCES, error=ending.error)
         case CouldNotStart(permanent=permanent):
             assert told(outcome) == (Reason.COULD_NOT_START, permanent)
         case RunnerLost():

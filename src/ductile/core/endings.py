@@ -71,16 +71,16 @@ def time_out(view: SettleView, outcome: TimedOut, rules: Rules, now: datetime, d
 
 
 def interrupt(job: Job, outcome: Interrupted) -> Settlement:
-    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.INTERRUPTED)
+    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=outcome.reason)
     return Settlement(
         transitions=(back,),
         attempt=job.attempt,
-        last_error=job.last_error,
+        last_error=outcome.error or job.last_error,
         suspect=job.suspect,
         log=LogEntry(
             status=LogStatus.INTERRUPTED,
-            reason=Reason.INTERRUPTED,
-            error="the daemon was stopped while the job ran",
+            reason=outcome.reason,
+            error=outcome.error or "the daemon was stopped while the job ran",
             evidence=outcome.evidence,
         ),
     )

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     RETRY = "retry"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     INTERRUPTED = "interrupted"
+    NO_RESOURCES = "no_resources"
     RECOVERED = "recovered"
     BAD_TEMPLATE = "bad_template"
     BAD_BAGGAGE = "bad_baggage"
@@ -77,6 +78,7 @@ REASONS: dict[Reason, str] = {
     Reason.RETRY: "It will be tried again after a delay.",
     Reason.ATTEMPTS_EXHAUSTED: "It failed in every attempt it was allowed.",
     Reason.INTERRUPTED: "The daemon was stopped while the job ran; no attempt was spent.",
+    Reason.NO_RESOURCES: "The machine was short of processes, open files or memory; no attempt was spent.",
     Reason.RECOVERED: "The daemon had died while the job ran; it will run again.",
     Reason.BAD_TEMPLATE: "A `with` template of its step could not be filled in.",
     Reason.BAD_BAGGAGE: "The `baggage` of its step could not be claimed.",

@@ -67,8 +67,11 @@ class TimedOut(Value):
 
 
 class Interrupted(Value):
-    """The daemon stopped before the plugin had answered; costs no attempt."""
+    """The daemon stopped before the plugin had answered, or could not start a process; costs no attempt."""
 
+    reason: Reason = Reason.INTERRUPTED
+    #: Why no process could be started; None if the daemon was stopped.
+    error: str | None = None
     evidence: Evidence = NO_EVIDENCE
 
 

@@ -32,6 +32,10 @@ from ductile.value import replace
 LEASE = timedelta(minutes=5)
 #: How long to leave a store alone that is full or locked before asking it again.
 PAUSE = timedelta(seconds=1)
+#: How long nothing is claimed when the machine is short of what a process needs: the first time, and at most.
+FIRST_REST = timedelta(milliseconds=500)
+LONGEST_REST = timedelta(seconds=5)
+_MOST_RESTS = 10
 
 
 class Dispatcher:
@@ -67,6 +71,11 @@ class Dispatcher:
         self._claims: set[asyncio.Future[tuple[Claim, ...]]] = set()
         self._claimed_for = 0
         self._pause: asyncio.TimerHandle | None = None
+        #: Set while nothing is claimed because the machine is short of something, and how often that was.
+        self._resting: asyncio.TimerHandle | None = None
+        self._rests = 0
+        #: Jobs that were claimed and go back to the queue without a process.
+        self._unstarted: set[str] = set()
 
     @property
     def running(self) -> int:
@@ -118,7 +127,7 @@ class Dispatcher:
 
     def _look(self) -> None:
         self._will_look = False
-        if self._stopped.is_set() or not self._has_reason_to_look():
+        if self._stopped.is_set() or self._resting is not None or not self._has_reason_to_look():
             return
         try:
             self._claim_inits()
@@ -209,6 +218,21 @@ class Dispatcher:
         self._pause = None
         self.wake()
 
+    def rest(self, job_id: str) -> None:
+        """The process of this job could not be started for want of something: claim nothing for a while.
+
+        Each time longer, until a job has ended in another way.
+        """
+        self._unstarted.add(job_id)
+        if self._resting is None:
+            pause = min(FIRST_REST * 2**self._rests, LONGEST_REST)
+            self._rests = min(self._rests + 1, _MOST_RESTS)
+            self._resting = asyncio.get_running_loop().call_later(pause.total_seconds(), self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._resting = None
+        self.wake()
+
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
         if self._caps_of is None or self._caps_of[0] is not snapshot:
@@ -243,11 +267,15 @@ class Dispatcher:
 
     def _left(self, job: Job) -> None:
         self._running.discard(job.id)
+        is_back = job.id in self._unstarted
+        self._unstarted.discard(job.id)
+        if not is_back:
+            self._rests = 0
         if job.id in self._leaving:
             self._leaving.discard(job.id)  # its room was offered when its result was handed in
         else:
             self.wake()
-        if self._initialising.get(job.plugin) == job.id:
+        if self._initialising.get(job.plugin) == job.id and not is_back:
             del self._initialising[job.plugin]
             self.wake()
 

@@ -86,6 +86,7 @@ class Engine:
             retry_expected=self._expect_retry,
             schedule_moved=self._move_schedule,
             job_ended=self._upkeep.job_ended,
+            short_of_resources=self._rest,
         )
         # A copy: reading os.environ decodes every variable anew, for each job.
         surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
@@ -364,6 +365,9 @@ class Engine:
 
     def expect_deadline(self, due_at: datetime) -> None:
         self._deadlines.expect(due_at)
+
+    def _rest(self, job_id: str) -> None:
+        self._dispatcher.rest(job_id)
 
     def _expect_retry(self, due_at: datetime) -> None:
         self._releases.expect(due_at)

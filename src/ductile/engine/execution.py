@@ -246,6 +246,9 @@ class Executor:
             return judge_unstarted()
         process = await self._runner.start(run)
         if isinstance(process, CouldNotStart | RunnerLost):
+            if isinstance(process, CouldNotStart) and process.shortage:
+                # Before the result is handed in: the next claim shares its commit.
+                self._report.short_of_resources(job)
             return judge(process)
         self._processes[job.id] = process
         try:

@@ -51,6 +51,8 @@ class Followers(Value):
     schedule_moved: Callable[[], None]
     job_ended: Callable[[], None]
     settled: Callable[[SettleAnswer], None] = lambda _answer: None
+    #: Told of a job whose process could not be started because the machine lacks something.
+    short_of_resources: Callable[[str], None] = lambda _job_id: None
 
 
 class Reporter:
@@ -86,6 +88,10 @@ class Reporter:
         for line in judgement.logs:
             level = _LEVELS.get(str(line.level), Level.INFO)
             self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
+
+    def short_of_resources(self, job: Job) -> None:
+        """What it lacks is told when the job is back on the queue."""
+        self._followers.short_of_resources(job.id)
 
     def held(self, job: Job, error: DuctileError) -> None:
         self._signals.emit(Signal.STORE_FULL, error.message, plugin=job.plugin, job_id=job.id)
@@ -176,6 +182,8 @@ def _signal_for(settlement: Settlement) -> Signal:
             return Signal.JOB_SUCCEEDED
         case JobStatus.QUEUED, Reason.INTERRUPTED:
             return Signal.JOB_INTERRUPTED
+        case JobStatus.QUEUED, Reason.NO_RESOURCES:
+            return Signal.JOB_POSTPONED
         case JobStatus.QUEUED, _:
             return Signal.JOB_RETRYING
         case JobStatus.FAILED, _:

@@ -30,6 +30,8 @@ ADVICE: dict[Reason, str] = {
     Reason.RETRY: "It will be retried without your help; to prevent that: ductile job cancel {job}",
     Reason.ATTEMPTS_EXHAUSTED: "Fix the cause, then: ductile job retry {job}",
     Reason.INTERRUPTED: "Nothing has to be done: it runs again.",
+    Reason.NO_RESOURCES: "Nothing has to be done: it runs again. If it goes on like this, lower "
+    "service.max_workers, or give the daemon more open files, processes or memory.",
     Reason.RECOVERED: "Nothing has to be done: it runs again.",
     Reason.BAD_TEMPLATE: "The step's `with` names something that its input does not have: "
     "correct the pipeline, then start it again.",

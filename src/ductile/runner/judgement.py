@@ -44,6 +44,8 @@ class Judgement(Value):
 def judge(ending: Ending) -> Judgement:
     """Decide the outcome. A valid ok answer wins, unless the deadline or the cap had come first."""
     match ending:
+        case CouldNotStart(error=error, shortage=True):
+            return Judgement(outcome=Interrupted(reason=Reason.NO_RESOURCES, error=error))
         case CouldNotStart(error=error, permanent=permanent):
             return Judgement(outcome=Failed(reason=Reason.COULD_NOT_START, error=error, permanent=permanent))
         case RunnerLost(error=error, remains=remains):

@@ -121,6 +121,8 @@ class CouldNotStart(Value):
 
     error: str
     permanent: bool
+    #: The daemon or the machine lacks something, and nothing is wrong with the plugin.
+    shortage: bool = False
 
 
 Ending: TypeAlias = Exited | DeadlinePassed | PrintedTooMuch | Stopped | RunnerLost | CouldNotStart

@@ -26,7 +26,7 @@ from ductile.runner.leader import Leader, PidfdLeader, lead, signal_group
 from ductile.runner.limits import can_limit, limits_to_set
 from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import NO_LIMITS, CouldNotStart, Patience, Run, RunnerLost, StartedBy
-from ductile.runner.start_faults import could_not_start
+from ductile.runner.start_faults import UnderLimitsError, could_not_start
 from ductile.runner.supervision import Moments, Supervised
 from ductile.value import Value
 
@@ -178,7 +178,7 @@ def _limited(run: Run, pipes: PipeEnds) -> int:
             os.close(telling)
         if fault := os.read(hearing, _NUMBER):
             os.waitpid(pid, 0)
-            raise OSError(int(fault), os.strerror(int(fault)))
+            raise UnderLimitsError(int(fault), os.strerror(int(fault)))
     finally:
         os.close(hearing)
     return pid

@@ -12,7 +12,13 @@ from ductile.runner.port import CouldNotStart
 PASSING = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR}
 )
+#: Of these, what the daemon or the machine is short of.
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _LONGEST_SHEBANG = 256
+
+
+class UnderLimitsError(OSError):
+    """The kernel refused a program after the plugin's own limits had been put on its process."""
 
 
 def could_not_start(error: OSError | ValueError, entrypoint: str, directory: str) -> CouldNotStart:
@@ -20,9 +26,12 @@ def could_not_start(error: OSError | ValueError, entrypoint: str, directory: str
         # Popen refuses a NUL byte, or `=` in a name, before there is a process. The value stays unsaid.
         words = "its environment holds a name or value that no process can have"
         return CouldNotStart(error=f"{entrypoint} could not be started: {words}", permanent=True)
-    passing = error.errno in PASSING
     words = _explain(error, entrypoint, directory)
-    return CouldNotStart(error=f"{entrypoint} could not be started: {words}", permanent=not passing)
+    return CouldNotStart(
+        error=f"{entrypoint} could not be started: {words}",
+        permanent=error.errno not in PASSING,
+        shortage=error.errno in _SHORTAGES and not isinstance(error, UnderLimitsError),
+    )
 
 
 def _explain(error: OSError, entrypoint: str, directory: str) -> str:

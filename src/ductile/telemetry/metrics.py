@@ -41,6 +41,7 @@ _OUTCOMES = {
     Signal.JOB_FAILED: "failed",
     Signal.JOB_DEAD: "dead",
     Signal.JOB_INTERRUPTED: "interrupted",
+    Signal.JOB_POSTPONED: "postponed",
     Signal.JOB_RECOVERED: "recovered",
 }
 BREAKER_STATES: Mapping[str, int] = {"closed": 0, "half_open": 1, "open": 2}

@@ -42,6 +42,7 @@ class Signal(StrEnum):
     JOB_FAILED = "job.failed"
     JOB_DEAD = "job.dead"
     JOB_INTERRUPTED = "job.interrupted"
+    JOB_POSTPONED = "job.postponed"
     JOB_RECOVERED = "job.recovered"
     JOB_CANCELLING = "job.cancelling"
     JOB_SUPERSEDED = "job.superseded"
@@ -107,6 +108,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.JOB_FAILED: (Level.ERROR, "A job failed and will not be tried again."),
     Signal.JOB_DEAD: (Level.ERROR, "A job is dead; `reason` says why."),
     Signal.JOB_INTERRUPTED: (Level.WARN, "The daemon stopped while a job ran; it will run again."),
+    Signal.JOB_POSTPONED: (
+        Level.WARN,
+        "The machine was short of what a process needs; the job and all others wait a moment.",
+    ),
     Signal.JOB_RECOVERED: (Level.WARN, "A job was found running after a crash."),
     Signal.JOB_CANCELLING: (Level.INFO, "A running job is being ended on request."),
     Signal.JOB_SUPERSEDED: (Level.WARN, "A result came too late and was only logged."),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from builders.zoo import (
+    OK,
     a_python_plugin,
     a_run,
     an_animal,
@@ -27,7 +28,7 @@ from builders.zoo import (
 from ductile.core.jobs import Reason
 from ductile.core.outcomes import Completed, Failed
 from ductile.runner.judgement import judge
-from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Limits, Run, Runner
+from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Limits, Run, Runner, RunnerLost
 
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
@@ -276,3 +277,34 @@ async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
     outcome = judge(await (await start(runner, run)).wait()).outcome
     assert isinstance(outcome, Failed)
     assert "MemoryError" in outcome.error
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=100)])
+async def test_a_want_of_descriptors_is_not_the_plugins_fault(
+    runner: Runner, tmp_path: Path, limits: Limits
+) -> None:
+    """It is told as a shortage, and all is well again when there are some."""
+    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
+    assert isinstance(await (await start(runner, run)).wait(), Exited)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    try:
+        short = await runner.start(run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert isinstance(short, CouldNotStart)
+    assert short.shortage
+    assert isinstance(await (await start(runner, run)).wait(), Exited)
+
+
+async def test_a_limit_of_the_plugins_own_is_no_shortage_of_ours(runner: Runner, tmp_path: Path) -> None:
+    """A program that does not fit into it would be tried for ever."""
+    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=Limits(memory=4096))
+    refused = await runner.start(run)
+    if isinstance(refused, CouldNotStart):
+        assert not refused.shortage
+    else:
+        assert not isinstance(refused, RunnerLost)
+        assert not isinstance(judge(await refused.wait()).outcome, Completed)

@@ -17,9 +17,10 @@ from builders.jobs import START, Clock, a_new_job, ok
 from ductile.config.compile import compile_snapshot
 from ductile.config.installed import Discovery
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs import JobStatus, Reason
+from ductile.core.outcomes import Interrupted
 from ductile.core.rules import Rules
-from ductile.engine.dispatcher import LEASE, Dispatcher
+from ductile.engine.dispatcher import FIRST_REST, LEASE, Dispatcher
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.settling import Claim
@@ -64,6 +65,29 @@ class Pool:
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
+
+
+class ShortPool(Pool):
+    """No process can be started the first so many times."""
+
+    def __init__(self, store: SqliteStore, snapshot: Snapshot, times: int) -> None:
+        super().__init__(store, snapshot)
+        self.times = times
+        self.put_back: list[str] = []
+        #: When a rest began.
+        self.rested: list[float] = []
+
+    async def _execute(self, claim: Claim, under: Snapshot, makes_room: Callable[[], None]) -> None:
+        if len(self.put_back) >= self.times:
+            await super()._execute(claim, under, makes_room)
+            return
+        self.put_back.append(claim.job.id)
+        self.rested.append(asyncio.get_running_loop().time())
+        self.dispatcher.rest(claim.job.id)
+        makes_room()
+        short = Interrupted(reason=Reason.NO_RESOURCES, error="too many open files")
+        await self.store.settle(claim.job, short, Rules())
+        self.changed.set()
 
 
 def a_snapshot(directory: Path) -> Snapshot:
@@ -279,4 +303,28 @@ async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
     assert pool.under[0] is first
     pool.gate.set()
     await pool.dispatcher.drain(None)
+    await store.close()
+
+
+async def test_nothing_is_claimed_for_a_while_when_the_machine_is_short_of_something(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """The job goes back and is claimed again; an init that could not be started still holds its plugin."""
+    pool = ShortPool(store, a_snapshot(tmp_path), times=3)
+    init, job, other = a_new_job("slow", "init"), a_new_job("slow"), a_new_job("quick")
+    await store.enqueue(Submission(jobs=(init, job, other)))
+    pool.gate.set()
+    pool.dispatcher.initialise("slow", init.id)
+    service = asyncio.create_task(pool.dispatcher.run())
+    await pool.until(lambda: len(pool.order) == 3 and not pool.running)
+    assert pool.order.index(init.id) < pool.order.index(job.id)
+    assert sorted(pool.order) == sorted([init.id, job.id, other.id])
+    assert len(pool.put_back) == 3
+    # What is claimed together is put back together; then nothing is, until the rest is over.
+    (first, *_, last) = pool.rested
+    assert last - first >= FIRST_REST.total_seconds()
+    rows = [await store.job(each.id) for each in (init, job, other)]
+    assert [row.attempt for row in rows if row is not None] == [1, 1, 1]
+    pool.dispatcher.stop()
+    await service
     await store.close()

@@ -1,0 +1,50 @@
+"""What the daemon itself is short of is not charged to a job's attempts."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from builders.daemons import Daemon, a_daemon, a_place
+
+ONCE = "  once:\n    retry: {max_attempts: 1}\n"
+ANSWER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
+#: Enough for a caller to be heard, and too few for the three pipes of a process.
+FREE = 5
+
+
+@contextmanager
+def no_more_descriptors(daemon: Daemon) -> Iterator[None]:
+    pid = daemon.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    # The limit is on the numbers: count so many that are not taken.
+    limit, free = 0, 0
+    while free < FREE:
+        free += limit not in taken
+        limit += 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_a_job_waits_until_there_are_descriptors_again(tmp_path: Path) -> None:
+    """It was put back, several times, and succeeds in the only attempt that it has."""
+    place = a_place(tmp_path, ONCE)
+    place.plugin("once", ANSWER)
+    with a_daemon(place) as daemon:
+        place.said("job", "show", place.said("run", "echo")["job_id"])  # everything is open that will be
+        with no_more_descriptors(daemon):
+            job_id = place.said("run", "once", "--no-wait")["job_id"]
+            told = daemon.wait_for("job.postponed", lambda line: line["execution"] == 2)
+            assert told["job_id"] == job_id
+            assert told["reason"] == "no_resources"
+            assert "Too many open files" in told["error"]
+        ended = place.said("job", "wait", job_id)
+        assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
+        first, *_ = ended["executions"]
+        assert (first["status"], first["reason"]) == ("interrupted", "no_resources")
