@@ -33,6 +33,7 @@ from ductile.engine.execution import Executor, ResultGivenUpError, Surroundings
 from ductile.engine.identity import make_identity
 from ductile.engine.inits import init_of
 from ductile.engine.lock import Keeper, StoreLock, holder_of
+from ductile.engine.plugin_versions import plugin_versions
 from ductile.engine.reporting import Followers, Reporter
 from ductile.engine.waiters import Waiters
 from ductile.errors import (
@@ -424,7 +425,9 @@ async def _record_config(desk: Desk) -> None:
     """By which configuration a job was run has to be found out later, daemon or not (SPEC 10)."""
     snapshot = desk.snapshot()
     shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
-    await desk.store.record_config(snapshot.fingerprint, ConfigOrigin.RUN, shown)
+    await desk.store.record_config(
+        snapshot.fingerprint, ConfigOrigin.RUN, shown, (), plugin_versions(snapshot)
+    )
 
 
 @contextmanager

@@ -94,6 +94,10 @@ KNOWN = {
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
     **dict.fromkeys(("changed", "settings", "would_reset", "required_config"), "text"),
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
+    **dict.fromkeys(("compared", "not_compared"), "text"),
+    "first_change": "{step: text, job_id: id, plugin: text, command: text, "
+    "changes: [{field: text, change: text, good: text or null, now: text or null}]..., "
+    "needed_by: [{step: text, place: text, reference: text}]...}",
     "outside": "{from: text, to: text}",
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",

@@ -214,7 +214,7 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
     assert told["plugins.fragile.config.paper"] == ('"A4"', '"A5"')
     assert told["exit status"] == ("0", "3")
     assert told["first line of stderr"] == (None, "out of paper")
-    assert told["payload.n"] == ("given", "given")
+    assert told["payload.n"] == ("a value", "another value")
     assert said["chain"][0]["what"].startswith("the command line")
     assert said["chain"][-1]["job_id"] == bad["job_id"]
     assert said["saw"]["payload"] == {"n": 2, "token": "********"}

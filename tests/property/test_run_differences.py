@@ -80,7 +80,8 @@ def test_inputs_are_told_apart_by_key_and_never_by_value(
         if before.get(key, missing) != after.get(key, missing)
     }
     assert {each.what for each in found} == changed
-    assert {word for each in found for word in (each.good, each.now)} <= {"given", None}
+    words = {word for each in found for word in (each.good, each.now)}
+    assert words <= {"given", "a value", "another value", None}
 
 
 @given(objects, objects)

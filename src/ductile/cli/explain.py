@@ -36,10 +36,13 @@ def _job_text(found: Said, screen: Screen) -> str:
     lines += _list_of("What happened", found["evidence"], screen)
     if saw := _saw_lines(found["saw"]):
         lines += section("What it saw", "\n".join(saw), screen)
+    lines += _list_of("Likely cause", [found["cause"]] if found["cause"] else [], screen)
     if found["compared_with"]:
         title = f"What differs from the last good run, {found['compared_with']}"
         rows = [_difference(row) for row in found["differences"]]
-        lines += _list_of(title, rows or ["Nothing that is recorded."], screen)
+        same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
+        lines += _list_of(title, rows or [same], screen)
+    lines += _list_of("What was not compared", found["not_compared"], screen)
     lines += _list_of("What to do", _advice(found, screen), screen)
     return "\n".join(lines)
 

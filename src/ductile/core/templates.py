@@ -118,6 +118,19 @@ def paths_in(template: Template) -> Iterator[str]:
             return
 
 
+def places_in(template: Template, where: Where = ()) -> Iterator[tuple[str, str]]:
+    """Each reference with the key that holds it, as an error names it: `("with.to", "payload.email")`."""
+    match template:
+        case Items(items):
+            for at, item in enumerate(items):
+                yield from places_in(item, (*where, at))
+        case Entries(entries):
+            for key, inner in entries:
+                yield from places_in(inner, (*where, key))
+        case _:
+            yield from ((_named(where), path) for path in paths_in(template))
+
+
 def escape(text: str) -> str:
     """The template that gives this text, whatever is in it."""
     return text.replace("{", "{{").replace("}", "}}")

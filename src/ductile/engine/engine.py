@@ -20,6 +20,7 @@ from ductile.engine.due import DueWork
 from ductile.engine.execution import Executor, Surroundings
 from ductile.engine.identity import make_identity
 from ductile.engine.inits import inits_of
+from ductile.engine.plugin_versions import plugin_versions
 from ductile.engine.posting import HttpPoster, Poster
 from ductile.engine.recovery import Recovery
 from ductile.engine.reloading import Listening, NoListeners, ReloadPlan, plan_reload
@@ -256,7 +257,9 @@ class Engine:
         # Their jobs wait for the inits from the moment those are on disk, which is before we hear of it.
         self._dispatcher.hold(init.key.plugin for init in inits)
         try:
-            answers = await self._with.store.record_config(snapshot.fingerprint, origin, shown, inits)
+            answers = await self._with.store.record_config(
+                snapshot.fingerprint, origin, shown, inits, plugin_versions(snapshot)
+            )
             self._snapshot = snapshot
             for init, answer in zip(inits, answers, strict=True):
                 self._follow_init(init.key.plugin, answer)

@@ -6,8 +6,6 @@ same command, and what to do.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from ductile.config.secrets import redact
 from ductile.core.jobs import REASONS, TERMINAL, Hold, Job, JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
@@ -16,18 +14,13 @@ from ductile.core.settlement import LogStatus
 from ductile.operations.advice import advice_for
 from ductile.operations.desk import Desk
 from ductile.operations.job_chain import chain_of
+from ductile.operations.job_comparison import Comparison, compare_with_last_good, config_at
 from ductile.operations.job_ids import named_job
 from ductile.operations.job_waiting import attempt_of, moment_of, sentence, why_waiting
 from ductile.operations.orphans import fate_of, is_orphan, who_died
-from ductile.operations.run_differences import (
-    Difference,
-    compare_configs,
-    compare_inputs,
-    compare_runs,
-    first_line,
-)
+from ductile.operations.run_differences import first_line
 from ductile.operations.shown import instant, shown_execution
-from ductile.store.values.reading import LogFilter, LogRow, RunRecord
+from ductile.store.values.reading import LogRow, RunRecord
 from ductile.store.values.upkeep import ConfigRecord
 from ductile.value import Value
 
@@ -38,8 +31,6 @@ _CONFIGS = 200
 class _Case(Value):
     job: Job
     executions: tuple[LogRow, ...]
-    good: LogRow | None
-    good_job: Job | None
     configs: tuple[ConfigRecord, ...]
     run: RunRecord | None
 
@@ -58,7 +49,7 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
     job = await named_job(desk, given)
     case = await _gather(desk, job)
     blocked = await why_waiting(desk, job) if job.status is JobStatus.QUEUED else None
-    differences = _differences(case)
+    compared = await _compare(desk, case)
     orphaned = is_orphan(desk, job)
     forsaken = orphaned or (blocked is not None and desk.engine is None)
     return {
@@ -72,39 +63,36 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
         "evidence": [*_evidence(case)],
         "saw": await _saw(desk, case),
         "executions": [shown_execution(row) for row in case.executions],
-        "compared_with": None if case.good is None or not case.ended_badly else case.good.job_id,
-        "differences": [{"what": each.what, "good": each.good, "now": each.now} for each in differences],
-        "advice": ["ductile system start"] if forsaken else [*_advice(case, waits=blocked is not None)],
+        "cause": compared.cause,
+        "first_change": compared.first_change,
+        "compared_with": compared.compared_with,
+        "differences": [
+            {"what": each.what, "good": each.good, "now": each.now} for each in compared.differences
+        ],
+        "compared": [*compared.compared],
+        "not_compared": [*compared.not_compared],
+        "advice": ["ductile system start"]
+        if forsaken
+        else [
+            *([] if compared.advice is None else [compared.advice]),
+            *_advice(case, waits=blocked is not None),
+        ],
     }
 
 
 async def _gather(desk: Desk, job: Job) -> _Case:
-    good = await _last_good(desk, job)
     return _Case(
         job=job,
         executions=await desk.store.executions(job.id),
-        good=good,
-        good_job=None if good is None else await desk.store.job(good.job_id),
         configs=await desk.store.config_history(limit=_CONFIGS),
         run=await desk.store.run(job.id) if job.plugin == RUN_PLUGIN else None,
     )
 
 
-async def _last_good(desk: Desk, job: Job) -> LogRow | None:
-    """The latest execution of the same command that succeeded before this job ended, with its output."""
-    if job.status is JobStatus.SUCCEEDED:
-        return None
-    where = LogFilter(
-        plugin=job.plugin,
-        command=job.command,
-        status=LogStatus.SUCCEEDED,
-        completed_before=job.completed_at or desk.now(),
-    )
-    rows = (await desk.store.log(where, limit=1)).rows
-    if not rows:
-        return None
-    outputs = await desk.store.executions(rows[0].job_id)
-    return next((row for row in outputs if row.execution == rows[0].execution), rows[0])
+async def _compare(desk: Desk, case: _Case) -> Comparison:
+    if not case.ended_badly:
+        return Comparison()
+    return await compare_with_last_good(desk, case.job, case.executions, case.configs)
 
 
 # ------------------------------------------------------------------------------------------ the sentence
@@ -188,7 +176,7 @@ async def _saw(desk: Desk, case: _Case) -> JsonObject:
     job = case.job
     event = None if job.source_event_id is None else await desk.store.event(job.source_event_id)
     context = None if job.event_context_id is None else await desk.store.context(job.event_context_id)
-    config = _config_at(case, job.started_at)
+    config = config_at(case.configs, job.started_at)
     payload: JsonValue = job.payload
     return {
         "payload": redact(payload),
@@ -197,27 +185,6 @@ async def _saw(desk: Desk, case: _Case) -> JsonObject:
         "config": None if config is None else config.hash,
         "config_loaded_at": None if config is None else instant(config.loaded_at),
     }
-
-
-def _config_at(case: _Case, at: datetime | None) -> ConfigRecord | None:
-    """The configuration that was in force then."""
-    if at is None:
-        return None
-    return next((record for record in case.configs if record.loaded_at <= at), None)
-
-
-def _differences(case: _Case) -> tuple[Difference, ...]:
-    last, good = case.last, case.good
-    if not case.ended_badly or good is None or last is None or case.run is not None:
-        return ()
-    before = None if case.good_job is None else case.good_job.payload
-    return (
-        *compare_configs(
-            _config_at(case, good.started_at), _config_at(case, last.started_at), case.job.plugin
-        ),
-        *compare_runs(good, last),
-        *compare_inputs(before, case.job.payload),
-    )
 
 
 def _advice(case: _Case, *, waits: bool) -> list[str]:

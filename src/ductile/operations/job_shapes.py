@@ -8,6 +8,7 @@ from ductile.core.jobs import Hold, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import LogStatus
+from ductile.core.shape_changes import ChangeKind
 from ductile.operations.nesting import DEEPEST
 from ductile.operations.run_account import StepOutcome
 from ductile.operations.shapes import (
@@ -144,6 +145,23 @@ _SAW = record(
     "What the job was given, secret-looking values masked, and the configuration it ran with.",
 )
 
+_FIRST_CHANGE = record(
+    {
+        "step": TEXT,
+        "job_id": ID,
+        "plugin": TEXT,
+        "command": TEXT,
+        "changes": listed(
+            record({"field": TEXT, "change": words(ChangeKind), "good": maybe(TEXT), "now": maybe(TEXT)})
+        ),
+        "needed_by": told(
+            listed(record({"step": TEXT, "place": TEXT, "reference": TEXT})),
+            "References of the failed step that lead nowhere since.",
+        ),
+    },
+    "The first step of the run whose output has another shape than in the last good run.",
+)
+
 JOB_SHAPES: Mapping[str, JsonObject] = {
     "ListedJob": record(_JOB, "A job without what it was given and what it answered."),
     "JobNode": record({**_JOB, "children": told(listed(named("JobNode")), f"What it led to. {FLAT}")}),
@@ -189,8 +207,14 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
             "evidence": listed(TEXT),
             "saw": _SAW,
             "executions": listed(named("Execution")),
-            "compared_with": told(maybe(ID), "The last good job of the same command."),
+            "cause": told(maybe(TEXT), "The first step whose output changed shape, and what needed it."),
+            "first_change": maybe(_FIRST_CHANGE),
+            "compared_with": told(
+                maybe(ID), "The last good job of the same command, or run of the same pipeline."
+            ),
             "differences": listed(record({"what": TEXT, "good": maybe(TEXT), "now": maybe(TEXT)})),
+            "compared": told(listed(TEXT), "What the two were compared in."),
+            "not_compared": told(listed(TEXT), "What may differ all the same."),
             "advice": listed(TEXT),
         }
     ),

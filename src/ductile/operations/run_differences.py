@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.store.values.reading import LogRow
-from ductile.store.values.upkeep import ConfigRecord
+from ductile.store.values.upkeep import ConfigRecord, PluginVersion
 from ductile.value import Value
 
 #: A run that took so many times as long, or as short, is worth a word.
@@ -40,18 +40,46 @@ def compare_inputs(good: JsonObject | None, bad: JsonObject | None) -> Iterator[
     before, after = good or {}, bad or {}
     keys = dict.fromkeys((*before, *after))
     for key in [key for key in keys if before.get(key, ...) != after.get(key, ...)][:_MOST_KEYS]:
-        yield Difference(what=f"payload.{key}", good=_presence(key, before), now=_presence(key, after))
+        there = key in before and key in after
+        yield Difference(
+            what=f"payload.{key}",
+            good="a value" if there else _presence(key, before),
+            now="another value" if there else _presence(key, after),
+        )
 
 
 def compare_configs(good: ConfigRecord | None, bad: ConfigRecord | None, plugin: str) -> Iterator[Difference]:
     """What was changed in the configuration between the two, as far as it may be shown."""
     if good is None or bad is None or good.hash == bad.hash:
         return
-    changed = [*_changes(_settings(good, plugin), _settings(bad, plugin), f"plugins.{plugin}")]
-    yield from changed[:_MOST_KEYS]
-    if not changed:
+    changed = [*compare_plugin(good, bad, plugin)]
+    yield from changed
+    if changed:
+        return
+    if _version(good, plugin) is None or _version(bad, plugin) is None:
         # Its own files, a secret, or something that another plugin uses: the contents cannot tell.
         yield Difference(what="configuration or plugin files", good=good.hash, now=bad.hash)
+    else:
+        yield Difference(what=f"configuration outside of plugins.{plugin}", good=good.hash, now=bad.hash)
+
+
+def compare_plugin(good: ConfigRecord, bad: ConfigRecord, plugin: str) -> Iterator[Difference]:
+    """What differs for one plugin: its settings, its version, its files, and secrets without their value."""
+    changed = [*_changes(_settings(good, plugin), _settings(bad, plugin), f"plugins.{plugin}")]
+    yield from changed[:_MOST_KEYS]
+    before, now = _version(good, plugin), _version(bad, plugin)
+    if before is None or now is None:
+        return
+    yield from _unless_same(f"version of plugin {plugin}", before.version, now.version)
+    yield from _unless_same(f"files of plugin {plugin}", before.fingerprint, now.fingerprint)
+    if not changed and before.config != now.config:
+        yield Difference(
+            what=f"a value of plugins.{plugin} that is not shown", good="a value", now="another value"
+        )
+
+
+def _version(record: ConfigRecord, plugin: str) -> PluginVersion | None:
+    return None if record.plugins is None else record.plugins.get(plugin)
 
 
 def _settings(record: ConfigRecord, plugin: str) -> JsonValue:

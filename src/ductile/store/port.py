@@ -8,7 +8,7 @@ raised has changed nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -60,7 +60,15 @@ from ductile.store.values.settling import (
     StoredEvent,
 )
 from ductile.store.values.submitting import Enqueued, Submission
-from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, Pruned, Retention, StoreVitals, Troubles
+from ductile.store.values.upkeep import (
+    ConfigOrigin,
+    ConfigRecord,
+    PluginVersion,
+    Pruned,
+    Retention,
+    StoreVitals,
+    Troubles,
+)
 
 
 class Store(Protocol):
@@ -321,6 +329,7 @@ class Store(Protocol):
         origin: ConfigOrigin,
         content: JsonObject,
         inits: Sequence[NewInit] = (),
+        plugins: Mapping[str, PluginVersion] | None = None,
     ) -> tuple[InitAnswer, ...]:
         """Record a configuration and begin the inits that come with it, all or none; their answers."""
         ...

@@ -17,7 +17,7 @@ from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter, LedgerRow, LogFilter, Page
-from ductile.store.values.upkeep import ConfigOrigin
+from ductile.store.values.upkeep import ConfigOrigin, PluginVersion
 
 
 async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
@@ -376,6 +376,18 @@ async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(s
     told = [(row.hash, row.origin) for row in reversed(await store.config_history(limit=9))]
     assert told == [("h1", ConfigOrigin.START), ("h1", ConfigOrigin.START), ("h2", ConfigOrigin.RUN)]
     assert len(await whole_ledger(store)) == 3
+
+
+async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store) -> None:
+    """Which plugin changed between two runs is found out from these."""
+    plugins = {
+        "crm": PluginVersion(version="1.0.0", fingerprint="blake3:aa", config="blake3:bb"),
+        "gone": PluginVersion(version=None, fingerprint=None, config="blake3:cc"),
+    }
+    await store.record_config("h1", ConfigOrigin.START, {})
+    await store.record_config("h2", ConfigOrigin.RELOAD, {}, (), plugins)
+    newest, first = await store.config_history(limit=9)
+    assert (newest.plugins, first.plugins) == (plugins, None)
 
 
 async def test_what_is_not_there(store: Store) -> None:

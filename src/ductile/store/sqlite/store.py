@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -68,7 +68,15 @@ from ductile.store.values.settling import (
     StoredEvent,
 )
 from ductile.store.values.submitting import Enqueued, Submission
-from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, Pruned, Retention, StoreVitals, Troubles
+from ductile.store.values.upkeep import (
+    ConfigOrigin,
+    ConfigRecord,
+    PluginVersion,
+    Pruned,
+    Retention,
+    StoreVitals,
+    Troubles,
+)
 from ductile.store.verbs import (
     accounts,
     breakers,
@@ -334,9 +342,11 @@ class SqliteStore:
         origin: ConfigOrigin,
         content: JsonObject,
         inits: Sequence[NewInit] = (),
+        plugins: Mapping[str, PluginVersion] | None = None,
     ) -> tuple[InitAnswer, ...]:
         return await self._write(
-            Lane.CONFIGURE, lambda session: upkeep.record_config(session, config_hash, origin, content, inits)
+            Lane.CONFIGURE,
+            lambda session: upkeep.record_config(session, config_hash, origin, content, inits, plugins),
         )
 
     async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:

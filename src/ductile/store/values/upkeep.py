@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ductile.core.json_values import JsonObject
+from ductile.core.json_values import JsonObject, JsonValue
 from ductile.value import Value, field
 
 
@@ -16,12 +16,47 @@ class ConfigOrigin(StrEnum):
     RUN = "run"
 
 
+class PluginVersion(Value):
+    """A plugin as a configuration used it. `config` is the hash of its settings, secrets included."""
+
+    version: str | None
+    fingerprint: str | None
+    config: str
+
+
 class ConfigRecord(Value):
     seq: int
     hash: str
     origin: ConfigOrigin
     content: JsonObject
     loaded_at: datetime
+    #: None where they were not recorded.
+    plugins: Mapping[str, PluginVersion] | None = None
+
+
+def versions_to_json(plugins: Mapping[str, PluginVersion]) -> JsonObject:
+    return {
+        name: {"version": plugin.version, "fingerprint": plugin.fingerprint, "config": plugin.config}
+        for name, plugin in plugins.items()
+    }
+
+
+def versions_from_json(stored: JsonObject | None) -> Mapping[str, PluginVersion] | None:
+    if stored is None:
+        return None
+    return {
+        name: PluginVersion(
+            version=_text(entry.get("version")),
+            fingerprint=_text(entry.get("fingerprint")),
+            config=str(entry.get("config")),
+        )
+        for name, entry in stored.items()
+        if isinstance(entry, dict)
+    }
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 class Retention(Value):

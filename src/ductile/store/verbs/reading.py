@@ -45,7 +45,7 @@ from ductile.store.values.reading import (
 )
 from ductile.store.values.schedules import Occurrence, ScheduleEntry
 from ductile.store.values.settling import StoredEvent
-from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
+from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, versions_from_json
 
 Row = TypeVar("Row")
 
@@ -373,6 +373,7 @@ def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
             origin=ConfigOrigin(row[2]),
             content=object_or_none(row[3]) or {},
             loaded_at=parse_instant(row[4]),
+            plugins=versions_from_json(object_or_none(row[5])),
         )
         for row in rows
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from ductile.core.instants import format_instant
@@ -13,7 +13,7 @@ from ductile.core.pipelines import RUN_PLUGIN
 from ductile.store.rows import to_json
 from ductile.store.session import Cell, Session
 from ductile.store.values.settling import InitAnswer, NewInit
-from ductile.store.values.upkeep import ConfigOrigin, Pruned, Retention
+from ductile.store.values.upkeep import ConfigOrigin, PluginVersion, Pruned, Retention, versions_to_json
 from ductile.store.verbs.holds import SWEEP
 from ductile.store.verbs.inits import begin_init
 from ductile.store.verbs.writing import write_ledger
@@ -125,6 +125,7 @@ def record_config(
     origin: ConfigOrigin,
     content: JsonObject,
     inits: Sequence[NewInit] = (),
+    plugins: Mapping[str, PluginVersion] | None = None,
 ) -> tuple[InitAnswer, ...]:
     """With its inits: an init of a configuration that did not come into force must not run.
 
@@ -132,7 +133,12 @@ def record_config(
     """
     if origin is not ConfigOrigin.RUN or session.one("newest_config") != (config_hash,):
         session.run(
-            "insert_config", hash=config_hash, origin=origin, content=to_json(content), at=session.stamp
+            "insert_config",
+            hash=config_hash,
+            origin=origin,
+            content=to_json(content),
+            plugins=None if plugins is None else to_json(versions_to_json(plugins)),
+            at=session.stamp,
         )
         entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
         write_ledger(session, (entry,))

@@ -46,3 +46,6 @@ ALTER TABLE state_deliveries_3 RENAME TO state_deliveries;
 CREATE INDEX state_deliveries_due ON state_deliveries (next_attempt_at) WHERE status = 'pending';
 CREATE INDEX state_deliveries_of_receiver ON state_deliveries (receiver, next_attempt_at) WHERE status = 'pending';
 CREATE INDEX state_deliveries_completed ON state_deliveries (completed_at) WHERE completed_at IS NOT NULL;
+-- The plugins of a configuration: {name: {version, fingerprint, config}}, so that `job explain` can tell which of
+-- them changed between two runs. Null in rows that were written before.
+ALTER TABLE config_snapshots ADD COLUMN plugins TEXT;

@@ -10,13 +10,14 @@ SELECT coalesce((SELECT min(seq) FROM ledger), 0), coalesce((SELECT max(seq) FRO
 SELECT at FROM ledger ORDER BY seq DESC LIMIT 1
 
 -- name: insert_config
-INSERT INTO config_snapshots (hash, origin, content, loaded_at) VALUES (:hash, :origin, :content, :at)
+INSERT INTO config_snapshots (hash, origin, content, plugins, loaded_at)
+VALUES (:hash, :origin, :content, :plugins, :at)
 
 -- name: newest_config
 SELECT hash FROM config_snapshots ORDER BY seq DESC LIMIT 1
 
 -- name: config_history
-SELECT seq, hash, origin, content, loaded_at FROM config_snapshots ORDER BY seq DESC LIMIT :limit
+SELECT seq, hash, origin, content, loaded_at, plugins FROM config_snapshots ORDER BY seq DESC LIMIT :limit
 
 -- name: get_meta
 SELECT value FROM store_meta WHERE key = :key

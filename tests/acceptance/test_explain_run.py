@@ -1,0 +1,133 @@
+"""`job explain` of runs that fail far from the cause: each is compared step by step with a good one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place, answering
+
+PASS_ON = """#!/usr/bin/env python3
+import json, sys
+event = json.load(sys.stdin).get("event") or {}
+events = [{"type": "passed", "payload": event["payload"]}]
+print(json.dumps({"status": "ok", "result": "x", "events": events}))
+"""
+PIPELINE = """\
+  crm: {}
+  relay: {}
+pipelines:
+  - name: welcome
+    steps:
+      - {id: look, uses: crm}
+      - {id: score, uses: relay}
+      - {id: tag, uses: relay}
+      - {id: send, uses: echo, with: {to: "{payload.email}"}}
+"""
+PARTS = ("configuration", "version and files", "pipeline", "payload", "input and output of each step")
+
+
+def found_user(**fields: object) -> str:
+    event = {"type": "user.found", "payload": {"id": 7, **fields}}
+    return answering({"status": "ok", "result": "found", "events": [event]})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = a_place(tmp_path, PIPELINE)
+    place.plugin("crm", found_user(email="canary@example.org"))
+    place.plugin("relay", PASS_ON)
+    return place
+
+
+def change_crm(place: Place, script: str) -> None:
+    (place.directory / "demo" / "plugins" / "crm" / "run.sh").write_text(script)
+
+
+def run(place: Place, *, status: int) -> dict[str, Any]:
+    ran = place.ductile("pipeline", "run", "welcome", "--json")
+    assert ran.status == status, ran
+    job: dict[str, Any] = json.loads(ran.out)
+    return job
+
+
+def steps(place: Place, run_id: str) -> dict[str, str]:
+    told = place.said("pipeline", "explain", run_id)
+    return {step["step"]: step["jobs"][0]["job_id"] for step in told["steps"] if step["jobs"]}
+
+
+def explain(place: Place, job_id: str) -> dict[str, Any]:
+    return place.said("job", "explain", job_id)
+
+
+def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
+    """The failed template says what it lacks; the step that lost it, and how, is found by comparing."""
+    with a_daemon(place):
+        good = run(place, status=0)
+        change_crm(place, found_user(mail="canary@example.org"))
+        bad = run(place, status=1)
+        of_bad, of_good = steps(place, bad["job_id"]), steps(place, good["job_id"])
+        for job, like in ((bad["job_id"], good["job_id"]), (of_bad["send"], of_good["send"])):
+            told = explain(place, job)
+            assert told["compared_with"] == like
+            change = told["first_change"]
+            assert (change["step"], change["plugin"], change["job_id"]) == ("look", "crm", of_bad["look"])
+            assert change["changes"] == [
+                {"field": "payload.email", "change": "gone", "good": "text", "now": None},
+                {"field": "payload.mail", "change": "new", "good": None, "now": "text"},
+            ]
+            assert change["needed_by"] == [{"step": "send", "place": "with.to", "reference": "payload.email"}]
+            assert {"what": "output of step look, payload.email", "good": "text", "now": None} in told[
+                "differences"
+            ]
+            # The daemon runs the changed file without a reload, which is told.
+            (files,) = [each for each in told["differences"] if each["what"] == "files of plugin crm"]
+            assert "without a reload" in files["now"]
+            assert "payload.mail" in told["advice"][0]
+            assert "canary@example.org" not in json.dumps(told["differences"] + [told["cause"]])
+        text = place.ductile("job", "explain", bad["job_id"]).out
+        assert f"The first step whose output changed is look (crm handle, job {of_bad['look']})" in text
+        assert "payload.email is gone (renamed to payload.mail?)" in text
+        assert "Step send needs payload.email (with.to)." in text
+
+
+def test_what_was_compared_and_what_was_not_is_told(place: Place) -> None:
+    """Nothing is claimed to be the same that was not looked at."""
+    good = run(place, status=0)
+    place.config.write_text(place.config.read_text().replace("payload.email", "payload.nothing"))
+    bad = run(place, status=1)
+    told = explain(place, bad["job_id"])
+    assert told["compared_with"] == good["job_id"]
+    assert told["first_change"] is None
+    assert {"what": "step send", "good": "as it was", "now": "changed: with"} in told["differences"]
+    for part in PARTS:
+        assert part in " ".join(told["compared"])
+    assert any("environment" in gap for gap in told["not_compared"])
+    text = place.ductile("job", "explain", bad["job_id"]).out
+    assert "What was not compared" in text
+    assert "Nothing that is recorded" not in text
+
+
+def test_a_first_run_that_fails_is_compared_with_nothing_and_says_so(place: Place) -> None:
+    change_crm(place, found_user())
+    bad = run(place, status=1)
+    told = explain(place, bad["job_id"])
+    assert told["compared_with"] is None
+    assert told["not_compared"] == ["anything: no earlier run of pipeline welcome succeeded"]
+    send = steps(place, bad["job_id"])["send"]
+    assert "no earlier run of pipeline welcome succeeded" in " ".join(explain(place, send)["not_compared"])
+
+
+def test_a_new_version_of_a_plugin_is_a_difference(place: Place) -> None:
+    run(place, status=0)
+    manifest = place.directory / "demo" / "plugins" / "crm" / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("1.0.0", "1.1.0"))
+    change_crm(place, found_user(email=None))
+    place.config.write_text(place.config.read_text().replace('"{payload.email}"', '"{payload.email.name}"'))
+    told = explain(place, run(place, status=1)["job_id"])
+    assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in told["differences"]
+    (change,) = told["first_change"]["changes"]
+    assert change == {"field": "payload.email", "change": "retyped", "good": "text", "now": "null"}
