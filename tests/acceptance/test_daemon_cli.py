@@ -138,7 +138,10 @@ def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
         shown = place.terminal.on_screen("status", "--config", "demo")
         assert max(len(line) for line in shown if "is refused: " not in line) <= 80
         heading = next(line for line in shown if line.startswith("PLUGIN"))
-        assert heading.split() == ["PLUGIN", "STATUS", "LAST", "RUN", "NEXT", "RUN", "HEALTH", "BREAKER"]
+        assert heading.split() == ["PLUGIN", "STATUS", "LAST", "RUN", "NEXT", "RUN", "BREAKER"]
+        # Those in trouble come first.
+        rows = shown[shown.index(heading) + 1 :]
+        assert [line.split()[0] for line in rows[:3]] == ["weak", "unrunnable", "echo"]
         (row,) = [line for line in shown if line.startswith("weak ")]
         assert row.endswith("poll open")
         (row,) = [line for line in shown if line.startswith("unrunnable  ")]
@@ -276,9 +279,12 @@ def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
     place = a_place(tmp_path, f"  twice:\n    uses: echo\n{two}")
 
     def standing() -> tuple[bool, bool, str]:
-        (row,) = [line for line in place.ductile("status").out.splitlines() if line.startswith("twice ")]
+        lines = place.ductile("status").out.splitlines()
+        (heading,) = [line for line in lines if line.startswith("PLUGIN ")]
+        (row,) = [line for line in lines if line.startswith("twice ")]
         (twice,) = [each for each in place.said("status")["plugins"] if each["name"] == "twice"]
-        return twice["next_run"] is not None, twice["paused"], row.split()[-3]
+        cell = row[heading.index("NEXT RUN") :].split()[0] if "NEXT RUN" in heading else "-"
+        return twice["next_run"] is not None, twice["paused"], cell
 
     with a_daemon(place):
         assert standing()[:2] == (True, False)

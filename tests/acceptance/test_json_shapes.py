@@ -98,6 +98,8 @@ KNOWN = {
     "first_change": "{step: text, job_id: id, plugin: text, command: text, "
     "changes: [{field: text, change: text, good: text or null, now: text or null}]..., "
     "needed_by: [{step: text, place: text, reference: text}]...}",
+    "waits_for": "{job_id: id, plugin: text, command: text, status: text, since: instant, "
+    "attempt: number, max_attempts: number}",
     "outside": "{from: text, to: text}",
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import tarfile
@@ -253,9 +254,19 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         capped = place.said("run", "slow", "--no-wait")["job_id"]
         retried = place.said("run", "broken", "--no-wait")["job_id"]
         daemon.wait_for("job.retrying")
-        told = {job: place.said("job", "explain", job)["verdict"] for job in (held, capped, retried, holder)}
-    assert f"job {holder} with the same dedupe key" in told[held]
-    assert "plugins.slow.parallelism" in told[capped]
+        said = {job: place.said("job", "explain", job) for job in (held, capped, retried, holder)}
+        text = place.ductile("job", "explain", capped).out
+    told = {job: each["verdict"] for job, each in said.items()}
+    since = said[holder]["verdict"].partition("since ")[2][:20]
+    running = f"job {holder} (slow poll, running since {since} (for "
+    assert running in told[held]
+    assert "has the same dedupe key and has not ended." in told[held]
+    assert "1 job of slow runs, and no more may (plugins.slow.parallelism)." in told[capped]
+    assert running in told[capped]
+    for job in (held, capped):
+        assert said[job]["waits_for"]["job_id"] == holder
+        assert f"ductile job cancel {holder}" in " ".join(said[job]["advice"])
+    assert "ductile config set plugins.slow.parallelism 2 --lock --config demo" in text
     assert "attempt 2 of 2 is due at" in told[retried]
     assert "it is broken." in told[retried]
     assert "is running since" in told[holder]
@@ -265,12 +276,59 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         assert alone["advice"] == ["ductile system start"]
 
 
+def test_what_a_run_is_at_and_what_it_waits_for(tmp_path: Path) -> None:
+    """A run that seems stuck names the step that runs, or the job that holds the slot its step waits for."""
+    pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
+    place = a_place(tmp_path, f"  slow: {{parallelism: 1}}\n{pipelines}")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        first = place.said("pipeline", "run", "flow", "--no-wait")["job_id"]
+        step = daemon.wait_for("job.started")["job_id"]
+        second = place.said("pipeline", "run", "flow", "--no-wait")["job_id"]
+        runs, waits = (place.said("job", "explain", job) for job in (first, second))
+        status = place.said("status")
+        text = place.ductile("status").out
+        assert f"step nap (slow handle, job {step}) is running since" in runs["verdict"]
+        assert f"ductile job cancel {first}" in " ".join(runs["advice"])
+        assert "step nap (slow handle, job " in waits["verdict"]
+        assert (
+            f"waits: 1 job of slow runs, and no more may (plugins.slow.parallelism). The longest: job {step}"
+            in (waits["verdict"])
+        )
+        assert waits["waits_for"]["job_id"] == step
+        # What is advised helps: the slot becomes free, and the run that waited goes on.
+        assert place.ductile("job", "cancel", step).status == 0
+        daemon.wait_for("job.started", lambda line: line["job_id"] != step)
+    (running,) = [job for job in status["running"] if job["plugin"] == "slow"]
+    assert (running["job_id"], running["step"], running["attempt"]) == (step, "nap", 1)
+    assert running["started_at"] is not None
+    assert running["running_ms"] >= 0
+    assert re.search(rf"^{step} +slow handle \(flow/nap\) +\S+Z +\S+ +1/4$", text, re.MULTILINE), text
+
+
+def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
+    """Runs with one key follow one another: the last of them is told which one is at work."""
+    pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
+    place = a_place(tmp_path, f"  slow: {{}}\n{pipelines}")
+    place.plugin("slow", SLOW)
+    with a_daemon(place) as daemon:
+        runs = [
+            place.said("pipeline", "run", "flow", "--no-wait", "--dedupe-key", "k")["job_id"]
+            for _ in range(3)
+        ]
+        daemon.wait_for("job.started")
+        said = place.said("job", "explain", runs[2])
+    assert f"job {runs[1]} (run of pipeline flow, queued since" in said["verdict"]
+    assert f"The first in line is job {runs[0]} (run of pipeline flow, running since" in said["verdict"]
+    assert said["waits_for"]["job_id"] == runs[0]
+
+
 def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
     """SPEC 11: what to do. That none of its steps has started is not all there is to say."""
     place = a_place(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
     (run,) = place.said("event", "send", "made")["started"]
     said = place.said("job", "explain", run["job_id"])
-    assert said["verdict"].endswith("none of its steps has started yet. No daemon is running.")
+    assert said["verdict"].endswith("waits: it is ready to start. No daemon is running.")
     assert said["advice"] == ["ductile system start"]
 
 

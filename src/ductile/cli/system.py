@@ -11,13 +11,15 @@ from ductile.cli.process_end import wait_for_end
 from ductile.cli.progress import waiting_for
 from ductile.cli.queue import depth_text
 from ductile.cli.screen import printable
-from ductile.cli.wording import count, illness_of, indented, moment, span
+from ductile.cli.wording import NOBODY_RUNS, count, illness_of, indented, moment, span
 from ductile.cli.yaml_text import to_yaml
 from ductile.errors import Problem
 
 if TYPE_CHECKING:
     from ductile.cli.screen import Screen
 
+#: Jobs that `status` lists as running; `queue list` has them all.
+_MOST_RUNNING = 20
 _NOTHING_TO_STOP = "There is nothing to stop. Another configuration's daemon: name it with --config."
 _READ_AT_START = "The configuration is read when it starts: `ductile system start`."
 
@@ -92,19 +94,10 @@ def breaker(call: Call) -> Answer:
 
 
 def _status_text(found: Said, screen: Screen) -> str:
-    rows = [
-        (
-            plugin["name"],
-            _standing(plugin),
-            _last_run(plugin["last_run"]),
-            _next_run(plugin, found["daemon"]),
-            "unhealthy" if plugin["unhealthy"] else plugin["health"] or "-",
-            _breakers(plugin["breakers"]),
-        )
-        for plugin in found["plugins"]
-    ]
-    table = screen.table(("PLUGIN", "STATUS", "LAST RUN", "NEXT RUN", "HEALTH", "BREAKER"), rows)
-    parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'], screen)}", table]
+    parts = [f"{_daemon_text(found['daemon'], screen)}\nqueue: {depth_text(found['queue'], screen)}"]
+    if found["running"]:
+        parts.append(_running_text(found["running"], screen))
+    parts.append(_plugins_text(found, screen))
     if refused := [plugin for plugin in found["plugins"] if plugin["enabled"] and plugin["refused"]]:
         parts.append("\n".join(_refusal(plugin, screen) for plugin in refused))
     if ill := [plugin for plugin in found["plugins"] if plugin["unhealthy"]]:
@@ -115,6 +108,46 @@ def _status_text(found: Said, screen: Screen) -> str:
         for plugin in states
     ]
     return "\n\n".join(parts)
+
+
+def _running_text(running: list[Said], screen: Screen) -> str:
+    """What runs now, the longest first."""
+    rows = [
+        (
+            job["job_id"],
+            _running_name(job),
+            moment(job["started_at"]),
+            NOBODY_RUNS if job["orphaned"] else span(job["running_ms"]),
+            f"{job['attempt']}/{job['max_attempts']}",
+        )
+        for job in running[:_MOST_RUNNING]
+    ]
+    table = screen.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
+    more = len(running) - _MOST_RUNNING
+    return table if more <= 0 else f"{table}\n{screen.advice(f'and {more} more: `ductile queue list`')}"
+
+
+def _running_name(job: Said) -> str:
+    step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
+    return f"{job['plugin']} {job['command']}{step}"
+
+
+def _plugins_text(found: Said, screen: Screen) -> str:
+    """Columns in which no plugin has anything to tell are left out."""
+    columns: list[tuple[str, list[str]]] = [
+        ("PLUGIN", [plugin["name"] for plugin in found["plugins"]]),
+        ("STATUS", [_standing(plugin) for plugin in found["plugins"]]),
+        ("LAST RUN", [_last_run(plugin["last_run"]) for plugin in found["plugins"]]),
+        ("NEXT RUN", [_next_run(plugin, found["daemon"]) for plugin in found["plugins"]]),
+        ("HEALTH", [_health(plugin) for plugin in found["plugins"]]),
+        ("BREAKER", [_breakers(plugin["breakers"]) for plugin in found["plugins"]]),
+    ]
+    kept = [(name, [cell or "-" for cell in cells]) for name, cells in columns if any(cells)]
+    return screen.table([name for name, _ in kept], [*zip(*(cells for _, cells in kept), strict=True)])
+
+
+def _health(plugin: Said) -> str:
+    return "unhealthy" if plugin["unhealthy"] else plugin["health"] or ""
 
 
 def _daemon_text(daemon: Said, screen: Screen) -> str:
@@ -144,21 +177,21 @@ def _illness(plugin: Said, screen: Screen) -> str:
 
 
 def _last_run(run: Said | None) -> str:
-    return f"{moment(run['completed_at'])} {run['command']} {run['status']}" if run else "-"
+    return f"{moment(run['completed_at'])} {run['command']} {run['status']}" if run else "never"
 
 
 def _next_run(plugin: Said, daemon: Said) -> str:
     """Where nobody looks after schedules, none of them runs at its time."""
     if plugin["paused"]:
         return "paused"
-    return moment(plugin["next_run"]) if daemon["running"] else "-"
+    return moment(plugin["next_run"]) if daemon["running"] and plugin["next_run"] else ""
 
 
 def _breakers(breakers: Said) -> str:
     """Only those that are not closed: the others have nothing to tell."""
     return ", ".join(
         f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"
-    ) or ("closed" if breakers else "-")
+    ) or ("closed" if breakers else "")
 
 
 def _reload_text(done: Said, screen: Screen) -> str:

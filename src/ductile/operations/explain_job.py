@@ -16,7 +16,15 @@ from ductile.operations.desk import Desk
 from ductile.operations.job_chain import chain_of
 from ductile.operations.job_comparison import Comparison, compare_with_last_good, config_at
 from ductile.operations.job_ids import named_job
-from ductile.operations.job_waiting import attempt_of, moment_of, sentence, why_waiting
+from ductile.operations.job_waiting import (
+    Wait,
+    attempt_of,
+    moment_of,
+    sentence,
+    since_of,
+    why_running,
+    why_waiting,
+)
 from ductile.operations.orphans import fate_of, is_orphan, who_died
 from ductile.operations.run_differences import first_line
 from ductile.operations.shown import instant, shown_execution
@@ -48,21 +56,22 @@ class _Case(Value):
 async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
     job = await named_job(desk, given)
     case = await _gather(desk, job)
-    blocked = await why_waiting(desk, job) if job.status is JobStatus.QUEUED else None
-    compared = await _compare(desk, case)
     orphaned = is_orphan(desk, job)
-    forsaken = orphaned or (blocked is not None and desk.engine is None)
+    wait = await _wait(desk, case, orphaned=orphaned)
+    compared = await _compare(desk, case)
+    forsaken = orphaned or (job.status is JobStatus.QUEUED and desk.engine is None)
     return {
         "job_id": job.id,
         "plugin": job.plugin,
         "command": job.command,
         "status": job.status.value,
         "reason": job.reason.value,
-        "verdict": _verdict(case, blocked, orphaned=orphaned),
+        "verdict": _verdict(desk, case, wait, orphaned=orphaned),
         "chain": await chain_of(desk, job),
         "evidence": [*_evidence(case)],
         "saw": await _saw(desk, case),
         "executions": [shown_execution(row) for row in case.executions],
+        "waits_for": None if wait is None or wait.blocker is None else _shown_blocker(wait.blocker),
         "cause": compared.cause,
         "first_change": compared.first_change,
         "compared_with": compared.compared_with,
@@ -75,7 +84,7 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
         if forsaken
         else [
             *([] if compared.advice is None else [compared.advice]),
-            *_advice(case, waits=blocked is not None),
+            *_advice(case, wait),
         ],
     }
 
@@ -89,6 +98,27 @@ async def _gather(desk: Desk, job: Job) -> _Case:
     )
 
 
+async def _wait(desk: Desk, case: _Case, *, orphaned: bool) -> Wait | None:
+    if case.job.status is JobStatus.QUEUED:
+        return await why_waiting(desk, case.job)
+    if case.job.status is JobStatus.RUNNING and not orphaned:
+        return await why_running(desk, case.job, case.run)
+    return None
+
+
+def _shown_blocker(blocker: Job) -> JsonObject:
+    """The job in its way."""
+    return {
+        "job_id": blocker.id,
+        "plugin": blocker.plugin,
+        "command": blocker.command,
+        "status": blocker.status.value,
+        "since": instant(blocker.started_at or blocker.created_at),
+        "attempt": blocker.attempt,
+        "max_attempts": blocker.max_attempts,
+    }
+
+
 async def _compare(desk: Desk, case: _Case) -> Comparison:
     if not case.ended_badly:
         return Comparison()
@@ -98,7 +128,7 @@ async def _compare(desk: Desk, case: _Case) -> Comparison:
 # ------------------------------------------------------------------------------------------ the sentence
 
 
-def _verdict(case: _Case, blocked: str | None, *, orphaned: bool) -> str:
+def _verdict(desk: Desk, case: _Case, wait: Wait | None, *, orphaned: bool) -> str:
     job, last = case.job, case.last
     name = f"{job.plugin} {job.command}"
     match job.status:
@@ -107,9 +137,10 @@ def _verdict(case: _Case, blocked: str | None, *, orphaned: bool) -> str:
         case JobStatus.RUNNING if orphaned:
             return f"{name} was running when {who_died(job)} died, {attempt_of(job)}. {fate_of(job)}"
         case JobStatus.RUNNING:
-            return f"{name} is running since {moment_of(job.started_at)}, {attempt_of(job)}."
+            link = ":" if case.run is not None else ","
+            return f"{name} is {since_of(job, desk.now())}{link} {'' if wait is None else wait.why}"
         case JobStatus.QUEUED:
-            return f"{name} waits: {blocked}"
+            return f"{name} waits: {'' if wait is None else wait.why}"
         case _ if case.run is not None:
             return f"pipeline {job.command} {_verb(job.status)}: {_failed_step(case.run) or _why(job.reason)}"
         case _:
@@ -187,7 +218,7 @@ async def _saw(desk: Desk, case: _Case) -> JsonObject:
     }
 
 
-def _advice(case: _Case, *, waits: bool) -> list[str]:
+def _advice(case: _Case, wait: Wait | None) -> list[str]:
     job, last = case.job, case.last
     told: list[str] = []
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
@@ -195,7 +226,7 @@ def _advice(case: _Case, *, waits: bool) -> list[str]:
     reason = last.reason if last is not None and case.ended_badly and case.run is None else job.reason
     if job.reason in (Reason.CANCELLED, Reason.PURGED, Reason.PLUGIN_REMOVED):
         reason = job.reason
-    if waits and job.hold is None:
-        return ["ductile system status"]
+    if wait is not None and job.hold is not Hold.RETRY:
+        return [*wait.advice] or ["ductile system status"]
     told.append(advice_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id))
     return told

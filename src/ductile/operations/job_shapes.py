@@ -207,6 +207,23 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
             "evidence": listed(TEXT),
             "saw": _SAW,
             "executions": listed(named("Execution")),
+            "waits_for": told(
+                maybe(
+                    record(
+                        {
+                            "job_id": ID,
+                            "plugin": TEXT,
+                            "command": TEXT,
+                            "status": STATUS,
+                            "since": INSTANT,
+                            "attempt": COUNT,
+                            "max_attempts": COUNT,
+                        }
+                    )
+                ),
+                "The job in its way, if it has not ended: the holder of its key or of a slot, or the step of "
+                "a run that runs.",
+            ),
             "cause": told(maybe(TEXT), "The first step whose output changed shape, and what needed it."),
             "first_change": maybe(_FIRST_CHANGE),
             "compared_with": told(

@@ -1,16 +1,31 @@
-"""What a queued job waits for, and the words in which jobs are told of."""
+"""What a job that has not ended waits for: which other job, since when, and what can be done about it."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from ductile.core.jobs import REASONS, Hold, Job, JobStatus
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.desk import Desk
 from ductile.operations.run_differences import first_line
-from ductile.store.values.reading import JobFilter
+from ductile.store.values.reading import JobFilter, RunRecord
+from ductile.store.values.settling import InitStatus
+from ductile.value import Value
 
 _PAGE = 200
+#: A job may wait for one that waits itself. So many are followed.
+_LONGEST_CHAIN = 20
+_MOST_STEPS = 5
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+class Wait(Value):
+    """Why a job is not done: a sentence, the job in its way, and commands that help."""
+
+    why: str
+    blocker: Job | None = None
+    advice: tuple[str, ...] = ()
 
 
 def attempt_of(job: Job) -> str:
@@ -27,49 +42,187 @@ def moment_of(at: datetime | None) -> str:
     return "-" if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-async def why_waiting(desk: Desk, job: Job) -> str:
-    """What a queued job waits for, and that nobody would start it then."""
+def lasting(span: timedelta) -> str:
+    """`5s`, `3m20s`, `2h05m`, `3d04h`."""
+    seconds = max(0, int(span.total_seconds()))
+    if seconds < _MINUTE:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m{seconds % _MINUTE:02d}s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE:02d}m"
+    return f"{seconds // _DAY}d{seconds % _DAY // _HOUR:02d}h"
+
+
+def since_of(job: Job, now: datetime) -> str:
+    """`running since … (for 5m)`, or since when it is queued."""
+    at = job.started_at if job.status is JobStatus.RUNNING and job.started_at else job.created_at
+    return f"{job.status} since {moment_of(at)} (for {lasting(now - at)})"
+
+
+def named(job: Job, now: datetime) -> str:
+    """A job as the cause of another's waiting."""
+    what = f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+    return f"job {job.id} ({what}, {since_of(job, now)})"
+
+
+async def why_waiting(desk: Desk, job: Job) -> Wait:
+    """What a queued job waits for, and whether a daemon would start it then."""
     held = await _why_held(desk, job)
     if desk.engine is not None:
         return held or await _why_not_started(desk, job)
-    return f"{held} No daemon is running." if held else "no daemon is running."
+    return Wait(why=f"{held.why} No daemon is running." if held else "no daemon is running.")
 
 
-async def _why_held(desk: Desk, job: Job) -> str | None:
+async def _why_held(desk: Desk, job: Job) -> Wait | None:
     match job.hold:
         case Hold.RETRY:
             said = sentence(job.last_error or REASONS[job.reason])
-            return f"{attempt_of(job)} is due at {moment_of(job.next_retry_at)}. The one before: {said}"
+            due = moment_of(job.next_retry_at)
+            return Wait(why=f"{attempt_of(job)} is due at {due}. The one before: {said}")
         case Hold.KEY:
-            holder = await _key_holder(desk, job)
-            return f"{'job ' + holder if holder else 'another job'} with the same dedupe key has not ended."
+            return await _behind(desk, job, "has the same dedupe key and has not ended")
         case Hold.PREDECESSOR:
-            return "the job that it replaces or follows has not ended."
+            return await _behind(desk, job, "goes first and has not ended")
         case Hold.SUSPECT:
-            return "it ran when the daemon died, and such jobs are tried one at a time."
+            return await _behind(
+                desk, job, "ran when the daemon died too, and such jobs are tried one at a time"
+            )
         case Hold.RUN:
-            return "none of its steps has started yet."
+            record = await desk.store.run(job.id)
+            return (
+                Wait(why="none of its steps has started yet.") if record is None else await _run(desk, record)
+            )
         case None:
             return None
 
 
-async def _why_not_started(desk: Desk, job: Job) -> str:
-    """It is ready: whoever starts it has its hands full."""
-    plugin = desk.snapshot().plugins.get(job.plugin)
-    running = (await desk.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
-    own = sum(each.plugin == job.plugin for each in running)
-    if plugin is not None and own >= plugin.parallelism:
-        return f"{own} jobs of {job.plugin} run, and no more may (plugins.{job.plugin}.parallelism)."
-    busy = sum(each.plugin != RUN_PLUGIN for each in running)
-    if busy >= desk.snapshot().max_workers:
-        return f"all {busy} workers are busy (service.max_workers)."
-    return "it is about to be started."
+async def _behind(desk: Desk, job: Job, why: str) -> Wait:
+    """Behind another job, and behind what that one waits for in turn."""
+    direct = await desk.store.blocking_job(job.id)
+    if direct is None:
+        return Wait(why=f"another job {why}.")
+    first, seen = direct, {job.id, direct.id}
+    for _ in range(_LONGEST_CHAIN):
+        above = await _in_front_of(desk, first)
+        if above is None or above.id in seen:
+            break
+        first = above
+        seen.add(above.id)
+    last = "" if first is direct else f" The first in line is {named(first, desk.now())}."
+    return Wait(why=f"{named(direct, desk.now())} {why}.{last}", blocker=first, advice=_ways_past(first))
 
 
-async def _key_holder(desk: Desk, job: Job) -> str | None:
-    for status in (JobStatus.RUNNING, JobStatus.QUEUED):
-        where = JobFilter(plugin=job.plugin, command=job.command, status=status)
-        for other in (await desk.store.jobs(where, limit=_PAGE)).rows:
-            if other.dedupe_key == job.dedupe_key and other.id != job.id and other.hold is not Hold.KEY:
-                return other.id
+async def _in_front_of(desk: Desk, job: Job) -> Job | None:
+    """The job that it waits for. A run that has not started waits by its steps."""
+    if job.hold is not Hold.RUN:
+        return await desk.store.blocking_job(job.id)
+    record = await desk.store.run(job.id)
+    for step in () if record is None else record.members:
+        if step.hold is Hold.PREDECESSOR:
+            return await desk.store.blocking_job(step.id)
     return None
+
+
+def _ways_past(blocker: Job) -> tuple[str, ...]:
+    return (
+        f"See what it does: ductile job explain {blocker.id}",
+        f"To wait for it: ductile job wait {blocker.id}",
+        f"To end it: ductile job cancel {blocker.id}",
+    )
+
+
+async def _why_not_started(desk: Desk, job: Job) -> Wait:
+    """It is ready: a limit is reached, its plugin is being initialised, or it starts in a moment."""
+    inits = [init for init in await desk.store.inits() if init.key.plugin == job.plugin]
+    starting = [
+        init for init in inits if init.status is InitStatus.PENDING and init.job_id not in (None, job.id)
+    ]
+    if starting:
+        found = await desk.store.job(starting[0].job_id or "")
+        if found is not None and found.completed_at is None:
+            why = f"{named(found, desk.now())} initialises the plugin and has not ended."
+            return Wait(why=why, blocker=found, advice=_ways_past(found))
+    running = [
+        each
+        for each in (await desk.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
+        if each.plugin != RUN_PLUGIN
+    ]
+    plugin = desk.snapshot().plugins.get(job.plugin)
+    own = [each for each in running if each.plugin == job.plugin]
+    if plugin is not None and len(own) >= plugin.parallelism:
+        key = f"plugins.{job.plugin}.parallelism"
+        return _full(desk, own, f"{_jobs_run(len(own), job.plugin)}, and no more may ({key})", key)
+    workers = desk.snapshot().max_workers
+    if len(running) >= workers:
+        key = "service.max_workers"
+        return _full(desk, running, f"all {len(running)} workers are busy ({key})", key)
+    return Wait(why="it is about to be started.")
+
+
+def _full(desk: Desk, running: Sequence[Job], why: str, key: str) -> Wait:
+    longest = min(running, key=lambda each: each.started_at or each.created_at)
+    return Wait(
+        why=f"{why}. The longest: {named(longest, desk.now())}.",
+        blocker=longest,
+        advice=(
+            *_ways_past(longest),
+            f"To let more run at once: ductile config set {key} {len(running) + 1} --lock",
+            "and then: ductile system reload",
+        ),
+    )
+
+
+def _jobs_run(number: int, plugin: str) -> str:
+    return f"1 job of {plugin} runs" if number == 1 else f"{number} jobs of {plugin} run"
+
+
+# -------------------------------------------------------------------------------------------- running
+
+
+async def why_running(desk: Desk, job: Job, run: RunRecord | None) -> Wait:
+    """What a job that runs is at: of a run, which steps run or wait, and for what."""
+    if run is not None:
+        return await _run(desk, run)
+    until = _deadline(desk, job)
+    limit = "" if until is None else f" It is ended at {moment_of(until)} if it has not ended by then."
+    return Wait(why=f"{attempt_of(job)}.{limit}", advice=(f"To end it now: ductile job cancel {job.id}",))
+
+
+def _deadline(desk: Desk, job: Job) -> datetime | None:
+    """Of a step its pipeline may say otherwise, so it is told of other jobs only."""
+    plugin = desk.snapshot().plugins.get(job.plugin)
+    if plugin is None or job.started_at is None or job.run_id is not None:
+        return None
+    return job.started_at + plugin.timeout_for(job.command)
+
+
+async def _run(desk: Desk, run: RunRecord) -> Wait:
+    live = [one for one in run.members if one.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
+    if not live:
+        return Wait(why="none of its steps is live.", advice=("ductile system selfcheck",))
+    told, blocker, advice = [], None, []
+    for step in live[:_MOST_STEPS]:
+        name = f"step {step.step_path} ({step.plugin} {step.command}, job {step.id})"
+        if step.status is JobStatus.RUNNING:
+            told.append(f"{name} is {since_of(step, desk.now())}, {attempt_of(step)}.")
+            blocker = blocker or step
+            advice.append(f"To end this step: ductile job cancel {step.id}")
+            continue
+        wait = await _step_wait(desk, step)
+        told.append(f"{name} waits: {wait.why}")
+        blocker = blocker or wait.blocker
+        advice += wait.advice or (f"See more: ductile job explain {step.id}",)
+    if len(live) > _MOST_STEPS:
+        told.append(f"{len(live) - _MOST_STEPS} more steps have not ended.")
+    advice.append(f"To end the run: ductile job cancel {run.job.id}")
+    return Wait(why=" ".join(told), blocker=blocker, advice=tuple(dict.fromkeys(advice)))
+
+
+async def _step_wait(desk: Desk, step: Job) -> Wait:
+    held = await _why_held(desk, step)
+    if held is not None:
+        return held
+    return (
+        await _why_not_started(desk, step) if desk.engine is not None else Wait(why="it is ready to start.")
+    )

@@ -18,6 +18,7 @@ from ductile.operations.orphans import orphans
 from ductile.operations.plugin_health import shown_mark, unhealthy_plugins
 from ductile.operations.schedule_view import standing_schedules
 from ductile.operations.shown import instant, shown_breaker, shown_execution
+from ductile.operations.status_rows import running_now, troubled_first
 from ductile.store.values.reading import BreakerRow, LogFilter
 from ductile.store.values.schedules import ScheduleEntry
 from ductile.store.values.submitting import Submission
@@ -40,7 +41,7 @@ async def status(desk: Desk, given: JsonObject) -> JsonObject:
     schedules = await standing_schedules(desk)
     reveal = read.flag(given, "reveal")
     marks = await unhealthy_plugins(desk)
-    plugins: list[JsonValue] = [
+    plugins = [
         await _plugin_status(desk, plugin, breakers, schedules, reveal=reveal)
         | {"unhealthy": shown_mark(marks.get(plugin.name))}
         for plugin in snapshot.plugins.values()
@@ -54,7 +55,8 @@ async def status(desk: Desk, given: JsonObject) -> JsonObject:
             "running": counts.running,
             "orphaned": await orphans(desk),
         },
-        "plugins": plugins,
+        "running": await running_now(desk),
+        "plugins": troubled_first(plugins),
     }
 
 

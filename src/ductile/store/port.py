@@ -189,6 +189,10 @@ class Store(Protocol):
         """The newest job in the queue with this key, whatever became of it; with its payload."""
         ...
 
+    async def blocking_job(self, job_id: str) -> Job | None:
+        """The job that a held one waits for: the holder of its key, its predecessor, or another suspect."""
+        ...
+
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
         """Newest first, without payloads."""
         ...

@@ -434,3 +434,19 @@ async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: 
 
 async def test_an_account_of_nobody_is_none(store: Store) -> None:
     assert await store.account(an_id()) is None
+
+
+async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
+    """The holder of its key, or its predecessor; none for a job that is not held."""
+    first = await accept(store, a_new_job(dedupe_key="k"))
+    await claim_one(store)
+    held = [
+        await accept(store, a_new_job(dedupe_key="k")),
+        await accept(store, a_new_job(after_job_id=first)),
+    ]
+    for waiting in held:
+        found = await store.blocking_job(waiting)
+        assert found is not None
+        assert found.id == first
+    assert await store.blocking_job(first) is None
+    assert await store.blocking_job(an_id()) is None

@@ -208,6 +208,9 @@ class SqliteStore:
     async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
         return await self._read(lambda session: reading.latest_with_key(session, plugin, command, dedupe_key))
 
+    async def blocking_job(self, job_id: str) -> Job | None:
+        return await self._read(lambda session: reading.blocking_job(session, job_id))
+
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
         return await self._read(lambda session: reading.jobs(session, where, limit=limit, cursor=cursor))
 

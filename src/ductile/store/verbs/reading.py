@@ -70,6 +70,11 @@ def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str
     return None if row is None else job(session, row[0])
 
 
+def blocking_job(session: Session, job_id: str) -> Job | None:
+    row = session.one("blocking_job", id=job_id)
+    return None if row is None or row[0] is None else job(session, str(row[0]))
+
+
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
     """A job's own payload, else that of the event that started it."""
     if own is not None or event_id is None:

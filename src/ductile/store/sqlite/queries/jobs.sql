@@ -89,6 +89,22 @@ SELECT seq FROM job_queue INDEXED BY job_queue_key_holder
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
   AND hold IS NULL AND (status = 'running' OR status = 'queued')
 
+-- name: blocking_job
+-- The job that a held one waits for: the holder of its key, its predecessor, or the suspect that is tried now.
+SELECT CASE waiting.hold
+  WHEN 'predecessor' THEN waiting.after_job_id
+  WHEN 'key' THEN (
+    SELECT id FROM job_queue AS holder INDEXED BY job_queue_key_holder
+    WHERE holder.dedupe_key = waiting.dedupe_key AND holder.plugin = waiting.plugin
+      AND holder.command = waiting.command
+      AND holder.hold IS NULL AND (holder.status = 'running' OR holder.status = 'queued'))
+  WHEN 'suspect' THEN (
+    SELECT id FROM job_queue AS active
+    WHERE active.suspect = 1 AND active.seq <> waiting.seq
+      AND (active.status = 'running' OR (active.status = 'queued' AND active.hold IS NULL)) LIMIT 1)
+END
+FROM job_queue AS waiting WHERE waiting.id = :id
+
 -- name: first_key_follower
 SELECT {job_columns} FROM job_queue
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND hold = 'key'
