@@ -105,3 +105,26 @@ def test_a_description_cannot_drive_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(directory=tmp_path, variables={"DUCTILE_CONFIG_DIR": str(tmp_path)})
     for words in (["plugin", "list"], ["plugin", "show", "echo"]):
         assert "\x1b" not in terminal.ductile(*words).out
+
+
+def test_a_plugin_that_is_used_under_other_names_only_is_shown_with_them(tmp_path: Path) -> None:
+    """Its own name is not under `plugins`; it is asked for by that name all the same."""
+    terminal = a_setup(tmp_path)
+    (tmp_path / "config.yaml").write_text(
+        "plugins:\n  one: {uses: spare}\n  two: {uses: spare}\n  again: {uses: echo}\n  echo: {}\n"
+    )
+    shown = terminal.ductile("plugin", "show", "spare")
+    assert shown.status == 0, shown
+    assert "used as" in shown.out
+    assert "one, two" in shown.out
+    said = json.loads(terminal.ductile("plugin", "show", "spare", "--json").out)
+    assert (said["name"], said["uses"], said["status"]) == ("spare", "spare", "active")
+    assert said["instances"] == ["one", "two"]
+    assert [command["name"] for command in said["commands"]] == ["poll", "handle", "health"]
+    both = json.loads(terminal.ductile("plugin", "show", "echo", "--json").out)
+    assert (both["configured"], both["instances"]) == (True, ["again"])
+    assert terminal.ductile("plugin", "check", "spare").status == 0
+    # It cannot be run by that name, and the names by which it can are told.
+    ran = terminal.ductile("run", "spare")
+    assert ran.status != 0
+    assert "Name one of one, two." in ran.err

@@ -108,7 +108,7 @@ def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
         if " ".join(word) in ACTIONS:
             continue
         assert run(word, {}, out, err) == 2
-        assert f"did you mean `{meant}`?" in err.getvalue()
+        assert f"did you mean `ductile {meant}`?" in err.getvalue()
 
 
 def everything(place: Place) -> dict[str, object]:

@@ -64,6 +64,26 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     assert commands[1].splitlines()[1].startswith("ductile run echo ")
 
 
+#: These need no configuration, or are only mentioned.
+_WITHOUT_CONFIG = re.compile(
+    r"ductile (init|plugin (new|test|check)|config schema|system (backup|restore)|\S+ --help)"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_in_the_text_can_be_typed_where_the_page_is_followed(page: Path) -> None:
+    """A page that names its configuration does so for every command, also those that nothing runs here."""
+    text = page.read_text(encoding="utf-8")
+    if "--config ." not in text:
+        return
+    inline = re.findall(r"`(ductile [^`\n]+)`", text)
+    in_blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    typed = [line for block in in_blocks for line in block.splitlines() if line.startswith("ductile ")]
+    commands = [line for line in (*inline, *typed) if not _WITHOUT_CONFIG.match(line)]
+    needing = [line for line in commands if "--config" not in line and "/" not in line]
+    assert needing == []
+
+
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))

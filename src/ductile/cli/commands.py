@@ -156,7 +156,13 @@ VERSION_ACTION = Action("version", "show the version", "version:show")
 
 SHORT_FORMS = (
     ShortForm("run", "plugin", "run", "run a plugin and show its result"),
+    ShortForm("start", "system", "start", "run the daemon in the foreground"),
+    ShortForm("stop", "system", "stop", "stop the daemon cleanly and wait until it has stopped"),
     ShortForm("status", "system", "status", "show the daemon, the queue and every plugin"),
+    ShortForm("watch", "system", "watch", "watch what runs, waits and happens in the terminal"),
+    ShortForm("doctor", "system", "doctor", "look for what is wrong, and say how to put it right"),
+    ShortForm("explain", "job", "explain", "say why a job failed, or why it does not run"),
+    ShortForm("retry", "job", "retry", "run a job that ended badly once more"),
     ShortForm("logs", "system", "logs", "show what ran, from the ledger"),
     ShortForm("queue", "queue", "list", "list running and waiting jobs"),
     ShortForm("reload", "system", "reload", "apply the changed configuration"),

@@ -42,7 +42,8 @@ SYSTEM = Noun(
                 Option(("--reveal",), "show the state of plugins in full, secrets too"),
                 Option(("--health",), "ask every plugin that has a health command first; needs the daemon"),
             ),
-            about="Works without a daemon as well. Values in a plugin's state that look "
+            about="Works without a daemon as well. What runs now comes first, the longest on top; plugins in "
+            "trouble come before the others. Values in a plugin's state that look "
             "like secrets are masked. Health is what the latest check said.",
         ),
         Action(
@@ -120,10 +121,26 @@ JOB = Noun(
             options=(
                 _OF_PLUGIN,
                 _OF_COMMAND,
-                Option(("--status",), "queued, running, succeeded, failed or dead", "STATUS"),
-                Option(("--by",), "only those submitted by scheduler, cli, route, api, ...", "DOOR"),
-                Option(("--from",), "created at or after this instant, such as 2026-02-08T10:00:00Z", "TIME"),
+                Option(
+                    ("--status",),
+                    "queued (or pending), running, succeeded (or completed, ok), failed (or error), "
+                    "timed_out or dead",
+                    "STATUS",
+                ),
+                Option(
+                    ("--by",),
+                    "only those submitted by scheduler, webhook, route, cli, api, hook, mcp or core",
+                    "SOURCE",
+                ),
+                Option(
+                    ("--from",),
+                    "created at or after this instant, such as 2026-02-08T10:00:00Z or 2026-02-08",
+                    "TIME",
+                ),
                 Option(("--to",), "created before this instant", "TIME"),
+                Option(
+                    ("--query",), "only those whose result, error or stderr has all of these words", "WORDS"
+                ),
                 _LIMIT,
                 _CURSOR,
             ),

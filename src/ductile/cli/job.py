@@ -43,6 +43,7 @@ def list_all(call: Call) -> Answer:
             "submitted_by": call.optional("by"),
             "from": call.optional("from"),
             "to": call.optional("to"),
+            "query": call.optional("query"),
             "limit": call.number("limit"),
             "cursor": call.optional("cursor"),
         },

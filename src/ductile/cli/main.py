@@ -24,6 +24,8 @@ _OK = 0
 _USAGE = 2
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+#: Parameters of operations that go by another name on the command line.
+_OPTIONS_OF = {"submitted_by": ("--by",), "limit": ("--limit", "-n"), "count": ("--count", "-n")}
 
 
 def main() -> int:
@@ -142,6 +144,7 @@ def _show_error(
     from ductile.cli.screen import screen_for  # noqa: PLC0415
 
     config = given_config(words)
+    _name_option(error, words)
     if wants_json(words):
         print(_json(error_as_json(error, config)), file=out)
     else:
@@ -156,6 +159,15 @@ def _print_text(text: str, stream: TextIO) -> None:
 
         text = escape_beyond_ascii(text)
     print(text, file=stream)
+
+
+def _name_option(error: DuctileError, words: Sequence[str]) -> None:
+    """An operation names a wrong value by its parameter; on the command line that is the option typed."""
+    name = str(error.details.get("field") or "")
+    flags = _OPTIONS_OF.get(name, (f"--{name}",))
+    typed = next((word for word in (each.partition("=")[0] for each in words) if word in flags), None)
+    if name and typed is not None and error.message.startswith((f"{name}:", f"{name} ")):
+        error.message = f"{typed}{error.message.removeprefix(name)}"
 
 
 def _json(data: JsonObject) -> str:

@@ -12,6 +12,7 @@ from ductile.cli.commands import (
     EVERYWHERE,
     HELP,
     JSON,
+    NOUNS,
     VERBOSE,
     VERSION,
     VERSION_ACTION,
@@ -95,7 +96,7 @@ def _means_noun(name: str, rest: list[str]) -> bool:
 def _parse_noun(name: str, lead: _Lead, rest: list[str]) -> Request:
     noun = find_noun(name)
     if noun is None:
-        raise _usage(f"unknown command {name!r}", hint=_suggestion(name, first_words(), "ductile --help"))
+        raise _usage(f"unknown command {name!r}", hint=_meant(name))
     lead = _take_options(rest, lead)
     if not rest:
         return Request(noun=noun, config=lead.config, json=lead.json, verbose=lead.verbose, help=lead.help)
@@ -105,7 +106,7 @@ def _parse_noun(name: str, lead: _Lead, rest: list[str]) -> Request:
         known = tuple(each.name for each in noun.actions)
         raise _usage(
             f"{noun.name} has no action {word!r}",
-            hint=_suggestion(word, known, f"ductile {noun.name} --help", before=f"{noun.name} "),
+            hint=_suggestion(word, known, f"ductile {noun.name} --help", before=f"ductile {noun.name} "),
         )
     return _parse_action(noun, action, f"{noun.name} {action.name}", lead, rest)
 
@@ -190,6 +191,14 @@ def _usage(message: str, *, hint: str) -> UsageError:
     from ductile.errors import UsageError  # noqa: PLC0415 - only for mistakes, and help is to be quick
 
     return UsageError(message, hint=hint)
+
+
+def _meant(word: str) -> str:
+    """A hint for a first word that is none: an action without its noun, or one that is spelled nearly so."""
+    if having := [noun.name for noun in NOUNS if noun.action(word) is not None]:
+        *others, last = [f"`ductile {noun} {word}`" for noun in having]
+        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}? See `ductile --help`"
+    return _suggestion(word, first_words(), "ductile --help", before="ductile ")
 
 
 def _suggestion(word: str, known: Sequence[str], see: str, before: str = "") -> str:

@@ -82,7 +82,7 @@ def _summary(view: PluginView) -> JsonObject:
 
 
 def _details(view: PluginView) -> JsonObject:
-    details = _summary(view)
+    details: JsonObject = _summary(view) | {"instances": [*view.instances]}
     manifest, instance = view.manifest, view.instance
     if manifest is not None:
         details |= {
@@ -154,6 +154,8 @@ def _facts(view: PluginView, screen: Screen) -> list[tuple[str, str]]:
     facts = [("reason", (view.reason or "").replace("\n", " ")), ("hint", view.hint or "")]
     if view.uses != view.name:
         facts.append(("uses", view.uses))
+    if view.instances:
+        facts.append(("used as", ", ".join(view.instances)))
     if view.manifest is not None:
         facts += [
             ("about", view.manifest.description),

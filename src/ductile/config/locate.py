@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"
 SYSTEM_DIRECTORY = Path("/etc/ductile")
+#: Directories beside the working one that people keep a configuration in.
+_USUAL_NAMES = ("demo", "conf", "config", "home")
 
 
 def locate_config(
@@ -41,6 +43,9 @@ def _where_else() -> str:
     """The directory one is in is no usual place: whose configuration lies there is not known."""
     if Path(CONFIG_FILE).is_file():
         return "there is one in this directory: add `--config .`"
+    for name in _USUAL_NAMES:
+        if (Path(name) / CONFIG_FILE).is_file():
+            return f"there is one in {name}: add `--config {name}`"
     return "write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR"
 
 

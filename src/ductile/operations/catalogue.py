@@ -6,7 +6,6 @@ catalogue is open, anybody may read it.
 
 from __future__ import annotations
 
-from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.scopes import Right, Subject, scope
@@ -14,6 +13,7 @@ from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
 from ductile.operations.plugin_health import unhealthy_plugins
+from ductile.operations.plugin_names import unknown_plugin
 from ductile.operations.shown import milliseconds
 from ductile.protocol.manifest import Command, CommandType, Manifest
 
@@ -132,7 +132,7 @@ async def show_plugin(desk: Desk, given: JsonObject) -> JsonObject:
 def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
     plugin = snapshot.plugins.get(name)
     if plugin is None:
-        raise NotFoundError(f"there is no plugin {name}", hint=did_you_mean(name, snapshot.plugins))
+        raise unknown_plugin(snapshot, name)
     return plugin
 
 

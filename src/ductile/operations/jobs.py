@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, SubmittedBy
@@ -30,7 +29,7 @@ from ductile.operations.job_ids import find_job, named_job
 from ductile.operations.log import catch_up
 from ductile.operations.nesting import nested
 from ductile.operations.orphans import is_orphan, shown_at
-from ductile.operations.plugin_names import optional_plugin
+from ductile.operations.plugin_names import optional_plugin, unknown_plugin
 from ductile.operations.run_account import steps_of
 from ductile.operations.shown import (
     result_of,
@@ -128,9 +127,13 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
                 hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true --lock`. "
                 "A running daemon then needs `ductile reload`.",
             )
-        raise NotFoundError(f"there is no plugin {name}", hint=did_you_mean(name, snapshot.plugins))
+        raise unknown_plugin(snapshot, name)
     if not plugin.enabled:
-        raise RefusedError(f"the plugin {name} is disabled", hint=f"Set plugins.{name}.enabled to true.")
+        raise RefusedError(
+            f"the plugin {name} is disabled",
+            hint=f"Enable it: `ductile config set plugins.{name}.enabled true --lock`. "
+            "A running daemon then needs `ductile reload`.",
+        )
     if plugin.refused is not None:
         raise RefusedError(f"the plugin {name} cannot run: {plugin.refused.reason}", hint=plugin.refused.hint)
     return plugin

@@ -27,6 +27,10 @@ def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
     return RefusedError(message, hint=hint, details={"field": name})
 
 
+def _unusable(name: str, message: str, hint: str | None = None) -> UsageError:
+    return UsageError(message, hint=hint, details={"field": name})
+
+
 def text(given: JsonObject, name: str) -> str:
     value = optional_text(given, name)
     if value is None:
@@ -46,7 +50,7 @@ def number(given: JsonObject, name: str, default: int, *, least: int = 1, most: 
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise UsageError(f"{name} has to be a whole number from {least} to {most}")
+        raise _unusable(name, f"{name} has to be a whole number from {least} to {most}")
     return value
 
 
@@ -71,7 +75,7 @@ def optional_duration(given: JsonObject, name: str) -> timedelta | None:
     try:
         return parse_duration(value)
     except QuantityError as error:
-        raise UsageError(f"{name}: {error}", hint=f"expected {error.expected}") from None
+        raise _unusable(name, f"{name}: {error}", f"expected {error.expected}") from None
 
 
 def optional_instant(given: JsonObject, name: str) -> datetime | None:
@@ -87,7 +91,7 @@ def optional_instant(given: JsonObject, name: str) -> datetime | None:
     hint = "write it as 2026-02-08T10:00:00Z, or as a date"
     if _LOST_PLUS.search(value):
         hint = f"in an address a + is written %2B: {_LOST_PLUS.sub('%2B', value)}"
-    raise UsageError(f"{name}: {value[:100]!r} is not a time", hint=hint)
+    raise _unusable(name, f"{name}: {value[:100]!r} is not a time", hint)
 
 
 def optional_word(
@@ -112,4 +116,4 @@ def _word(value: str, name: str, words: type[Word], aliases: dict[str, Word] | N
         return words(value)
     except ValueError:
         known = ", ".join([*words, *(aliases or {})])
-        raise UsageError(f"{name}: unknown value {value[:100]!r}", hint=f"one of {known}") from None
+        raise _unusable(name, f"{name}: unknown value {value[:100]!r}", f"one of {known}") from None

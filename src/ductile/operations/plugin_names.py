@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ductile.config.keypath import did_you_mean
+from ductile.config.snapshot import Snapshot
 from ductile.core.json_values import JsonObject
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
@@ -17,10 +18,19 @@ async def optional_plugin(desk: Desk, given: JsonObject) -> str | None:
     """Raises `NotFoundError` for a name that nobody knows: an empty list would say that nothing ran."""
     plugin = read.optional_text(given, "plugin")
     if plugin is not None and not await _is_known(desk, plugin):
-        known = desk.snapshot().plugins
-        hint = did_you_mean(plugin, known) or "See `ductile plugin list`."
-        raise NotFoundError(f"there is no plugin {plugin}, and no job of one", hint=hint)
+        raise unknown_plugin(desk.snapshot(), plugin)
     return plugin
+
+
+def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
+    """The error for a name that is not under `plugins`, with the names that may be meant."""
+    if instances := [each for each, plugin in snapshot.plugins.items() if plugin.uses == name]:
+        return NotFoundError(
+            f"there is no plugin {name} under `plugins`; it is used under other names",
+            hint=f"Name one of {', '.join(instances)}.",
+        )
+    near = did_you_mean(name, snapshot.plugins)
+    return NotFoundError(f"there is no plugin {name}", hint=near or "See `ductile plugin list`.")
 
 
 async def _is_known(desk: Desk, plugin: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ductile.config.keypath import did_you_mean
 from ductile.config.secrets import redact
 from ductile.core.json_values import JsonObject
-from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
+from ductile.operations.plugin_names import unknown_plugin
 from ductile.operations.shown import instant
 from ductile.store.values.reading import DEFAULT_PAGE, LARGEST_PAGE, FactRow
 
@@ -51,6 +50,5 @@ def _shown(row: FactRow, *, reveal: bool) -> JsonObject:
 
 def _refuse_unknown(desk: Desk, plugin: str) -> None:
     """What a plugin left behind is shown after it was taken out; a name that never was one is a mistake."""
-    known = desk.snapshot().plugins
-    if plugin not in known:
-        raise NotFoundError(f"there is no plugin {plugin} under `plugins`", hint=did_you_mean(plugin, known))
+    if plugin not in desk.snapshot().plugins:
+        raise unknown_plugin(desk.snapshot(), plugin)

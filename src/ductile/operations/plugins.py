@@ -19,7 +19,7 @@ from ductile.plugins.discovery import load_plugin
 from ductile.plugins.trust import Ground
 from ductile.protocol.manifest import MANIFEST_FILE
 from ductile.runner.start_faults import shebang
-from ductile.value import Value
+from ductile.value import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,8 @@ class PluginView(Value):
     manifest: Manifest | None = None
     fingerprint: str | None = None
     instance: PluginInstance | None = None
+    #: The configured names under which it is used, besides its own.
+    instances: tuple[str, ...] = ()
     code: str | None = None
     reason: str | None = None
     hint: str | None = None
@@ -69,7 +71,7 @@ def list_plugins(named: str | None, environ: Mapping[str, str]) -> tuple[PluginV
 
 
 def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> PluginView:
-    return _find(list_plugins(named, environ), plugin)
+    return find_plugin(open_configuration(named, environ, seal=Seal.IGNORE), plugin)
 
 
 def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
@@ -80,7 +82,7 @@ def check_plugins(named: str | None, environ: Mapping[str, str], target: str | N
     opened = open_configuration(named, environ, seal=Seal.IGNORE)
     views = _views(opened)
     if target is not None:
-        view = _find(views, target)
+        view = find_plugin(opened, target)
         return PluginCheck(plugins=(view,), warnings=_without_interpreter((view,)))
     return PluginCheck(plugins=views, warnings=(*opened.discovery.warnings, *_without_interpreter(views)))
 
@@ -117,7 +119,23 @@ def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
 
 
 def find_plugin(opened: OpenedConfiguration, name: str) -> PluginView:
-    return _find(_views(opened), name)
+    """By its configured name, or by its own if it is used under other names only."""
+    views = _views(opened)
+    used_by = tuple(view for view in views if view.configured and view.uses == name and view.name != name)
+    for view in views:
+        if view.name == name:
+            return replace(view, instances=tuple(each.name for each in used_by))
+    if used_by:
+        return _of_used(name, used_by)
+    known = tuple(view.name for view in views)
+    hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
+    raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
+
+
+def _of_used(name: str, used_by: tuple[PluginView, ...]) -> PluginView:
+    """A plugin that is not under `plugins` by its own name: it stands as the best of its instances does."""
+    best = next((view for view in used_by if view.standing is Standing.ACTIVE), used_by[0])
+    return replace(best, name=name, uses=name, instance=None, instances=tuple(each.name for each in used_by))
 
 
 def _views(opened: OpenedConfiguration) -> tuple[PluginView, ...]:
@@ -176,12 +194,3 @@ def _of_found(found: InstalledPlugin | RefusedPlugin) -> PluginView:
         reason=found.reason,
         hint=found.hint,
     )
-
-
-def _find(views: tuple[PluginView, ...], name: str) -> PluginView:
-    for view in views:
-        if view.name == name:
-            return view
-    known = tuple(view.name for view in views)
-    hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
-    raise NotFoundError(f"there is no plugin {name!r}", hint=hint)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from ductile.config.keypath import did_you_mean
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.errors import DaemonNotRunningError, NotFoundError
+from ductile.errors import DaemonNotRunningError
 from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
 from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.orphans import orphans
 from ductile.operations.plugin_health import shown_mark, unhealthy_plugins
+from ductile.operations.plugin_names import unknown_plugin
 from ductile.operations.schedule_view import standing_schedules
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.operations.status_rows import running_now, troubled_first
@@ -195,7 +195,6 @@ async def reset_breaker(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 def _configured(desk: Desk, plugin: str) -> str:
-    known = desk.snapshot().plugins
-    if plugin not in known:
-        raise NotFoundError(f"there is no plugin {plugin} under `plugins`", hint=did_you_mean(plugin, known))
+    if plugin not in desk.snapshot().plugins:
+        raise unknown_plugin(desk.snapshot(), plugin)
     return plugin

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.commands import NOUNS, SHORT_FORMS, Example
+from ductile.cli.commands import NOUNS, SHORT_FORMS, Example, find_noun
 from ductile.cli.main import run
 from ductile.cli.parsing import parse
 from ductile.cli.prose import hanging, wrapped
 from ductile.config.check_access import misspelt_scope
+from ductile.core.jobs import JobStatus, SubmittedBy
+from ductile.operations.jobs import STATUS_ALIASES
 from ductile.operations.parameters import optional_instant
 
 LINES = (
@@ -106,3 +110,35 @@ def test_every_example_can_be_typed(words: str, example: Example) -> None:
         assert isinstance(json.loads(given["payload"]), dict)
     assert not any(misspelt_scope(scope, []) for scope in given.get("scopes", "*").split(","))
     optional_instant(dict(given), "from")  # or else it is refused
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("--status", [*JobStatus, *STATUS_ALIASES]), ("--by", [*SubmittedBy])]
+)
+def test_help_names_every_value_that_is_accepted(option: str, words: list[str]) -> None:
+    """The error for another value lists the same ones."""
+    noun = find_noun("job")
+    assert noun is not None
+    action = noun.action("list")
+    assert action is not None
+    (about,) = [each.help for each in action.options if option in each.flags]
+    told = set(re.findall(r"[a-z_]+", about)) - {"or", "only", "those", "submitted", "by"}
+    assert told == {str(word) for word in words}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--by nobody", "--by: unknown value 'nobody'"),
+        ("--status=lost", "--status: unknown value 'lost'"),
+        ("--from yesterday", "--from: 'yesterday' is not a time"),
+        ("-n 0", "-n has to be a whole number from 1 to 200"),
+        ("--limit 500", "--limit has to be a whole number from 1 to 200"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_option_that_was_typed(words: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("plugins: {}\n")
+    err = io.StringIO()
+    line = [*["job", "list"], *words.split(), "--config", str(tmp_path)]
+    assert run(line, {"HOME": str(tmp_path)}, io.StringIO(), err) == 2
+    assert err.getvalue().startswith(f"error: {message}")

@@ -89,9 +89,9 @@ def test_a_negative_number_is_a_value(value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "suggestion"),
     [
-        (["confg"], "config"),
-        (["plugn", "list"], "plugin"),
-        (["plugin", "lst"], "plugin list"),
+        (["confg"], "ductile config"),
+        (["plugn", "list"], "ductile plugin"),
+        (["plugin", "lst"], "ductile plugin list"),
         (["--jsn", "plugins"], "--json"),
         (["config", "check", "--jsno"], "--json"),
         (["config", "lock", "--dryrun"], "--dry-run"),
@@ -132,3 +132,35 @@ def test_json_is_recognised_in_a_line_that_cannot_be_parsed() -> None:
     """SPEC 11: errors are JSON too, and what stands behind `--` is not an option."""
     assert wants_json(["nonsense", "--json"])
     assert not wants_json(["config", "set", "k", "--", "--json"])
+
+
+@pytest.mark.parametrize(
+    ("word", "noun", "action"),
+    [
+        ("start", "system", "start"),
+        ("stop", "system", "stop"),
+        ("watch", "system", "watch"),
+        ("doctor", "system", "doctor"),
+        ("reload", "system", "reload"),
+    ],
+)
+def test_the_daemon_is_looked_after_by_short_forms(word: str, noun: str, action: str) -> None:
+    assert called(parse([word])) == (noun, action)
+
+
+@pytest.mark.parametrize("word", ["explain", "retry"])
+def test_jobs_are_looked_after_by_short_forms(word: str) -> None:
+    assert called(parse([word, "01a1"])) == ("job", word)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("lock", "did you mean `ductile config lock` or `ductile plugin lock`?"),
+        ("cancel", "did you mean `ductile job cancel`?"),
+        ("strat", "did you mean `ductile start`?"),
+        ("jobs", "did you mean `ductile job`?"),
+    ],
+)
+def test_an_action_without_its_noun_is_completed(word: str, hint: str) -> None:
+    assert hint in (the_error(word).hint or "")

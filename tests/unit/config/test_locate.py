@@ -62,6 +62,11 @@ def test_a_configuration_right_here_is_pointed_at(tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError) as refused:
         locate_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
     assert refused.value.hint == "there is one in this directory: add `--config .`"
+    a_config(tmp_path / "beside" / "demo")
+    monkeypatch.chdir(tmp_path / "beside")
+    with pytest.raises(ConfigError) as refused:
+        locate_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
+    assert refused.value.hint == "there is one in demo: add `--config demo`"
 
 
 def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
