@@ -98,7 +98,7 @@ class World:
 
     def submit(self, _number: int) -> None:
         job_id = self._make()
-        answer = Accepted(job_id=job_id, seq=self.made, ready=True)
+        answer = Accepted(job_id=job_id, plugin="p", command="poll", seq=self.made, ready=True)
         self.dispatcher.expect()
         self.starts.append(
             Unit(lambda: self.queue.append(job_id), told=lambda _: self.dispatcher.offer([answer]))

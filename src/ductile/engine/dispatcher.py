@@ -103,7 +103,7 @@ class Dispatcher:
             return  # everybody is busy, and whoever leaves looks in any case
         for answer in answers:
             if isinstance(answer, Accepted):
-                self._offered.update(answer.members or (answer.job_id,))
+                self._offered.update(started.job_id for started in answer.members or (answer,))
         if not self._claimed_for:  # or else the answer to that claim is followed by a look
             self._look_soon()
 

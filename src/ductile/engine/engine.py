@@ -383,7 +383,9 @@ class Engine:
         if answer is FiringAnswer.FIRED:
             for job in (firing.job, *firing.followers):
                 if job is not None:
-                    self._with.signals.emit(Signal.JOB_ACCEPTED, job_id=job.id)
+                    self._with.signals.emit(
+                        Signal.JOB_ACCEPTED, plugin=job.plugin, job_id=job.id, data={"command": job.command}
+                    )
             self._dispatcher.wake()
         if report.ended:
             self.ended(report.ended)

@@ -158,15 +158,20 @@ class Reporter:
             job_id = answer.job_id
             match answer:
                 case Accepted():
-                    self._signals.emit(Signal.JOB_ACCEPTED, job_id=job_id, data=by)
+                    self._emit_accepted(answer, by)
                     for member in answer.members:
-                        self._signals.emit(Signal.JOB_ACCEPTED, job_id=member, data={"parent": job_id})
+                        self._emit_accepted(member, {"parent": job_id})
                     if answer.ended:
                         self.ended(answer.ended)
-                case Deduplicated(dedupe_key=key):
-                    self._signals.emit(Signal.JOB_DEDUPLICATED, job_id=job_id, data={**by, "dedupe_key": key})
+                case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
+                    told = {"command": command, **by, "dedupe_key": key}
+                    self._signals.emit(Signal.JOB_DEDUPLICATED, plugin=plugin, job_id=job_id, data=told)
                 case ChildConflict():
                     self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=by)
+
+    def _emit_accepted(self, accepted: Accepted, by: dict[str, JsonValue]) -> None:
+        data: dict[str, JsonValue] = {"command": accepted.command, **by}
+        self._signals.emit(Signal.JOB_ACCEPTED, plugin=accepted.plugin, job_id=accepted.job_id, data=data)
 
     def _emit(self, signal: Signal, job: Job, **data: str | float | None) -> None:
         told: dict[str, JsonValue] = {

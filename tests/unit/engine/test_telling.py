@@ -9,6 +9,7 @@ import pytest
 from builders import engines
 from builders.engines import Bench, an_engine
 from builders.plugins import a_plugin
+from ductile.core.json_values import JsonObject
 from ductile.operations import registry
 from ductile.telemetry.signals import Signal
 
@@ -56,3 +57,28 @@ async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
         traces = {(await bench.job(str(job_id))).trace_id for job_id in accepted}
         assert len(traces) == 1
         assert traces != {None}, "one trace, from the schedule to the last step"
+
+
+async def test_what_is_accepted_or_a_duplicate_is_told_with_its_plugin(tmp_path: Path) -> None:
+    """By a schedule, by an event, as a run and its steps, and by hand: a log is searched by plugin."""
+    a_plugin(tmp_path / "plugins", "finder", script=FINDER)
+    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
+        await bench.started()
+        for _ in range(4):
+            await bench.until(Signal.JOB_SUCCEEDED)
+        given: JsonObject = {"plugin": "echo", "command": "poll", "dedupe_key": "k", "dedupe_ttl": "1h"}
+        for _ in range(2):
+            await registry.OPERATIONS["plugin.run"](bench.desk, given)
+        seen = [
+            (each.signal, each.plugin, each.data["command"])
+            for each in bench.told
+            if each.signal in (Signal.JOB_ACCEPTED, Signal.JOB_DEDUPLICATED)
+        ]
+    assert seen == [
+        (Signal.JOB_ACCEPTED, "finder", "poll"),
+        (Signal.JOB_ACCEPTED, "pipeline", "follows"),
+        (Signal.JOB_ACCEPTED, "echo", "handle"),
+        (Signal.JOB_ACCEPTED, "echo", "handle"),
+        (Signal.JOB_ACCEPTED, "echo", "poll"),
+        (Signal.JOB_DEDUPLICATED, "echo", "poll"),
+    ]

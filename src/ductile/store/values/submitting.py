@@ -42,10 +42,12 @@ class MovedJob(Value):
 
 class Accepted(Value):
     job_id: str
+    plugin: str
+    command: str
     seq: int
     ready: bool
     #: For a run: what it put on the queue, and what ended as it began: steps that could not be made, itself.
-    members: tuple[str, ...] = ()
+    members: tuple[Accepted, ...] = ()
     ended: tuple[MovedJob, ...] = ()
 
 
@@ -53,6 +55,8 @@ class Deduplicated(Value):
     """Nothing was enqueued: this job is the same."""
 
     job_id: str
+    plugin: str
+    command: str
     dedupe_key: str
     #: Whether its state webhook URL was subscribed to that job; None if it brought none. False: that job has
     #: as many as it may have.

@@ -149,7 +149,7 @@ class StartedRun(Value):
         """The answer for whoever submitted it, with all that it led to at once."""
         if not isinstance(self.answer, Accepted):
             return self.answer
-        members = tuple(started.job_id for started in self.started if isinstance(started, Accepted))
+        members = tuple(started for started in self.started if isinstance(started, Accepted))
         return replace(self.answer, members=members, ended=self.ended)
 
 

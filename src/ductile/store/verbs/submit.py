@@ -44,7 +44,7 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> Enqueued:
     write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
         write_callback(session, _TOLD_QUEUED, job, attempt=1)
-    return Accepted(job_id=job.id, seq=seq, ready=hold is None)
+    return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
 
 def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplicated | None:
@@ -73,7 +73,9 @@ def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplica
         data={"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command},
     )
     write_ledger(session, (entry,))
-    return Deduplicated(job_id=found.job_id, dedupe_key=job.dedupe_key)
+    return Deduplicated(
+        job_id=found.job_id, plugin=job.plugin, command=job.command, dedupe_key=job.dedupe_key
+    )
 
 
 def _first_hold(session: Session, job: NewJob) -> Hold | None:
