@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ductile.config.locate import locate_config
 from ductile.control.client import START_IT, converse, not_running, reach
 from ductile.control.identity import is_daemon_of
+from ductile.control.patience import FrozenDaemonError
 from ductile.control.place import (
     link_path,
     linked_socket,
@@ -92,7 +93,7 @@ def find_daemon(call: Call) -> socket.socket | None:
     if (
         linked is not None
         and not may_be_strangers(linked, link_path(config_file))
-        and is_daemon_of(linked, config_file)
+        and _is_daemon_of(linked, config_file, call)
         and (connection := reach(linked)) is not None
     ):
         return connection
@@ -101,6 +102,16 @@ def find_daemon(call: Call) -> socket.socket | None:
     if may_be_strangers(socket, directory):
         raise strangers_directory(socket.parent)
     return reach(socket)
+
+
+def _is_daemon_of(linked: Path, config_file: Path, call: Call) -> bool:
+    """One that is stopped cannot say whose it is. It is ours if it listens where ours does."""
+    try:
+        return is_daemon_of(linked, config_file)
+    except FrozenDaemonError:
+        if linked == socket_path(state_directory(call), call.environ):
+            raise
+        return False
 
 
 def state_directory(call: Call) -> Path:

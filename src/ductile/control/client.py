@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ductile import errors
+from ductile.control.patience import Patience
 from ductile.core.json_values import JsonObject
 from ductile.errors import ConfigError, DaemonNotRunningError, DuctileError, Problem, StoreBusyError
 
@@ -38,12 +39,14 @@ def reach(path: Path) -> socket.socket | None:
 def converse(
     connection: socket.socket, operation: str, given: JsonObject, *, timeout: float | None
 ) -> JsonObject:
-    """One question and its answer. `StoreBusyError` if the daemon takes longer than `timeout` seconds."""
+    """One question and its answer. `StoreBusyError` if the daemon takes longer than `timeout` seconds, and
+    within a few seconds if its process is stopped.
+    """
     with connection:
-        connection.settimeout(timeout)
+        patience = Patience(connection, timeout)
         try:
-            connection.sendall(json.dumps({"operation": operation, "given": given}).encode() + b"\n")
-            line = _read_line(connection)
+            patience.send(json.dumps({"operation": operation, "given": given}).encode() + b"\n")
+            line = _read_line(patience)
         except TimeoutError:
             raise StoreBusyError(
                 f"the daemon did not answer within {timeout:.0f} seconds",
@@ -66,10 +69,10 @@ def not_running(advice: str = START_IT) -> DaemonNotRunningError:
     return DaemonNotRunningError("no daemon is running here", hint=advice)
 
 
-def _read_line(connection: socket.socket) -> bytes:
+def _read_line(patience: Patience) -> bytes:
     parts = []
     while True:
-        part = connection.recv(65536)
+        part = patience.receive()
         parts.append(part)
         if not part or part.endswith(b"\n"):
             return b"".join(parts)

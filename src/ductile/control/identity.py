@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ductile.control.client import ask
+from ductile.control.patience import FrozenDaemonError
 from ductile.core.json_values import JsonObject
 from ductile.errors import DuctileError
 
@@ -29,9 +30,13 @@ def naming(config_file: Path) -> Callable[[JsonObject], Awaitable[JsonObject]]:
 
 
 def is_daemon_of(socket: Path, config_file: Path) -> bool:
-    """Whether the daemon that listens there was started with this file. One that cannot tell was not."""
+    """Whether the daemon that listens there was started with this file; one that cannot tell was not.
+    Raises `FrozenDaemonError` of one that is stopped, which may have been.
+    """
     try:
         said = ask(socket, WHOSE, {}, timeout=_SECONDS)
+    except FrozenDaemonError:
+        raise
     except DuctileError:
         return False
     return said.get("config") == os.path.realpath(config_file)

@@ -1,0 +1,50 @@
+"""A daemon that is stopped (SIGSTOP) answers nobody: commands say so and end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import Daemon, Place, a_daemon, a_place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return a_place(tmp_path)
+
+
+@pytest.fixture
+def frozen(place: Place) -> Iterator[Daemon]:
+    with a_daemon(place) as daemon:
+        daemon.process.send_signal(signal.SIGSTOP)
+        yield daemon
+        daemon.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "job list", "queue", "webhook list", "system doctor", "plugin state echo", "system stop"],
+)
+def test_a_command_ends_and_says_why(place: Place, frozen: Daemon, words: str) -> None:
+    ran = place.ductile(*words.split())
+    assert ran.status == 75
+    assert f"the daemon (process {frozen.process.pid}) is stopped and does not answer" in ran.err
+    assert f"kill -CONT {frozen.process.pid}" in ran.err
+
+
+def test_a_program_is_told_the_same(place: Place, frozen: Daemon) -> None:
+    ran = place.ductile("status", "--json")
+    error = json.loads(ran.out)["error"]
+    assert (ran.status, error["code"], error["details"]) == (75, "store_busy", {"pid": frozen.process.pid})
+
+
+def test_it_answers_when_it_goes_on(place: Place) -> None:
+    with a_daemon(place) as daemon:
+        daemon.process.send_signal(signal.SIGSTOP)
+        assert place.ductile("job", "list").status == 75
+        daemon.process.send_signal(signal.SIGCONT)
+        assert place.ductile("job", "list").status == 0
