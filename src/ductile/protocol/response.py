@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ductile.core.dedupe import LONGEST_KEY
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.outcomes import Emitted, Response
 from ductile.value import Value
@@ -172,6 +173,8 @@ def _events(body: JsonObject) -> tuple[Emitted, ...]:
             raise _expected(f"{place}.type", "a text", kind)
         payload = _mapping(entry, "payload", f"{place}.payload")
         key = _text(entry, "dedupe_key", place)
+        if key is not None and len(key) > LONGEST_KEY:
+            raise _Fault(f"{place}.dedupe_key is longer than {LONGEST_KEY} characters")
         events.append(Emitted(type=kind, payload={} if payload is None else payload, dedupe_key=key))
     return tuple(events)
 

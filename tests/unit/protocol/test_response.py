@@ -116,6 +116,7 @@ def test_null_is_the_same_as_absent() -> None:
         ({"events": [{"payload": {}}]}, "`events[0]`.type"),
         ({"events": [{"type": "t", "payload": [1]}]}, "`events[0]`.payload"),
         ({"events": [{"type": "t", "dedupe_key": 5}]}, "`events[0]`.dedupe_key"),
+        ({"events": [{"type": "t", "dedupe_key": "k" * 1025}]}, "longer than 1024 characters"),
         ({"state_updates": [1]}, "`state_updates`"),
         ({"logs": "x"}, "`logs`"),
         ({"logs": [{"level": "info"}]}, "`logs[0]`.message"),
