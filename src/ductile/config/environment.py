@@ -10,6 +10,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ductile.config.files import read_regular_file
 from ductile.config.interpolate import has_reference
 from ductile.config.keypath import problem_at
 from ductile.config.locate import is_url, resolve_path
@@ -42,6 +43,8 @@ class EnvironmentFiles(Value):
     variables: Mapping[str, str]
     problems: tuple[Problem, ...]
     links: tuple[Path, ...]
+    #: Files that are named and could not be read.
+    unread: tuple[Path, ...] = ()
 
 
 def load_environment_files(
@@ -55,14 +58,16 @@ def load_environment_files(
     variables: dict[str, str] = {}
     problems: list[Problem] = []
     links: list[Path] = []
+    unread: list[Path] = []
     for index, item in _named_files(root):
         complaint = _complaint(item.text)
         path = resolve_path(item.text, directory)
         try:
-            data = b"" if complaint else overlay[path] if path in overlay else path.read_bytes()
+            data = b"" if complaint else overlay[path] if path in overlay else read_regular_file(path)
         except OSError as error:
             complaint = f"the environment file {path} cannot be read: {error.strerror}"
             data = b""
+            unread.append(path)
         if complaint:
             problems.append(problem_at(item.place, ("environment_vars", "include", index), complaint))
             continue
@@ -72,7 +77,11 @@ def load_environment_files(
         variables |= parsed
         problems += faults
     return EnvironmentFiles(
-        files=tuple(files), variables=variables, problems=tuple(problems), links=tuple(links)
+        files=tuple(files),
+        variables=variables,
+        problems=tuple(problems),
+        links=tuple(links),
+        unread=tuple(unread),
     )
 
 

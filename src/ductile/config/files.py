@@ -1,10 +1,12 @@
-"""Writing a file so that a reader sees the old one or the new one, whole, whatever happens."""
+"""Reading and writing configuration files: only regular files are read, and none is ever half written."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 _TEMPORARY_SUFFIX = ".tmp"
+#: Far more than anybody writes by hand.
+LARGEST_FILE = 16 * 1024 * 1024
+_KINDS = {
+    stat.S_IFCHR: "it is a device",
+    stat.S_IFBLK: "it is a device",
+    stat.S_IFIFO: "it is a named pipe",
+    stat.S_IFSOCK: "it is a socket",
+}
 
 
 @contextmanager
@@ -30,6 +40,28 @@ def exclusive_change(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def read_regular_file(path: Path) -> bytes:
+    """The contents of a regular file. Raises OSError for anything else: a device may never come to an end.
+
+    What is not a regular file is not even opened: to open a device can have effects.
+    """
+    _refuse_special(path, path.stat().st_mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        _refuse_special(path, os.fstat(descriptor).st_mode)  # it may be another one by now
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise OSError(errno.EFBIG, f"it is larger than {LARGEST_FILE >> 20} MiB", str(path))
+    return data
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if (kind := _KINDS.get(stat.S_IFMT(mode))) is not None:
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
 
 
 def write_atomically(path: Path, data: bytes) -> None:

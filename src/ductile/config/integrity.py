@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ductile.config.files import write_atomically
+from ductile.config.files import read_regular_file, write_atomically
 from ductile.config.interpolate import names_in
 from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode, parse_yaml
@@ -158,7 +158,7 @@ def read_checksums(directory: Path) -> Checksums | None:
     """The seal of a config directory, None if it was never sealed. Unreadable is an error, not "none"."""
     path = directory / CHECKSUMS_FILE
     try:
-        data = path.read_bytes()
+        data = read_regular_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ductile.config.keypath import KeyPath, problem_at
+from ductile.config.secrets import looks_secret
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode
-from ductile.value import replace
+from ductile.value import Value, hides, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ductile.errors import Problem
 
@@ -27,6 +29,12 @@ _REFERENCE = re.compile(
 _RUNTIME_PREFIX = "DUCTILE_"
 
 
+@hides("variables")
+class _Known(Value):
+    variables: Mapping[str, str]
+    unread: Sequence[Path]
+
+
 @dataclass(slots=True)
 class _Outcome:
     """What happened in one scalar."""
@@ -35,10 +43,16 @@ class _Outcome:
     complaints: list[Problem] = field(default_factory=list)
 
 
-def interpolate(root: Node, variables: Mapping[str, str]) -> tuple[Node, tuple[Problem, ...]]:
-    """The tree with every reference replaced, and a problem for each one that could not be."""
+def interpolate(
+    root: Node, variables: Mapping[str, str], unread: Sequence[Path] = ()
+) -> tuple[Node, tuple[Problem, ...]]:
+    """The tree with every reference replaced, and a problem for each one that could not be.
+
+    `unread` are files of variables that could not be read: what is missing may be in one of them.
+    """
     problems: list[Problem] = []
-    return _walk(root, (), variables, problems), tuple(problems)
+    known = _Known(variables=variables, unread=unread)
+    return _walk(root, (), known, problems), tuple(problems)
 
 
 def has_reference(text: str) -> bool:
@@ -68,35 +82,33 @@ def without_defaults(written: str) -> str:
     return _REFERENCE.sub(lambda found: f"${{{found['name']}}}" if found["name"] else found[0], written)
 
 
-def _walk(node: Node, path: KeyPath, variables: Mapping[str, str], problems: list[Problem]) -> Node:
+def _walk(node: Node, path: KeyPath, known: _Known, problems: list[Problem]) -> Node:
     match node:
         case ScalarNode():
-            return _scalar(node, path, variables, problems)
+            return _scalar(node, path, known, problems)
         case ListNode(items=items):
-            walked = (_walk(item, (*path, index), variables, problems) for index, item in enumerate(items))
+            walked = (_walk(item, (*path, index), known, problems) for index, item in enumerate(items))
             return replace(node, items=tuple(walked))
         case MapNode(entries=entries):
-            pairs = ((key, _walk(value, (*path, key.text), variables, problems)) for key, value in entries)
+            pairs = ((key, _walk(value, (*path, key.text), known, problems)) for key, value in entries)
             return replace(node, entries=tuple(pairs))
 
 
-def _scalar(node: ScalarNode, path: KeyPath, variables: Mapping[str, str], problems: list[Problem]) -> Node:
+def _scalar(node: ScalarNode, path: KeyPath, known: _Known, problems: list[Problem]) -> Node:
     if "${" not in node.text:
         return node
     outcome = _Outcome()
 
     def value_of(found: re.Match[str]) -> str:
-        return _value(found, node, path, variables, outcome)
+        return _value(found, node, path, known, outcome)
 
     text = _REFERENCE.sub(value_of, node.text)
     problems += outcome.complaints
     return replace(node, text=text, written=node.text if outcome.substituted else None)
 
 
-def _value(
-    found: re.Match[str], node: ScalarNode, path: KeyPath, variables: Mapping[str, str], outcome: _Outcome
-) -> str:
-    name, default = found["name"], found["default"]
+def _value(found: re.Match[str], node: ScalarNode, path: KeyPath, known: _Known, outcome: _Outcome) -> str:
+    name, default, variables = found["name"], found["default"], known.variables
     if found["broken"]:
         hint = "write ${NAME} or ${NAME:-default}; for the characters themselves write $${"
         outcome.complaints.append(
@@ -113,9 +125,18 @@ def _value(
         outcome.substituted = True
         return variables[name]
     else:
-        hint = f"set {name}, or give a default: ${{{name}:-value}}"
+        hint = _how_to_set(name, path, known.unread)
         outcome.complaints.append(problem_at(node.place, path, f"the variable {name} is not set", hint=hint))
     return found[0]
+
+
+def _how_to_set(name: str, path: KeyPath, unread: Sequence[Path]) -> str:
+    """A default is no advice for a secret, which would then be written in the clear."""
+    if unread:
+        return f"put back {' or '.join(map(str, unread))} if {name} is in it, or set {name}"
+    if looks_secret(name) or any(looks_secret(str(key)) for key in path) or path[:1] == ("tokens",):
+        return f"set {name} in the environment, or in a file that environment_vars.include names"
+    return f"set {name}, or give a default: ${{{name}:-value}}"
 
 
 def _is_for_a_plugin(path: KeyPath) -> bool:

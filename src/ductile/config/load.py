@@ -148,7 +148,7 @@ def load_config(
     _refuse_high(faults, directory)
 
     variables = {**environment.variables, **environ}
-    root, unset = interpolate(sources.root, variables)
+    root, unset = interpolate(sources.root, variables, environment.unread)
     report = Report(root=root if isinstance(root, MapNode) else sources.root)
     report.errors += (*environment.problems, *unset)
     config, misread = decode(report.root)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.check_access import check_scopes
+from ductile.config.files import read_regular_file
 from ductile.config.integrity import hash_bytes
 from ductile.config.locate import is_url, resolve_path
 from ductile.config.sources import links_on
@@ -61,7 +62,7 @@ def load_scope_files(
 
 def _read(file: Path, path: KeyPath, report: Report) -> bytes | None:
     try:
-        return file.read_bytes()
+        return read_regular_file(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a path"
         report.error(path, f"{file} cannot be read: {reason}")

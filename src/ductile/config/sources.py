@@ -12,6 +12,7 @@ from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 
+from ductile.config.files import read_regular_file
 from ductile.config.interpolate import has_reference
 from ductile.config.keypath import KeyPath, problem_at
 from ductile.config.locate import is_url
@@ -91,7 +92,7 @@ class _Loader:
 
     def _read(self, path: Path, said_at: Place | None) -> SourceFile | None:
         try:
-            data = self.overlay[path] if path in self.overlay else path.read_bytes()
+            data = self.overlay[path] if path in self.overlay else read_regular_file(path)
             tree = parse_yaml(data, file=str(path))
         except OSError as error:
             self._complain(said_at, f"{path} cannot be read: {error.strerror}")

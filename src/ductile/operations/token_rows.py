@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ductile.config.files import read_regular_file
 from ductile.config.locate import resolve_path
 from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode
 from ductile.value import Value
@@ -94,7 +95,7 @@ def _variable(written: str | None) -> str | None:
 def _read_scopes(path: Path) -> tuple[str, ...]:
     """What a scope file grants; one that cannot be read grants nothing, and `config check` says why."""
     try:
-        scopes = json.loads(path.read_bytes())["scopes"]
+        scopes = json.loads(read_regular_file(path))["scopes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
     return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()

@@ -138,6 +138,33 @@ def test_a_bad_environment_file_is_told_with_its_place(tmp_path: Path, entry: st
     assert (problem.line, problem.key) == (3, "environment_vars.include[0]")
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("service: {name: '${V}'}", "set V, or give a default: ${V:-value}"),
+        ("plugins: {e: {config: {password: '${V}'}}}", "environment_vars.include"),
+        ("plugins: {e: {config: {text: '${API_TOKEN}'}}}", "environment_vars.include"),
+        ("tokens: [{name: t, key: '${V}', scopes: ['*']}]", "environment_vars.include"),
+    ],
+)
+def test_a_default_is_no_advice_for_a_secret(tmp_path: Path, text: str, hint: str) -> None:
+    """It would be written in the clear into the configuration."""
+    told = problems_of(a_config(tmp_path, f"{text}\n"))
+    (found,) = [problem.hint for problem in told if "is not set" in problem.message]
+    assert found is not None
+    assert hint in found
+    assert ("default" in found) is ("default" in hint)
+
+
+def test_what_is_not_set_may_be_in_the_file_that_is_missing(tmp_path: Path) -> None:
+    """After a restore without its file of variables that is the one thing to do."""
+    config = a_config(tmp_path, "environment_vars: {include: [.env]}\nservice: {name: '${V}'}\n")
+    (found,) = [
+        problem.hint for problem in problems_of(config) if problem.message == "the variable V is not set"
+    ]
+    assert found == f"put back {tmp_path / '.env'} if V is in it, or set V"
+
+
 def test_the_lines_of_an_environment_file() -> None:
     text = (
         "# comment\n\nA=1\nexport B = two words # why\nC='single # kept'\n"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
+from ductile.config.files import LARGEST_FILE
 
 
 def test_maps_merge_lists_append_scalars_are_replaced(tmp_path: Path) -> None:
@@ -177,3 +180,38 @@ def test_paths_are_relative_to_the_config_directory(tmp_path: Path) -> None:
     assert loaded(config).plugin_roots == (tmp_path / "old",)
     (tmp_path / "config.yaml").write_text("")
     assert loaded(config).plugin_roots == (tmp_path / "plugins",)
+
+
+#: A configuration that names a file, and what is said of it.
+NAMING = {
+    "include": ("include: [{file}]\n", "{file} cannot be read: "),
+    "variables": (
+        "environment_vars: {{include: [{file}]}}\n",
+        "the environment file {file} cannot be read: ",
+    ),
+    "scopes": ("tokens: [{{name: t, key: k, scopes_file: {file}}}]\n", "{file} cannot be read: "),
+}
+
+
+@pytest.mark.parametrize("naming", NAMING)
+@pytest.mark.parametrize("kind", ["device", "pipe", "socket"])
+def test_only_regular_files_are_read(tmp_path: Path, naming: str, kind: str) -> None:
+    """A device may never come to an end, and a pipe never begin."""
+    file = Path("/dev/zero") if kind == "device" else tmp_path / "special"
+    if kind == "pipe":
+        os.mkfifo(file)
+    if kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(file))
+    text, words = NAMING[naming]
+    problems = problems_of(a_config(tmp_path, text.format(file=file)))
+    said = "it is a " + {"pipe": "named pipe"}.get(kind, kind) + ", not a file"
+    assert words.format(file=file) + said in [problem.message for problem in problems]
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "include: [large.yaml]\n")
+    with (tmp_path / "large.yaml").open("wb") as large:
+        large.truncate(LARGEST_FILE + 1)
+    (problem,) = problems_of(config)
+    assert problem.message == f"{tmp_path / 'large.yaml'} cannot be read: it is larger than 16 MiB"
