@@ -47,6 +47,7 @@ pipelines:
 ANSWER = {
     "job_id",
     "status",
+    "ok",
     "execution_mode",
     "duration_ms",
     "result",
@@ -117,6 +118,7 @@ def test_the_answer_of_a_run_that_ended(api: Api) -> None:
     assert body["result"] == {
         "status": "ok",
         "result": "plain",
+        "events": [],
         "stdout": "plain",
         "stderr": "",
         "exit_code": 0,

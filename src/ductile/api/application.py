@@ -97,7 +97,7 @@ class Application:
                 exchange.answered = True
                 if isinstance(answer, Reply):
                     exchange.status = answer.status
-                    await send_json(send, answer.status, _with_message(exchange, answer.body))
+                    await send_json(send, answer.status, _with_message(exchange, answer.body), answer.headers)
                 else:
                     await _send_at_length(exchange, answer)
         except HungUpError:
@@ -243,9 +243,10 @@ def _with_message(exchange: _Exchange, body: JsonObject) -> JsonObject:
 
 async def _send_at_length(exchange: _Exchange, answer: Document | Stream) -> None:
     match answer:
-        case Document(content=content, media_type=media_type):
-            headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT]
-            await send_bytes(exchange.send, 200, content, headers)
+        case Document(content=content, media_type=media_type, status=status):
+            exchange.status = status
+            headers = [(b"content-type", media_type.encode()), _NO_SNIFFING, _NOT_KEPT, *answer.headers]
+            await send_bytes(exchange.send, status, content, headers)
         case Stream():
             await _stream(exchange, answer)
 

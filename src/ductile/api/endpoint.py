@@ -58,6 +58,7 @@ class Asked(Value):
 class Reply(Value):
     body: JsonObject
     status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Document(Value):
@@ -65,6 +66,8 @@ class Document(Value):
 
     content: bytes
     media_type: str
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Stream(Value):
@@ -120,6 +123,8 @@ class Endpoint(Value):
     waits: bool = False
     #: Whether the answer is sent as it comes.
     streams: bool = False
+    #: Whether the header `X-Ductile-Status` says how the job stands.
+    tells_status: bool = False
     #: Whether its last parameter takes the rest of the path, slashes included.
     takes_rest: bool = False
     #: Whether it is intake, which ends when the daemon begins to stop.

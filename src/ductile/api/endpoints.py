@@ -21,6 +21,8 @@ from ductile.api.vocabulary import (
     ONE_PLUGIN,
     PLUGIN_RO,
     PLUGIN_RW,
+    RESULT,
+    STRICT,
     SUBMISSION,
     SYSTEM_RO,
     SYSTEM_RW,
@@ -31,9 +33,9 @@ from ductile.operations import analytics, catalogue, jobs, log, schedules, syste
 from ductile.operations.registry import OPERATIONS
 from ductile.operations.shapes import TEXT, named
 
-_WAITING = (200, 202, 404, 409, 422, 503)
-#: The two answers of those who wait (SPEC 7.7).
-_DONE_OR_NOT = {200: "Finished", 202: "Unfinished"}
+_WAITING = (200, 202, 404, 409, 422, 502, 503)
+#: The answers of those who wait (SPEC 7.7); 502 is for those who ask for it.
+_DONE_OR_NOT = {200: "FinishedOrResult", 202: "Unfinished", 502: "FinishedOrResult"}
 
 
 def _open_endpoints() -> Iterator[Endpoint]:
@@ -89,9 +91,12 @@ def _submissions() -> Iterator[Endpoint]:
             Parameter(
                 name="async", kind=Kind.FLAG, about="Answer at once, even if the pipeline is synchronous."
             ),
+            RESULT,
+            STRICT,
         ),
         body=SUBMISSION,
         waits=True,
+        tells_status=True,
         intake=True,
         statuses=_WAITING,
         tag="run",
@@ -104,9 +109,14 @@ def _submissions() -> Iterator[Endpoint]:
         handler=handlers.trigger,
         message="The job is on the queue.",
         answer=_DONE_OR_NOT,
-        query=(Parameter(name="async", kind=Kind.FLAG, about="Answer at once in any case."),),
+        query=(
+            Parameter(name="async", kind=Kind.FLAG, about="Answer at once in any case."),
+            RESULT,
+            STRICT,
+        ),
         body=SUBMISSION,
         waits=True,
+        tells_status=True,
         intake=True,
         statuses=_WAITING,
         tag="run",
@@ -128,8 +138,18 @@ def _submissions() -> Iterator[Endpoint]:
 
 def _jobs() -> Iterator[Endpoint]:
     for path in ("/job/{job_id}", "/jobs/{job_id}"):
-        yield _job(
-            path, "A job: its fields, payload, result and history", handlers.show_job, "The job.", "Job"
+        yield Endpoint(
+            method="GET",
+            path=path,
+            summary="A job: its fields, payload, result and history",
+            access=JOBS_RO,
+            handler=handlers.show_job,
+            message="The job.",
+            answer="JobOrResult",
+            query=(RESULT,),
+            tells_status=True,
+            statuses=(200, 404, 409),
+            tag="jobs",
         )
     yield _job(
         "/job/{job_id}/tree",

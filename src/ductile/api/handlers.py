@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from functools import partial
+from http import HTTPStatus
 from typing import TypeAlias
 
 import msgspec
@@ -53,18 +55,51 @@ def _accepted(body: JsonObject) -> JsonObject:
     return body
 
 
-async def start_pipeline(asked: Asked) -> Reply:
+class ResultChoice(StrEnum):
+    ONLY = "only"
+
+
+async def start_pipeline(asked: Asked) -> Reply | Document:
     from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
 
+    only = _wants_result_only(asked)
     answer = await runs.start_pipeline(asked.desk, door_of(asked), asked.given)
-    return Reply(body=_accepted(answer.body), status=200 if answer.done else 202)
+    return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
 
 
-async def trigger(asked: Asked) -> Reply:
+async def trigger(asked: Asked) -> Reply | Document:
     from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
 
+    only = _wants_result_only(asked)
     answer = await runs.trigger(asked.desk, door_of(asked), asked.given)
-    return Reply(body=_accepted(answer.body), status=200 if answer.done else 202)
+    return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
+
+
+def _wants_result_only(asked: Asked) -> bool:
+    return read.optional_word(asked.given, "result", ResultChoice) is ResultChoice.ONLY
+
+
+def _run_answer(asked: Asked, body: JsonObject, *, done: bool, only: bool) -> Reply | Document:
+    """The answer of a run. With `strict`, one that did not succeed is a 502; else the header tells it."""
+    headers = _status_header(body)
+    if not done:
+        return Reply(body=body, status=202, headers=headers)
+    failed = read.flag(asked.given, "strict") and body["ok"] is False
+    status = HTTPStatus.BAD_GATEWAY if failed else HTTPStatus.OK
+    if only:
+        return _bare(body["result"], headers, status)
+    return Reply(body=body, status=status, headers=headers)
+
+
+def _status_header(body: JsonObject) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"x-ductile-status", str(body["status"]).encode()),) if "status" in body else ()
+
+
+def _bare(
+    result: JsonValue, headers: tuple[tuple[bytes, bytes], ...], status: int = HTTPStatus.OK
+) -> Document:
+    content = msgspec.json.encode(result)
+    return Document(content=content, media_type="application/json", status=status, headers=headers)
 
 
 async def publish_event(asked: Asked) -> Reply:
@@ -76,11 +111,15 @@ async def publish_event(asked: Asked) -> Reply:
     return Reply(body=body if told is None else {**body, "message": told}, status=202)
 
 
-async def show_job(asked: Asked) -> Reply:
+async def show_job(asked: Asked) -> Reply | Document:
+    only = _wants_result_only(asked)
     body = await jobs.show_job(asked.desk, asked.given)
+    if only:
+        return _bare(body["result"], _status_header(body))
     told = f"{body['plugin']} {body['command']}: {body['status']} ({body['reason']})"
     error = body["last_error"]
-    return Reply(body={**body, "message": f"{told}: {error}" if error else told})
+    message = f"{told}: {error}" if error else told
+    return Reply(body={**body, "message": message}, headers=_status_header(body))
 
 
 async def cancel_job(asked: Asked) -> Reply:

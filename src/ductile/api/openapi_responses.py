@@ -22,9 +22,11 @@ _ABOUT = {
     403: "The token lacks the scope; `details.needed` names those of which one is enough",
     405: "Another method at this path",
     421: "`Host` or `Origin` names another host than this loopback listener's, and there is no token",
+    502: "With `strict`: the run did not succeed",
     503: "No slot, too many connections, the store is down, or the daemon stops",
 }
 _WAIT: JsonObject = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_STATUS: JsonObject = {"X-Ductile-Status": {"schema": told(TEXT, "How the job stands, or how it ended.")}}
 _HEADERS: Mapping[int, JsonObject] = {
     401: {"WWW-Authenticate": {"schema": told(TEXT, "How to say who you are.")}},
     405: {"Allow": {"schema": told(TEXT, "The methods that this path takes.")}},
@@ -34,7 +36,9 @@ _HEADERS: Mapping[int, JsonObject] = {
 
 
 def responses(endpoint: Endpoint) -> JsonObject:
-    errors = {*_ALWAYS, *(status for status in endpoint.statuses if status >= _ERROR)}
+    answered = endpoint.answer if isinstance(endpoint.answer, Mapping) else {}
+    own = [status for status in endpoint.statuses if status < _ERROR or status in answered]
+    errors = {*_ALWAYS, *(status for status in endpoint.statuses if status not in own)}
     if endpoint.access.need is not None:
         errors |= {*_WITH_TOKEN}
     if endpoint.access.need is None or endpoint.access.discovery:
@@ -46,13 +50,15 @@ def responses(endpoint: Endpoint) -> JsonObject:
     if endpoint.query:
         errors |= {404, 422}  # a plugin that nobody knows, a cursor that is not ours
     return {
-        **{str(status): _good(endpoint, status) for status in endpoint.statuses if status < _ERROR},
+        **{str(status): _good(endpoint, status) for status in own},
         **{str(status): {"$ref": f"{_PLACE}{_name(status)}"} for status in sorted(errors)},
     }
 
 
 def _good(endpoint: Endpoint, status: int) -> JsonObject:
-    return {"description": HTTPStatus(status).phrase, "content": content_of(endpoint, status)}
+    about = _ABOUT.get(status, HTTPStatus(status).phrase)
+    shown: JsonObject = {"description": about, "content": content_of(endpoint, status)}
+    return {**shown, "headers": _STATUS} if endpoint.tells_status else shown
 
 
 def _name(status: int) -> str:

@@ -32,6 +32,14 @@ TRIGGER = Access(
 SUBMISSION = ("payload", "dedupe_key", "dedupe_ttl", "state_webhook_url", "state_webhook_events")
 #: Of a call whose path says all there is to do.
 CHANGE = ("dry_run",)
+RESULT = Parameter(
+    name="result",
+    about="`only`: answer with the `result` and nothing else.",
+    schema={"enum": ["only"]},
+)
+STRICT = Parameter(
+    name="strict", kind=Kind.FLAG, about="Answer 502 instead of 200 if the run did not succeed."
+)
 LIMIT = Parameter(
     name="limit",
     kind=Kind.NUMBER,

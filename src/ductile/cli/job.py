@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import Said, ask, find_daemon, present
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ductile.cli.screen import Screen
 
 TERMINAL = ("succeeded", "failed", "dead")
+#: What stands in a result beside the answer of the plugin.
+_BESIDE = ("stdout", "stderr", "exit_code", "output_files")
 
 
 def list_all(call: Call) -> Answer:
@@ -148,8 +150,7 @@ def _show_text(job: Said, screen: Screen) -> str:
     lines = [title, *facts(_job_facts(job))]
     if job["payload"] is not None:
         lines += section("Payload", indented(value_text(job["payload"])), screen)
-    if job["result"] is not None:
-        shown = job["result"].get("result", job["result"])
+    if (shown := _plugin_answer(job)) is not None:
         lines += section("Result", indented(value_text(shown)), screen)
     if job.get("steps"):
         lines += section("Steps", steps_table(job["steps"], screen), screen)
@@ -161,6 +162,14 @@ def _show_text(job: Said, screen: Screen) -> str:
     ]
     lines += section("History", screen.table(("AT", "CHANGE", "REASON"), rows), screen)
     return "\n".join(lines)
+
+
+def _plugin_answer(job: Said) -> Any:
+    """What the plugin calls its result; the whole answer if it has none; None without an answer."""
+    answer = job["result"] or {}
+    if "status" not in answer:
+        return None
+    return answer["result"] if "result" in answer else {k: v for k, v in answer.items() if k not in _BESIDE}
 
 
 def _job_facts(job: Said) -> list[tuple[str, str | None]]:

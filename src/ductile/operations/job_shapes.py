@@ -40,8 +40,8 @@ FLAT = (
 #: What a plugin printed is kept as it is, so nothing of it is certain.
 RESPONSE = told(
     OBJECT,
-    "The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps `events`, `logs`, "
-    "`state_updates`, `artifacts`, `retry`.",
+    "The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps `logs`, "
+    "`state_updates`, `artifacts`, `retry`. `events` is always a list.",
 )
 ARTIFACTS = listed(
     told(
@@ -50,6 +50,20 @@ ARTIFACTS = listed(
         "the file if it lies under `artifacts.roots`.",
     )
 )
+#: The answer of a job or run as callers read it.
+OUTPUT: JsonObject = {
+    **RESPONSE,
+    "description": "The last answer of the plugin or the last step; beside it, what a shell would show.",
+    "required": ["events", "stdout", "stderr", "exit_code", "output_files"],
+    "properties": {
+        "result": told(ANYTHING, "What the plugin calls its result."),
+        "events": told(listed(ANYTHING), "What it emitted."),
+        "stdout": told(TEXT, "The result as text."),
+        "stderr": TEXT,
+        "exit_code": maybe(COUNT),
+        "output_files": ARTIFACTS,
+    },
+}
 
 _JOB: Mapping[str, JsonObject] = {
     "job_id": ID,
@@ -173,7 +187,7 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
         {
             **_JOB,
             "payload": maybe(OBJECT),
-            "result": told(maybe(RESPONSE), "The last answer of the plugin, as it gave it; null if none."),
+            "result": told(maybe(OUTPUT), "Null if it has not run, or nothing of it did."),
             "stderr": told(maybe(TEXT), "Of its last execution."),
             "executions": listed(named("Execution")),
             "transitions": listed(_TRANSITION),

@@ -32,7 +32,7 @@ from ductile.operations.orphans import is_orphan, shown_at
 from ductile.operations.plugin_names import optional_plugin, unknown_plugin
 from ductile.operations.run_account import steps_of
 from ductile.operations.shown import (
-    result_of,
+    answer_of,
     shown_execution,
     shown_transition,
 )
@@ -182,7 +182,7 @@ async def _whole_job(desk: Desk, job: Job) -> JsonObject:
     return {
         **shown_at(desk, job),
         "payload": job.payload,
-        "result": result_of(executions[-1]) if executions else None,
+        "result": answer_of(job, executions[-1]) if executions else None,
         "stderr": executions[-1].stderr if executions else None,
         "executions": [shown_execution(row) for row in executions],
         "transitions": [shown_transition(row) for row in transitions],

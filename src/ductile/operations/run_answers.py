@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-import msgspec
-
 from ductile.core.jobs import Job, JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.operations.nesting import nested
-from ductile.operations.shown import milliseconds, result_of
+from ductile.operations.shown import answer_of, milliseconds, result_of
 from ductile.protocol.manifest import ExecutionMode
 from ductile.store.values.reading import Account, LogRow
 
@@ -25,19 +23,14 @@ def finished(account: Account) -> JsonObject:
         "status": outcome_of(job),
         "execution_mode": ExecutionMode.SYNCHRONOUS,
         "duration_ms": _lasted(job),
-        "result": None if own is None or _is_empty(job, own) else with_output(own),
+        "ok": job.status is JobStatus.SUCCEEDED,
+        "result": None if own is None else answer_of(job, own),
         **_branches(job, members, executions),
         "message": _message(job),
     }
     if job.last_error is not None:
         shown["error"] = job.last_error
     return shown
-
-
-def _is_empty(job: Job, row: LogRow) -> bool:
-    """A run of which nothing ran has no result (ENGINE 2)."""
-    silent = row.result is None and not row.stderr
-    return job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None
 
 
 def still_running(
@@ -84,25 +77,6 @@ def as_duplicate(answer: JsonObject, *, duplicate: bool) -> JsonObject:
     """Whether the caller was given a job that was there already (SPEC 4.5), said in any answer."""
     said = f"This is a duplicate. {answer['message']}" if duplicate else answer["message"]
     return {**answer, "deduplicated": duplicate, "message": said}
-
-
-def with_output(row: LogRow) -> JsonValue:
-    """The answer as the plugin gave it and, beside it, what a shell would show of it."""
-    envelope = result_of(row)
-    given = envelope if isinstance(envelope, dict) else {}
-    return {
-        **given,
-        "stdout": _as_text(given.get("result")),
-        "stderr": row.stderr or "",
-        "exit_code": row.exit_code,
-        "output_files": list(row.artifacts),
-    }
-
-
-def _as_text(result: JsonValue) -> str:
-    if result is None:
-        return ""
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
 def _branches(job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]) -> JsonObject:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from ductile.core.jobs import JobStatus
 from ductile.core.json_values import JsonObject
-from ductile.operations.job_shapes import ARTIFACTS, FLAT, RESPONSE, STATUS
+from ductile.operations.job_shapes import ARTIFACTS, FLAT, OUTPUT, RESPONSE, STATUS
 from ductile.operations.shapes import (
-    ANYTHING,
     COUNT,
     FLAG,
     ID,
@@ -45,19 +44,6 @@ _STEPS: Mapping[str, JsonObject] = {
         "The same steps in a row, as they were created.",
     ),
 }
-_OUTPUT: JsonObject = {
-    **RESPONSE,
-    "description": "The last step's answer as the plugin gave it; beside it, what a shell would show of it.",
-    "required": ["stdout", "stderr", "exit_code", "output_files"],
-    "properties": {
-        "result": told(ANYTHING, "What the plugin calls its result."),
-        "events": told(ANYTHING, "What it emitted."),
-        "stdout": told(TEXT, "The result as text."),
-        "stderr": TEXT,
-        "exit_code": maybe(COUNT),
-        "output_files": ARTIFACTS,
-    },
-}
 _DUPLICATE = told(FLAG, "Whether the job was there already, and nothing was started.")
 _KNOWN: Mapping[str, JsonObject] = {"job_id": ID, "target": TEXT}
 _ACCEPTED = record({**_KNOWN, "status": STATUS, "error": maybe(TEXT)})
@@ -89,10 +75,11 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
                 words(("succeeded", "failed", "partial_success")),
                 "`partial_success`: some branches of a split failed, others succeeded.",
             ),
+            "ok": told(FLAG, "Whether it succeeded."),
             "execution_mode": words((ExecutionMode.SYNCHRONOUS,)),
             "deduplicated": _DUPLICATE,
             "duration_ms": maybe(NUMBER),
-            "result": told(maybe(_OUTPUT), "Null if nothing ran."),
+            "result": told(maybe(OUTPUT), "Null if nothing ran."),
             **_STEPS,
             "error?": TEXT,
         },
@@ -113,6 +100,11 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
         "steps that are done come with it.",
     ),
     "Unfinished": either(named("Submitted"), named("StillRunning")),
+    "BareResult": told(
+        either(OUTPUT, {"type": "null"}), "With `?result=only`: the `result` of the answer, and nothing else."
+    ),
+    "FinishedOrResult": either(named("Finished"), named("BareResult")),
+    "JobOrResult": either(named("Job"), named("BareResult")),
     "Published": answer(
         {
             "event_id": ID,

@@ -11,6 +11,8 @@ from ductile.core.dedupe import given_key
 from ductile.core.instants import format_instant
 from ductile.core.jobs import Job
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.pipelines import RUN_PLUGIN
+from ductile.protocol.response import normalised_response
 from ductile.store.values.reading import LedgerRow, LogRow, TransitionRow
 from ductile.store.values.schedules import Occurrence
 
@@ -87,13 +89,37 @@ def shown_execution(row: LogRow, *, output: bool = False) -> JsonObject:
     return shown
 
 
-def result_of(row: LogRow) -> JsonValue:
-    """The response envelope of an execution; None if what it printed is none."""
+def result_of(row: LogRow) -> JsonObject | None:
+    """The response envelope of an execution, as callers get it; None if what it printed is none."""
     try:
         envelope: JsonValue = msgspec.json.decode(row.result or "")
     except (msgspec.DecodeError, RecursionError):
         return None
-    return envelope if isinstance(envelope, dict) else None
+    return normalised_response(envelope) if isinstance(envelope, dict) else None
+
+
+def answer_of(job: Job, row: LogRow) -> JsonObject | None:
+    """The answer of a job as callers read it: the envelope and, beside it, what a shell would show of it.
+
+    None for a pipeline run of which nothing ran.
+    """
+    silent = row.result is None and not row.stderr
+    if job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None:
+        return None
+    given = result_of(row) or normalised_response({})
+    return {
+        **given,
+        "stdout": _as_text(given.get("result")),
+        "stderr": row.stderr or "",
+        "exit_code": row.exit_code,
+        "output_files": list(row.artifacts),
+    }
+
+
+def _as_text(result: JsonValue) -> str:
+    if result is None:
+        return ""
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
 def shown_transition(row: TransitionRow) -> JsonObject:

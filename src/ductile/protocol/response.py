@@ -71,6 +71,21 @@ def result_in(stdout: str | None) -> JsonValue:
     return body.get("result") if isinstance(body, dict) else None
 
 
+def normalised_response(body: JsonObject) -> JsonObject:
+    """Return a response as callers get it: `events` is always a list of objects with a `payload`.
+
+    `logs` and `artifacts` that are null become empty lists, and `state_updates` an empty object.
+    """
+    events = body.get("events")
+    listed: list[JsonValue] = [
+        {**event, "payload": {}} if isinstance(event, dict) and event.get("payload") is None else event
+        for event in (events if isinstance(events, list) else ())
+    ]
+    empty: JsonObject = {"logs": [], "artifacts": [], "state_updates": {}}
+    nulls = {name: value for name, value in empty.items() if name in body and body[name] is None}
+    return {**body, **nulls, "events": listed}
+
+
 def _object(stdout: bytes) -> JsonObject:
     if not stdout.strip():
         raise _Fault("stdout is empty; expected one JSON object")

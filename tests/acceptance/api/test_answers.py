@@ -201,6 +201,8 @@ def ask_about_jobs(ask: Asker) -> None:
         ask(200, "GET", f"/jobs/{job_id}")
         for part in ("tree", "log", "explain"):
             ask(200, "GET", f"/job/{job_id}/{part}")
+    assert ask(200, "GET", f"/job/{good}?result=only")["result"] is not None
+    assert ask(502, "POST", "/pipeline/both?strict=true")["ok"] is False
     assert ask(200, "GET", f"/job/{good}/artifact/thing") == b"a thing"
     ask(404, "GET", f"/job/{good}/artifact/nothing")
     ask(409, "GET", f"/job/{good[:6]}/artifact/thing")
