@@ -34,6 +34,8 @@ from ductile.value import Value, replace
 
 #: The event that stands for a step which emitted none, so that the chain goes on (SPEC 7.2).
 STEP_SUCCEEDED = "ductile.step.succeeded"
+#: Characters of each error where several are told in one. Each step has all of its own.
+_LONGEST_ERROR = 300
 
 
 class Emission(Value):
@@ -160,9 +162,29 @@ def summarise(ends: Sequence[RunEnd]) -> RunEnded:
     others = [end for end in ends if end.counts and end.status is not LeafStatus.FAILED]
     if not failed:
         return RunEnded(reason=Reason.COMPLETED)
-    first = failed[0]
-    error = f"{first.step_path}: {first.error}" if first.error else f"{first.step_path} failed"
-    return RunEnded(reason=Reason.PARTIAL_SUCCESS if others else Reason.STEP_FAILED, error=error)
+    reason = Reason.PARTIAL_SUCCESS if others else Reason.STEP_FAILED
+    return RunEnded(reason=reason, error=_name_failures(failed))
+
+
+def _name_failures(failed: Sequence[RunEnd]) -> str:
+    """Return every path at which the run failed, with the error there.
+
+    A split that failed because of its branches is not named beside them. A path that failed several times is
+    named once, with its first error.
+    """
+    first: dict[str, RunEnd] = {}
+    for end in failed:
+        first.setdefault(end.step_path, end)
+    causes = [end for path, end in first.items() if not any(other.startswith(f"{path}/") for other in first)]
+    most = None if len(causes) == 1 else _LONGEST_ERROR
+    return "; ".join(_name_failure(end, most) for end in causes)
+
+
+def _name_failure(end: RunEnd, most: int | None) -> str:
+    if not end.error:
+        return f"{end.step_path} failed"
+    cut = most is not None and len(end.error) > most
+    return f"{end.step_path}: {end.error[:most]}{'…' if cut else ''}"
 
 
 def last_job(ends: Sequence[RunEnd]) -> str | None:

@@ -26,6 +26,10 @@ pipelines:
     on: half.wanted
     execution_mode: synchronous
     steps: [{split: [{uses: nulls}, {uses: broken}]}]
+  - name: many
+    on: many.wanted
+    execution_mode: synchronous
+    steps: [{id: both, split: [{id: a, uses: broken}, {id: b, uses: nulls}, {id: c, uses: broken}]}]
   - {name: slow, on: slow.wanted, steps: [{uses: nulls}]}
 """
 
@@ -88,6 +92,12 @@ def test_how_a_run_ended_is_told_in_the_header_and_the_body(
     assert (strict.status, strict.headers["x-ductile-status"]) == (200 if ok else 502, status)
     assert strict.body.keys() == said.body.keys()
     assert (strict.body["ok"], strict.body["message"]) == (ok, said.body["message"])
+
+
+def test_the_error_names_every_branch_that_failed(api: Api) -> None:
+    said = api.post("/pipeline/many", status=200)
+    assert (said["status"], said["error"]) == ("partial_success", "both/a: no; both/c: no")
+    assert api.get(f"/job/{said['job_id']}")["last_error"] == said["error"]
 
 
 def test_the_result_and_nothing_else(api: Api) -> None:

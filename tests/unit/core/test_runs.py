@@ -238,10 +238,25 @@ def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: Reason) -> 
     assert ended.succeeded == (reason is Reason.COMPLETED)
 
 
-def test_the_error_of_a_run_names_the_first_step_that_failed() -> None:
-    assert summarise(ends("ok", "no", "no")) == RunEnded(reason=Reason.PARTIAL_SUCCESS, error="step1: why")
+def test_the_error_of_a_run_names_every_step_that_failed() -> None:
+    both = RunEnded(reason=Reason.PARTIAL_SUCCESS, error="step1: why; step2: why")
+    assert summarise(ends("ok", "no", "no")) == both
+    again = replace(ends("no")[0], error="again")
+    assert summarise([*ends("no"), again]).error == "step0: why"
     nameless = [replace(ends("no")[0], error=None)]
     assert summarise(nameless).error == "step0 failed"
+
+
+def test_a_split_is_not_named_beside_the_branches_that_failed_it() -> None:
+    one, other, split = ends("no", "no", "no")
+    failed = [
+        replace(split, step_path="both", error="why"),
+        replace(one, step_path="both/left", error="why"),
+        replace(other, step_path="both/right", error="x" * 1000),
+    ]
+    assert summarise(failed).error == f"both/left: why; both/right: {'x' * 300}…"
+    assert summarise(failed[2:]).error == f"both/right: {'x' * 1000}"
+    assert summarise(failed[:1]).error == "both: why"
 
 
 def test_the_answer_of_a_run_is_that_of_its_last_end() -> None:
