@@ -92,7 +92,7 @@ KNOWN = {
     **dict.fromkeys(("input_schema", "output_schema", "context"), "any JSON"),
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
-    **dict.fromkeys(("changed", "settings", "would_reset", "required_config"), "text"),
+    **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances"), "text"),
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
     **dict.fromkeys(("compared", "not_compared"), "text"),
     "first_change": "{step: text, job_id: id, plugin: text, command: text, "

@@ -100,7 +100,7 @@ NOUNS = (
                         "and seal it; `ductile reload` applies it",
                     ),
                     Example(
-                        "ductile config set plugins.fetch.enabled false --dry-run", "what would be changed?"
+                        "ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"
                     ),
                     Example(
                         "ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"

@@ -78,7 +78,7 @@ SYSTEM = Noun(
             examples=(
                 Example("ductile logs --follow", "everything that ends from now on"),
                 Example(
-                    "ductile logs fetch -n 5 -v",
+                    "ductile logs echo -n 5 -v",
                     "the last five runs of one plugin, with what they wrote to stderr",
                 ),
             ),
@@ -147,7 +147,7 @@ JOB = Noun(
             examples=(
                 Example("ductile job list --status dead", "what is not tried any more"),
                 Example(
-                    "ductile job list --plugin fetch --from 2026-02-08T06:00:00Z",
+                    "ductile job list --plugin echo --from 2026-02-08T06:00:00Z",
                     "of one plugin, since a morning",
                 ),
             ),
@@ -190,7 +190,7 @@ JOB = Noun(
             examples=(
                 Example("ductile job retry 8000a1b2c3d4", "as `job list` names it: by the end of its id"),
                 Example(
-                    "ductile job retry 8000a1b2c3d4 --from-step deploy",
+                    "ductile job retry 8000a1b2c3d4 --from-step greet",
                     "a run of a pipeline, once more from one of its steps",
                 ),
             ),
@@ -232,7 +232,7 @@ SCHEDULE = Noun(
             options=(Option(("-n", "--count"), "how many, from 1 to 1000 (default 10)", "NUMBER"),),
             examples=(
                 Example("ductile schedule next -n 20", "of all plugins together"),
-                Example("ductile schedule next fetch", "of one plugin"),
+                Example("ductile schedule next echo", "of one plugin"),
             ),
         ),
         Action(
@@ -293,11 +293,11 @@ PLUGIN_RUN = Action(
     examples=(
         Example("ductile run echo", "its poll, or else its handle"),
         Example(
-            'ductile run fetch handle --payload \'{"url": "https://example.com/"}\'',
+            'ductile run echo handle --payload \'{"message": "hello"}\'',
             "one command, with what it is given",
         ),
         Example(
-            "ductile run fetch handle --payload @request.json --no-wait", "leave it to the daemon, and go on"
+            "ductile run echo handle --payload @request.json --no-wait", "leave it to the daemon, and go on"
         ),
     ),
 )

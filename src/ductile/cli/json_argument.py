@@ -41,7 +41,9 @@ def _content(text: str, option: str) -> tuple[str, str]:
         if text.startswith("@"):
             return text[1:], Path(text[1:]).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{text[1:]} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"{text[1:]} cannot be read: {error.strerror}", hint=f"it is looked for in {Path.cwd()}"
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{text[1:] or 'standard input'} is not UTF-8 text") from None
     return f"the {option}" if option == "payload" else f"--{option}", text

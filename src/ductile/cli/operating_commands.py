@@ -84,7 +84,7 @@ def schedule_explain(plugin: Argument, schedule: Argument) -> Action:
         about="The first obstacle that stands in its way: configuration, plugin, pause, daemon, breaker, "
         "the previous run, outstanding polls; else what became of its last occurrence.",
         examples=(
-            Example("ductile schedule explain fetch", "the only schedule of a plugin"),
-            Example("ductile schedule explain fetch hourly", "one of several"),
+            Example("ductile schedule explain echo", "the only schedule of a plugin"),
+            Example("ductile schedule explain echo greeting", "one of several"),
         ),
     )

@@ -176,6 +176,8 @@ def _readable(message: str, words: str) -> str:
         return f"ductile {words} needs {names.replace(', ', ' and ')}"
     if kind == "unrecognized arguments":
         return f"unexpected {'option' if names.startswith('-') else 'argument'}: {names}"
+    if names == "expected one argument":
+        return f"{kind.removeprefix('argument ').replace('/', ' or ')} needs a value"
     return message
 
 

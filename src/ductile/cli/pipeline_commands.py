@@ -42,7 +42,9 @@ PIPELINE = Noun(
             "and what has to be tried again is left to the daemon. On a terminal each step is shown as it "
             "ends. Exit status 0 if the run succeeded, 1 if it did not, 75 if it has not ended in time.",
             examples=(
-                Example("ductile pipeline run order --payload '{\"id\": 7}'", "and wait for its result"),
+                Example(
+                    'ductile pipeline run hello --payload \'{"name": "Ada"}\'', "and wait for its result"
+                ),
             ),
         ),
         Action(
@@ -59,7 +61,7 @@ PIPELINE = Noun(
             examples=(
                 Example("ductile pipeline check", "all of them, before a reload"),
                 Example(
-                    "ductile pipeline check order --payload '{\"id\": 7}'",
+                    'ductile pipeline check hello --payload \'{"name": "Ada"}\'',
                     "what would run with this payload, and why",
                 ),
             ),
@@ -101,8 +103,11 @@ EVENT = Noun(
             about="Its source is `cli`. Everything that it starts is put on the queue together, or nothing; "
             "without a daemon it waits there for one.",
             examples=(
-                Example("ductile event send order.placed --payload '{\"id\": 7}'", "to whoever waits for it"),
-                Example("ductile event send order.placed --dry-run", "who would that be?"),
+                Example(
+                    'ductile event send echo.said --payload \'{"message": "hello"}\'',
+                    "to whoever waits for it",
+                ),
+                Example("ductile event send echo.said --dry-run", "who would that be?"),
             ),
         ),
         Action(

@@ -30,7 +30,7 @@ PLUGIN_AUTHORING = (
         examples=(
             Example("ductile plugin test ./greet", "one that is being written, in its directory"),
             Example(
-                'ductile plugin test greet --command handle --payload \'{"name": "Ada"}\'',
+                'ductile plugin test ./greet --command handle --payload \'{"name": "Ada"}\'',
                 "one command, with this payload",
             ),
         ),

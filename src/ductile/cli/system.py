@@ -46,10 +46,19 @@ def _try_start(call: Call) -> Answer:
         raise held(store.parent / LOCK_FILE)
     refuse_taken_addresses(snapshot)
     names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
+    refused = [plugin.name for plugin in snapshot.refused]
     return Answer(
-        data={"store": str(store), "plugins": [*names], "dry_run": True},
-        text=lambda screen: f"Would start with {screen.place(str(store))} and {count(len(names), 'plugin')}.",
+        data={"store": str(store), "plugins": [*names], "cannot_run": [*refused], "dry_run": True},
+        text=lambda screen: _try_start_text(screen.place(str(store)), names, refused, screen),
     )
+
+
+def _try_start_text(store: str, names: list[str], refused: list[str], screen: Screen) -> str:
+    text = f"Would start with {store} and {count(len(names), 'plugin')}."
+    if not refused:
+        return text
+    told = f"Without {', '.join(refused)}, which cannot run: `ductile plugin check`"
+    return f"{text}\n{screen.advice(told)}"
 
 
 def stop(call: Call) -> Answer:
@@ -134,6 +143,8 @@ def _running_name(job: Said) -> str:
 
 def _plugins_text(found: Said, screen: Screen) -> str:
     """Columns in which no plugin has anything to tell are left out."""
+    if not found["plugins"]:
+        return screen.advice("No plugin is configured. `ductile plugin list` shows those that could be.")
     columns: list[tuple[str, list[str]]] = [
         ("PLUGIN", [plugin["name"] for plugin in found["plugins"]]),
         ("STATUS", [_standing(plugin) for plugin in found["plugins"]]),

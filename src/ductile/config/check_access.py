@@ -136,6 +136,13 @@ def subject_of(scope: str) -> str | None:
     return found["subject"]
 
 
+#: What people write for `ro` and `rw`.
+_RIGHTS = {
+    **dict.fromkeys(("read", "r", "readonly", "read-only", "view"), "ro"),
+    **dict.fromkeys(("write", "w", "readwrite", "read-write", "admin"), "rw"),
+}
+
+
 def misspelt_scope(scope: str, plugins: Collection[str]) -> str | None:
     """What to write instead of a scope that is none, or that is nearly one; None if it may stand."""
     subject = subject_of(scope)
@@ -150,7 +157,10 @@ def misspelt_scope(scope: str, plugins: Collection[str]) -> str | None:
 
 def _nearest(scope: str, plugins: Collection[str]) -> str | None:
     known = [f"{subject}:{right}" for subject in (*_SUBJECTS, *plugins) for right in ("ro", "rw")]
-    return did_you_mean(scope, known)
+    subject, _, right = scope.rpartition(":")
+    # Never a right to write for a word that means reading.
+    meant = f"{subject}:{_RIGHTS[right.lower()]}" if right.lower() in _RIGHTS else scope
+    return f"did you mean {meant}?" if meant in known else did_you_mean(meant, known)
 
 
 def _quoted_scope(scope: str, path: KeyPath, report: Report) -> str:

@@ -344,10 +344,21 @@ def _key_of_model(loaded: LoadedConfig, path: KeyPath) -> Key:
             ):
                 key, shape = None, inner
             case _:
-                raise NotFoundError(f"nothing is set at {format_path(path)}")
+                raise NotFoundError(
+                    f"nothing is set at {format_path(path)}", hint=_near_key(loaded, path[:length])
+                )
     if key is None:
         raise NotFoundError(f"nothing is set at {format_path(path)}")
     return key
+
+
+def _near_key(loaded: LoadedConfig, path: KeyPath) -> str | None:
+    """The key beside it that is spelled nearly so; where there is none, those that there are."""
+    parent = node_at(loaded.tree, path[:-1])
+    names = [key.text for key, _ in parent.entries] if isinstance(parent, MapNode) else []
+    if not names:
+        return None
+    return did_you_mean(str(path[-1]), names) or f"{format_path(path[:-1])} has {', '.join(names)}"
 
 
 def _key_of_section(section: type[Section], name: str, path: KeyPath) -> Key:

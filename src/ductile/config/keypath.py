@@ -77,9 +77,13 @@ def node_at(root: Node, path: KeyPath) -> Node | None:
     return found
 
 
+#: How alike two words have to be for one to be meant. At 0.6 `echo` would be meant by `fetch`.
+NEAR = 0.7
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint at the nearest known word, if one is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - 5 ms that only an error has to pay
 
-    near = get_close_matches(word, list(known), n=1)
+    near = get_close_matches(word, list(known), n=1, cutoff=NEAR)
     return f"did you mean {near[0]}?" if near else None

@@ -6,6 +6,7 @@ catalogue is open, anybody may read it.
 
 from __future__ import annotations
 
+from ductile.config.keypath import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.scopes import Right, Subject, scope
@@ -57,7 +58,9 @@ def commands_of(plugin: PluginInstance) -> dict[str, Command]:
 def known_command(plugin: PluginInstance, command: str) -> str:
     commands = plugin.installed.manifest.commands if plugin.installed else ()
     if command not in commands:
-        hint = f"It has {', '.join(commands)}." if commands else None
+        near = did_you_mean(command, commands)
+        has = f"It has {', '.join(commands)}." if commands else None
+        hint = f"{near} {has}" if near and has else has
         raise NotFoundError(f"{plugin.name} has no command {command}", hint=hint)
     return command
 

@@ -104,7 +104,10 @@ def triggered_by(snapshot: Snapshot, plugin: str, command: str) -> Pipeline | No
 def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
     pipelines = snapshot.rules.pipelines.by_name
     if name not in pipelines:
-        raise NotFoundError(f"there is no pipeline {name}", hint=did_you_mean(name, pipelines))
+        raise NotFoundError(
+            f"there is no pipeline {name}",
+            hint=did_you_mean(name, pipelines) or "See `ductile pipeline list`.",
+        )
     return pipelines[name]
 
 

@@ -7,7 +7,7 @@ from ductile.core.json_values import JsonObject
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.desk import Desk
-from ductile.operations.plugin_names import optional_plugin
+from ductile.operations.plugin_names import optional_plugin, unknown_plugin
 from ductile.operations.schedule_account import account_of
 from ductile.operations.schedule_view import coming_of, shown_schedule, standing_schedules
 from ductile.operations.shown import shown_occurrence
@@ -108,11 +108,14 @@ async def known_schedule(desk: Desk, given: JsonObject) -> ScheduleEntry:
         return next(iter(own.values()))
     if (entry := own.get(wanted or _DEFAULT)) is not None:
         return entry
-    if not own and (configured := desk.snapshot().plugins.get(plugin)) is not None and configured.schedules:
+    configured = desk.snapshot().plugins.get(plugin)
+    if not own and configured is not None and configured.schedules:
         raise NotFoundError(
             f"the schedules of {plugin} are not known to the store yet",
             hint="The daemon enters them when it starts, or reloads: ductile system start",
         )
+    if not own and configured is None:
+        raise unknown_plugin(desk.snapshot(), plugin)
     if not own:
         near = did_you_mean(plugin, {*desk.snapshot().plugins, *(each.plugin for each in entries)} - {plugin})
         raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")

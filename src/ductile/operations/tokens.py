@@ -233,7 +233,8 @@ def _row(sources: Sources, name: str) -> TokenRow:
                 f"{name} is written under `api.auth.tokens`", hint=f"remove it there: {row.file}:{row.line}"
             )
     raise NotFoundError(
-        f"there is no token {name}", hint=did_you_mean(name, [row.name for row in rows if row.name])
+        f"there is no token {name}",
+        hint=did_you_mean(name, [row.name for row in rows if row.name]) or "See `ductile token list`.",
     )
 
 

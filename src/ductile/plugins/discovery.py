@@ -228,7 +228,8 @@ def _invalid_manifest(error: ConfigError) -> NotTrustedError:
 def _in_words(problem: Problem) -> str:
     if problem.key and problem.expected and problem.found:
         found = "but is missing" if problem.found == "nothing" else f"not {problem.found}"
-        return f"{problem.key} has to be {problem.expected}, {found}"
+        hint = f" ({problem.hint})" if problem.found == "nothing" and problem.hint else ""
+        return f"{problem.key} has to be {problem.expected}, {found}{hint}"
     return f"{problem.message} ({problem.hint})" if problem.hint else problem.message
 
 

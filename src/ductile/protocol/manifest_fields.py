@@ -39,6 +39,10 @@ def is_null(node: Node | None) -> bool:
     return node is None or (isinstance(node, ScalarNode) and node.plain and scalar_value(node) is None)
 
 
+#: How alike a key has to be to one that is missing. Keys such as `name` and `names` are both known.
+_A_SLIP = 0.8
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """A did-you-mean hint, when something known is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
@@ -89,14 +93,23 @@ class Fields(Value):
         """The value of a key is not what it has to be."""
         node = self.node.get(name)
         message = "is missing" if node is None else "has a value that cannot be used"
+        place = self.place_of(name)
+        if node is None and (slip := self._misspelt(name)) is not None:
+            place, hint = slip.place, f"{slip.text} is written instead"
         self.complain(
             f"{self.key(name)} {message}",
             self.key(name),
-            self.place_of(name),
+            place,
             expected=expected,
             found=describe(node),
             hint=hint,
         )
+
+    def _misspelt(self, name: str) -> ScalarNode | None:
+        """The key that was probably meant to be this one."""
+        keys = {key.text: key for key, _ in self.node.entries}
+        near = difflib.get_close_matches(name, list(keys), n=1, cutoff=_A_SLIP)
+        return keys[near[0]] if near else None
 
     def text(self, name: str, *, expected: str | None = None, hint: str | None = None) -> str:
         """A scalar as it is written, so that version `1.10` stays that; required when `expected` is given."""

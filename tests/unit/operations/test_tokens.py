@@ -217,7 +217,8 @@ def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
     [
         ("plugn:rw", "did you mean plugin:rw?"),
         ("ecko:ro", "did you mean echo:ro?"),
-        ("jobs:read", "did you mean jobs:rw?"),
+        ("jobs:read", "did you mean jobs:ro?"),
+        ("jobs:write", "did you mean jobs:rw?"),
         ("all", "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"),
     ],
 )

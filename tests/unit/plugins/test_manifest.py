@@ -224,6 +224,17 @@ def test_a_near_miss_is_suggested() -> None:
     assert problem.hint == "did you mean poll?"
 
 
+def test_a_misspelt_key_is_named_where_the_right_one_is_missing() -> None:
+    head = HEAD.replace("entrypoint:", "entrypiont:")
+    assert head != HEAD
+    [problem] = problems_of(head + "commands: [poll]\n")
+    assert (problem.key, problem.hint) == ("entrypoint", "entrypiont is written instead")
+    assert (
+        problem.line
+        == head.splitlines().index(next(each for each in head.splitlines() if "piont" in each)) + 1
+    )
+
+
 def test_every_problem_is_reported_together() -> None:
     """SPEC 2.1: not only the first."""
     problems = problems_of("name: a b\ncommands: [poll, poll]\ntimeout: soon\nprotocol: 2\n")

@@ -1,0 +1,124 @@
+"""Typical mistakes of a new user: each is answered with what was wrong and what to do."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+
+from builders.terminal import Terminal
+from ductile.cli.commands import NOUNS
+from ductile.cli.main import run
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `ductile init demo` writes, with the store of one job."""
+    place = tmp_path_factory.mktemp("mistakes")
+    terminal = Terminal(directory=place)
+    assert terminal.ductile("init", "demo").status == 0
+    assert terminal.ductile("run", "echo", "--config", "demo").status == 0
+    return place
+
+
+def typed(place: Path, line: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a line, by the configuration in `demo`."""
+    out, err = io.StringIO(), io.StringIO()
+    words = [*shlex.split(line), "--config", str(place / "demo")]
+    status = run(words, {"HOME": str(place)}, out, err)
+    return status, out.getvalue(), err.getvalue()
+
+
+MISTAKES = {
+    "run ecko": ("there is no plugin ecko", "did you mean echo?"),
+    "run zebra": ("there is no plugin zebra", "ductile plugin list"),
+    "run fetch": ("there is no plugin fetch", "ductile plugin list"),
+    "run echo hadle": ("echo has no command hadle", "did you mean handle? It has poll, handle, health."),
+    "run echo handle --payload '{name: Ada}'": ("the payload is not JSON", '--payload \'{"name": "Ada"}\''),
+    "run echo handle --payload '[1]'": ("has to be a JSON object", "wrap it"),
+    "run echo handle --payload @nope.json": ("nope.json cannot be read", "it is looked for in "),
+    "run echo --no-wait": ("no daemon is running", "ductile system start"),
+    "reload": ("no daemon is running", "ductile system start"),
+    "stop": ("no daemon is running", "nothing to stop"),
+    "strat": ("unknown command 'strat'", "did you mean `ductile start"),
+    "cancel": ("unknown command 'cancel'", "did you mean `ductile job cancel"),
+    "job shwo 01": ("job has no action 'shwo'", "did you mean `ductile job show"),
+    "job show": ("needs JOB", "ductile job show --help"),
+    "job show 0000aaaa": ("there is no job 0000aaaa", "ductile job list"),
+    "job show 01": ("there is no job 01", "at least 4 digits"),
+    "job list -n": ("-n or --limit needs a value", "ductile job list --help"),
+    "job list --status done": ("--status: unknown value 'done'", "succeeded"),
+    "job list --plugin ecko": ("there is no plugin ecko", "did you mean echo?"),
+    "schedule pause ecko": ("there is no plugin ecko", "did you mean echo?"),
+    "schedule explain announce": ("announce has no schedule", "ductile schedule list"),
+    "pipeline run helo": ("there is no pipeline helo", "did you mean hello?"),
+    "pipeline run order": ("there is no pipeline order", "ductile pipeline list"),
+    "config get plugins.ecko": ("nothing is set at plugins.ecko", "did you mean echo?"),
+    "config get plugins.zebra": ("nothing is set at plugins.zebra", "plugins has echo, announce"),
+    "config get service.log_lvl": ("there is no key service.log_lvl", "did you mean log_level?"),
+    "token revoke nobody": ("there is no token nobody", "ductile token list"),
+    "token create ci --scopes jobs:read": ("unknown scope 'jobs:read'", "did you mean jobs:ro?"),
+    "plugin new x --lang perl": ("there is no template for 'perl'", "python, sh"),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_told_with_what_to_do(line: str, starter: Path) -> None:
+    what, remedy = MISTAKES[line]
+    status, _, err = typed(starter, line)
+    error, found, hint = err.partition("hint: ")
+    assert status != 0
+    assert error.startswith("error: ")
+    assert what in error
+    assert found, err
+    assert remedy in hint
+
+
+def test_a_start_that_leaves_plugins_out_names_them(tmp_path: Path) -> None:
+    terminal = Terminal(directory=tmp_path)
+    terminal.ductile("init", "demo")
+    assert (
+        terminal.ductile("config", "set", "api.listen", "localhost:0", "--lock", "--config", "demo").status
+        == 0
+    )
+    (tmp_path / "demo" / "plugins" / "echo" / "run.py").chmod(0o600)
+    ran = terminal.ductile("start", "--dry-run", "--config", "demo")
+    assert "and 0 plugins." in ran.out
+    assert "Without echo, announce, which cannot run: `ductile plugin check --config demo`" in ran.out
+
+
+def test_status_without_plugins_says_so(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "config.yaml").write_text("{}\n")
+    ran = Terminal(directory=tmp_path).ductile("status", "--config", "demo")
+    assert ran.status == 0, ran
+    assert "No plugin is configured. `ductile plugin list --config demo`" in ran.out
+
+
+#: They wait for ever, need an endpoint or the id of a job, or write outside of the test's directory.
+_NOT_TYPED = ("--follow", "webhook send", "8000a1b2c3d4", "/var/backups", "--no-wait", "--stdin", "@")
+_EXAMPLES = [
+    example.line
+    for noun in NOUNS
+    for action in noun.actions
+    for example in action.examples
+    if not any(part in example.line for part in _NOT_TYPED)
+]
+
+
+def test_every_example_of_the_help_works_in_a_starter_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plugins and pipelines that examples name are those that `ductile init` writes."""
+    terminal = Terminal(directory=tmp_path)
+    assert terminal.ductile("init", "demo").status == 0
+    monkeypatch.chdir(tmp_path)
+    assert typed(tmp_path, "plugin new greet --lang sh")[0] == 0
+    failed = []
+    for line in sorted(_EXAMPLES, key=lambda line: line.endswith("--verify")):
+        status, out, err = typed(tmp_path, line.removeprefix("ductile "))
+        if status != 0:
+            failed.append((line, out, err))
+    assert failed == []
