@@ -151,6 +151,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "config init": [str(tmp_path / "fresh")],
             "plugin run": ["echo"],
             "plugin new": ["fresh", "--dir", str(tmp_path)],
+            "plugin disable": ["patient"],
+            "plugin enable": ["patient"],
             "plugin lock": [],
             "pipeline run": ["order"],
             "job cancel": [waiting],

@@ -92,7 +92,7 @@ KNOWN = {
     **dict.fromkeys(("input_schema", "output_schema", "context"), "any JSON"),
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
-    **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances"), "text"),
+    **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances", "added"), "text"),
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
     **dict.fromkeys(("compared", "not_compared"), "text"),
     "first_change": "{step: text, job_id: id, plugin: text, command: text, "
@@ -107,6 +107,7 @@ KNOWN = {
     "dropped": "{target: text, reason: text}",
     "unhealthy": "{job_id: id or null, error: text or null, at: instant}",
     "artifacts": "any JSON",
+    "ends": "{plugin: text, jobs: number, runs: number}",
 }
 #: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have
 #: not fired, of processes that were killed.
@@ -240,6 +241,8 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("plugin new", "fresh", "--lang", "sh", "--dir", str(directory), tried=True)
     ask("plugin test", str(directory / "fresh"))
     ask("plugin lock", "echo", tried=True)
+    ask("plugin disable", "echo", tried=True)
+    ask("plugin enable", "echo", tried=True)
     ask("pipeline show", "order")
     ask("pipeline check")
     ask("pipeline check", "order", "--payload", '{"total": 5}')
@@ -322,6 +325,8 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     place.config.write_text(place.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {}"))
     ask("config lock")
     ask("system reload", tried=True)
+    ask("plugin disable", "added", tried=True)
+    ask("plugin enable", "added", tried=True)
     ask("system doctor", status=1)
     ask("system selfcheck")
     ask("system stop", tried=True)

@@ -436,8 +436,8 @@ def _system() -> Iterator[Endpoint]:
         handler=by(system.reload),
         message="The new configuration is in force.",
         answer="Reloaded",
-        body=CHANGE,
-        statuses=(200, 409, 422),
+        body=("drain", "drain_timeout", *CHANGE),
+        statuses=(200, 409, 422, 503),
     )
     yield Endpoint(
         method="POST",

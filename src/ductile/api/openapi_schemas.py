@@ -76,6 +76,14 @@ FIELDS: Mapping[str, JsonObject] = {
     },
     "type": {"type": "string", "description": "The event's type.", "minLength": 1, "maxLength": 255},
     "command": {"type": ["string", "null"], "description": "Only of this command."},
+    "drain": {
+        "type": "boolean",
+        "description": "Let plugins that are removed or disabled finish their accepted work first.",
+    },
+    "drain_timeout": {
+        "type": ["string", "null"],
+        "description": "How long a drain may take, such as 10m (default 1h). After that nothing is changed.",
+    },
     "dry_run": {"type": "boolean", "description": "Only tell what would be done."},
 }
 _REQUIRED = ("type",)

@@ -267,6 +267,11 @@ def _change_text(done: Change, lock_line: str, screen: Screen) -> str:
     )
 
 
+def change_text(done: Change, screen: Screen) -> str:
+    """For commands that always renew the seal."""
+    return _change_text(done, "", screen)
+
+
 def _coloured(diff: str, screen: Screen) -> str:
     return "".join(
         screen.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
 from ductile.cli.operating_commands import SYSTEM_CARE, job_explain, schedule_explain
+from ductile.cli.plugin_commands import DRAIN, DRAIN_TIMEOUT
 
 _LIMIT = Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER")
 _CURSOR = Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT")
@@ -50,9 +51,12 @@ SYSTEM = Noun(
             "reload",
             "apply the changed configuration",
             "system:reload",
-            options=(DRY_RUN,),
+            options=(DRAIN, DRAIN_TIMEOUT, DRY_RUN),
             about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
-            "the problem is reported. Running jobs keep the configuration they were started with.",
+            "the problem is reported. Running jobs keep the configuration they were started with. Queued "
+            "jobs of a plugin that is removed or disabled end as dead (plugin_removed): --dry-run counts "
+            "them, --drain runs them first. Ctrl-C abandons a drain, and the old configuration stays in "
+            "force.",
         ),
         Action(
             "reset",

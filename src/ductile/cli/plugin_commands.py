@@ -5,6 +5,10 @@ from __future__ import annotations
 from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Option
 
 _NAME = Argument("NAME", "name of the plugin, as it is configured")
+DRAIN = Option(("--drain",), "let plugins that are removed or disabled finish their accepted work first")
+DRAIN_TIMEOUT = Option(
+    ("--timeout",), "give up a drain that takes longer (default 1h), and change nothing", "DURATION"
+)
 _REVEAL = Option(("--reveal",), "show all of it, secrets too")
 
 PLUGIN_AUTHORING = (
@@ -51,6 +55,34 @@ PLUGIN_AUTHORING = (
                 "ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"
             ),
         ),
+    ),
+    Action(
+        "disable",
+        "disable a plugin: edit the configuration, seal it and reload",
+        "plugin_switch:disable",
+        arguments=(_NAME,),
+        options=(
+            Option(("--drain",), "let it finish its accepted work first; needs the daemon"),
+            DRAIN_TIMEOUT,
+            DRY_RUN,
+        ),
+        about="Sets plugins.NAME.enabled to false as `config set --lock` does, then reloads the daemon if "
+        "one runs. Its queued jobs end as dead (plugin_removed). With --drain the plugin first takes no new "
+        "jobs and is not scheduled; its accepted jobs, and the pipeline runs that use it, run to their end. "
+        "Nothing is written before that: Ctrl-C, a timeout or a crash leaves the plugin enabled.",
+        examples=(
+            Example("ductile plugin disable fetch --dry-run", "which of its jobs would end?"),
+            Example("ductile plugin disable fetch --drain --timeout 10m", "run them first"),
+        ),
+    ),
+    Action(
+        "enable",
+        "enable a plugin: edit the configuration, seal it and reload",
+        "plugin_switch:enable",
+        arguments=(_NAME,),
+        options=(DRY_RUN,),
+        about="Sets plugins.NAME.enabled to true as `config set --lock` does, then reloads the daemon if one "
+        "runs. An installed plugin that the configuration does not name yet is added to it.",
     ),
     Action(
         "lock",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask, ask_daemon
+from ductile.cli.daemon import PATIENCE, Said, ask, ask_daemon
 from ductile.cli.failures import problems_as_text
 from ductile.cli.process_end import wait_for_end
 from ductile.cli.progress import waiting_for
@@ -82,8 +83,17 @@ def status(call: Call) -> Answer:
 
 
 def reload(call: Call) -> Answer:
-    done = ask_daemon(call, "system.reload", {"dry_run": call.switch("dry_run")}, advice=_READ_AT_START)
-    return Answer(data=done, text=lambda screen: _reload_text(done, screen))
+    given = {
+        "dry_run": call.switch("dry_run"),
+        "drain": call.switch("drain"),
+        "drain_timeout": call.optional("timeout"),
+    }
+    waits = call.switch("drain") and not call.switch("dry_run")
+    with waiting_for(call, "the queue to run dry") if waits else nullcontext():
+        done = ask_daemon(
+            call, "system.reload", given, timeout=None if waits else PATIENCE, advice=_READ_AT_START
+        )
+    return Answer(data=done, text=lambda screen: reload_text(done, screen))
 
 
 def reset(call: Call) -> Answer:
@@ -173,6 +183,8 @@ def _daemon_text(daemon: Said, screen: Screen) -> str:
 def _standing(plugin: Said) -> str:
     if not plugin["enabled"]:
         return "disabled"
+    if plugin["draining"]:
+        return "draining"
     return "refused" if plugin["refused"] else "active"
 
 
@@ -205,8 +217,8 @@ def _breakers(breakers: Said) -> str:
     ) or ("closed" if breakers else "")
 
 
-def _reload_text(done: Said, screen: Screen) -> str:
-    lines = _reload_lines(done)
+def reload_text(done: Said, screen: Screen) -> str:
+    lines = [*_reload_lines(done), *_ends_lines(done, screen)]
     if done["warnings"]:
         found = [Problem(**warning) for warning in done["warnings"]]
         lines += [screen.style("yellow", f"{count(len(found), 'warning')}:"), problems_as_text(found, screen)]
@@ -225,6 +237,21 @@ def _reload_lines(done: Said) -> list[str]:
     *others, last = done["settings"]
     named = f"{', '.join(others)} and {last}" if others else last
     return [f"{title}: {named} changed."]
+
+
+def _ends_lines(done: Said, screen: Screen) -> list[str]:
+    """What became of the queue of plugins that are gone."""
+    dry_run = done.get("dry_run")
+    verb = "would end" if dry_run else "ended"
+    lines = []
+    for row in done["ends"]:
+        whose = f"{count(row['jobs'], 'queued job')} of {printable(row['plugin'])}"
+        jobs = f"{whose} {verb} as dead (plugin_removed)"
+        runs = f"; needed by {count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
+        lines.append(f"  {screen.style('yellow', jobs)}{runs}")
+    if lines and dry_run:
+        lines.append("  To run them first: ductile reload --drain")
+    return lines
 
 
 def _breaker_text(found: Said, screen: Screen) -> str:

@@ -211,13 +211,10 @@ def write_sealed(
     The new hash is on disk before the new file and the old one until after it: whenever the power
     fails, the file that is there is one that the seal knows.
     """
-    sealed = read_checksums(directory)
-    sealed = sealed and _with_raised_tiers(sealed, tiers)
-    name = name_in(directory, path)
-    entry = sealed.files.get(name) if sealed else None
-    if sealed is None or entry is None or hash_bytes(path.read_bytes()) not in (entry.hash, entry.pending):
-        problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE)
-        raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE)
+    sealed, entry = verify_sealed(directory, path)
+    sealed = _with_raised_tiers(sealed, tiers)
+    name = entry.name
+    entry = sealed.files[name]
     tier = tiers[name] if name in tiers else _tier_of(name, data, entry.tier)
     settled = Checksums(
         files=MappingProxyType(
@@ -230,6 +227,17 @@ def write_sealed(
     write_checksums(directory, replace(sealed, files=MappingProxyType({**sealed.files, name: pending})))
     write_atomically(path, data)
     write_checksums(directory, settled)
+
+
+def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, SealedFile]:
+    """The seal and the entry of a file. IntegrityError if the file is not what was sealed."""
+    sealed = read_checksums(directory)
+    name = name_in(directory, path)
+    entry = sealed.files.get(name) if sealed else None
+    if sealed is None or entry is None or hash_bytes(path.read_bytes()) not in (entry.hash, entry.pending):
+        problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE)
+        raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE)
+    return sealed, entry
 
 
 def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> None:

@@ -23,8 +23,8 @@ Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 _LONGEST_REQUEST = 16 * 1024 * 1024
 #: A client that connects and does not ask by then is let go.
 ASKING_SECONDS = 30.0
-#: Operations that wait for something to happen, and change nothing: their caller may go away meanwhile.
-WAITING = frozenset({"job.wait", "log.follow", "ledger.follow"})
+#: Operations that wait for something to happen, and change nothing before it: their caller may go away.
+WAITING = frozenset({"job.wait", "log.follow", "ledger.follow", "plugin.drain"})
 
 
 class ControlServer:
@@ -90,7 +90,8 @@ class ControlServer:
     async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:
         """Do what is asked. Somebody who waits and goes away is not waited for; what writes is finished."""
         answer = self._handler(operation)(given)
-        if operation not in WAITING:
+        drains = operation == "system.reload" and given.get("drain") is True
+        if operation not in WAITING and not drains:
             return await answer
         work = asyncio.ensure_future(answer)
         gone = asyncio.ensure_future(reader.read(1))  # our clients say nothing more: this is their going

@@ -107,6 +107,11 @@ class Graph(Value):
     #: Tells this graph from every other, in whichever configuration.
     fingerprint: str
 
+    @property
+    def plugins(self) -> frozenset[str]:
+        """The plugins that its steps run."""
+        return frozenset(node.plugin for node in self.nodes.values() if isinstance(node, Use))
+
     def step(self, path: str | None) -> Use | None:
         node = None if path is None else self.nodes.get(path)
         return node if isinstance(node, Use) else None

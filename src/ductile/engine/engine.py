@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 from ductile import __version__
@@ -16,6 +17,7 @@ from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
 from ductile.engine.deliveries import LAST_SECONDS, Deliveries
 from ductile.engine.dispatcher import Dispatcher
+from ductile.engine.draining import Draining, is_draining
 from ductile.engine.due import DueWork
 from ductile.engine.execution import Executor, Surroundings
 from ductile.engine.identity import make_identity
@@ -81,12 +83,15 @@ class Engine:
         self._waiters = Waiters()
         self._slots = Slots()
         store, clock, signals = equipment.store, equipment.clock, equipment.signals
+        self._draining = Draining(
+            store, clock, signals, stopping=self._stop_wanted.is_set, reopened=self._move_schedule
+        )
         self._recovery = Recovery(store, signals, self._waiters, self._stop_wanted.is_set)
         self._upkeep = Upkeep(store, clock, self.snapshot, signals)
         followers = Followers(
             retry_expected=self._expect_retry,
             schedule_moved=self._move_schedule,
-            job_ended=self._upkeep.job_ended,
+            job_ended=self._job_ended,
             short_of_resources=self._rest,
         )
         # A copy: reading os.environ decodes every variable anew, for each job.
@@ -107,6 +112,7 @@ class Engine:
             fired=self._tell_firing,
             stop_job=self._executor.stop,
             clock_was_set=self._notice_clock,
+            draining=lambda: self._draining.plugins,
         )
         self._deliveries = Deliveries(store, equipment.poster, clock, self.snapshot, signals, equipment.dice)
 
@@ -131,6 +137,7 @@ class Engine:
         # Somebody may have waited for one of them: for its key, its place, or its verdict.
         self._dispatcher.wake()
         self._scheduler.poke()
+        self._draining.poke()
 
     def reschedule(self) -> None:
         self._scheduler.poke()
@@ -141,7 +148,13 @@ class Engine:
     async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
         return await self._scheduler.resume(plugin, schedule_id)
 
+    @property
+    def draining(self) -> frozenset[str]:
+        return self._draining.plugins
+
     async def run_schedule(self, plugin: str, schedule_id: str) -> str:
+        if plugin in self._draining.plugins:
+            raise is_draining(plugin)
         answer = await self._scheduler.run_now(plugin, schedule_id)
         if isinstance(answer, Started):
             return answer.job_id
@@ -160,6 +173,7 @@ class Engine:
         if self._stop_wanted.is_set():
             self._hurry.set()
         self._stop_wanted.set()
+        self._draining.poke()
 
     @property
     def stopping(self) -> bool:
@@ -177,36 +191,89 @@ class Engine:
             "waiting_callers": len(self._waiters),
         }
 
-    async def reload(self) -> JsonObject:
-        """Switch to the configuration on disk, or raise and leave everything as it is (SPEC 10)."""
-        # A task of its own: a caller who goes away must not leave it between the store and here.
-        task = asyncio.create_task(self._reload_now(), name="reload")
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
-        return await asyncio.shield(task)
+    async def reload(self, drain: timedelta | None = None) -> JsonObject:
+        """Switch to the configuration on disk, or raise and leave everything as it is (SPEC 10).
+
+        With `drain`, plugins that it removes run dry first, for at most so long. A caller who goes away
+        meanwhile abandons the drain, and with it the reload.
+        """
+        if drain is None:
+            return await asyncio.shield(self._reload_in_background())
+        with self._draining.begin():
+            until = self._with.clock.now() + drain
+            drained: frozenset[str] = frozenset()
+            try:
+                while late := frozenset((await self._plan_reload()).removed) - drained:
+                    await self._draining.run_dry(late, until=until)
+                    drained |= late
+            except BaseException:
+                self._draining.reopen()
+                raise
+            switching = self._reload_in_background(drained=drained)
+            switching.add_done_callback(lambda _: self._draining.reopen())
+            return await asyncio.shield(switching)
+
+    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+        """Let these plugins run dry. They take no jobs until a reload removes them, or a minute is over."""
+        with self._draining.begin():
+            try:
+                await self._draining.run_dry(frozenset(plugins), until=self._with.clock.now() + longest)
+            except BaseException:
+                self._draining.reopen()
+                raise
+            self._draining.hold()
 
     async def try_reload(self) -> JsonObject:
         plan = await self._plan_reload()
         await self._with.listening.check(plan.new)
-        return plan.shown()
+        work = await self._with.store.pending_work(plan.removed)
+        return plan.shown({one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work})
 
     async def _plan_reload(self) -> ReloadPlan:
         new = await asyncio.to_thread(self._with.load)
         return plan_reload(self._snapshot, new)
 
-    async def _reload_now(self) -> JsonObject:
+    def _reload_in_background(self, *, drained: frozenset[str] | None = None) -> asyncio.Task[JsonObject]:
+        # A task of its own: a caller who goes away must not leave it between the store and here.
+        task = asyncio.create_task(self._reload_now(drained), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+        return task
+
+    async def _reload_now(self, drained: frozenset[str] | None = None) -> JsonObject:
         async with self._adopting:
             try:
                 plan = await self._plan_reload()
+                self._refuse_undrained(plan, drained)
+                runs = {one.plugin: one.runs for one in await self._with.store.pending_work(plan.removed)}
                 async with self._with.listening.switched_to(plan.new):
                     await self._adopt(plan.new, ConfigOrigin.RELOAD)
             except Exception as error:
                 self._with.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
-            await self._end_removed()
+            if drained is not None:
+                self._draining.finish(drained)
+            ended = await self._end_removed()
             self._scheduler.poke()
             self._dispatcher.wake()
-            return plan.shown()
+            return plan.shown(ended, runs)
+
+    def _refuse_undrained(self, plan: ReloadPlan, drained: frozenset[str] | None) -> None:
+        """A plugin that a drain waits for is not disabled by another reload; nor one that came to it late."""
+        removed = frozenset(plan.removed)
+        wrong = removed & self._draining.plugins if drained is None else removed - drained
+        if wrong:
+            names = " and ".join(sorted(wrong))
+            if drained is None:
+                raise ConflictError(
+                    f"a drain of {names} is under way, and this reload would end its jobs",
+                    hint="Wait for it, or end the command that waits for it (Ctrl-C).",
+                    details={"draining": sorted(self._draining.plugins)},
+                )
+            raise ConflictError(
+                f"the configuration was changed during the drain, and now removes {names} as well",
+                hint="Run `ductile reload --drain` again.",
+            )
 
     # -- life
 
@@ -285,9 +352,13 @@ class Engine:
             reason = plugin.refused.reason if plugin.refused else ""
             signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)
 
-    async def _end_removed(self) -> None:
-        """End what waits for plugins that are gone. What a full store does not let us end, its claim does."""
+    async def _end_removed(self) -> Counter[str]:
+        """End what waits for plugins that are gone; how many jobs of each.
+
+        What a full store does not let us end, its claim does.
+        """
         snapshot = self._snapshot
+        ended = Counter[str]()
         active = [name for name, plugin in snapshot.plugins.items() if plugin.enabled]
         more = True
         try:
@@ -296,9 +367,11 @@ class Engine:
                     Reason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
                 )
                 self.ended(moved.jobs)
+                ended.update(job.plugin for job in moved.jobs if job.reason is Reason.PLUGIN_REMOVED)
                 more = moved.more
         except (StoreFullError, StoreBusyError) as error:
             self._with.signals.emit(Signal.STORE_FULL, error.message)
+        return ended
 
     async def _wind_down(self, services: Mapping[str, asyncio.Task[None]]) -> None:
         """Stop in stages: nothing new, time to finish, an end to what does not, and all of it on disk."""
@@ -371,6 +444,10 @@ class Engine:
 
     def _rest(self, job_id: str) -> None:
         self._dispatcher.rest(job_id)
+
+    def _job_ended(self) -> None:
+        self._upkeep.job_ended()
+        self._draining.poke()
 
     def _expect_retry(self, due_at: datetime) -> None:
         self._releases.expect(due_at)

@@ -5,11 +5,12 @@ The engine reloads by it and a dry run tells by it, so that the two cannot diffe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.json_values import JsonObject
+from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.rules import Rules
 from ductile.errors import ConflictError
 from ductile.value import Value, replace, to_builtins
@@ -49,13 +50,20 @@ class ReloadPlan(Value):
     #: The sections of the configuration, besides `plugins`, that differ.
     settings: tuple[str, ...]
 
-    def shown(self) -> JsonObject:
+    def shown(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> JsonObject:
+        """`jobs` and `runs` are those that need a removed plugin, by its name."""
+        ends: list[JsonValue] = [
+            {"plugin": name, "jobs": jobs.get(name, 0), "runs": runs.get(name, 0)}
+            for name in sorted({*self.removed, *jobs})
+            if jobs.get(name) or runs.get(name)
+        ]
         return {
             "config": self.new.fingerprint,
             "added": list(self.added),
             "changed": list(self.changed),
             "removed": list(self.removed),
             "settings": list(self.settings),
+            "ends": ends,
             "warnings": [to_builtins(problem) for problem in self.new.warnings],
         }
 

@@ -68,8 +68,12 @@ class Scheduler:
         fired: Callable[[Firing, FiringReport], None],
         stop_job: Callable[[str], None],
         clock_was_set: Callable[[], None],
+        draining: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        """`fired` is told what came of each firing, `stop_job` ends a job's processes; neither may block."""
+        """`draining` names the plugins that are not to be started; what falls due meanwhile stays due.
+
+        `fired` is told what came of each firing, `stop_job` ends a job's processes; neither may block.
+        """
         self._store = store
         self._clock = clock
         self._snapshot = snapshot
@@ -77,6 +81,7 @@ class Scheduler:
         self._fired = fired
         self._stop_job = stop_job
         self._clock_was_set = clock_was_set
+        self._draining = draining
         self._woken = asyncio.Event()
         self._stopped = False
         self._started_at = clock.now()
@@ -114,12 +119,13 @@ class Scheduler:
         if was_set is not None:
             await self._follow_clock(was_set)
         while not self._stopped:
-            entries = await self._entries()
+            closed = self._draining()
+            entries = tuple(entry for entry in await self._entries() if entry.plugin not in closed)
             now = self._clock.now()
             firings = [firing for entry in entries if (firing := self._plan(entry, now)) is not None]
             if not firings:
                 return self._next_look(entries, now)
-            await asyncio.gather(*map(self._fire, firings))
+            await asyncio.gather(*map(self._fire_unless_draining, firings))
         return self._clock.now()
 
     # -- what is looked after
@@ -196,6 +202,11 @@ class Scheduler:
             dice=self._dice,
         )
         return None if plan is None else firing_of(watched, entry, plan, now=now, dice=self._dice)
+
+    async def _fire_unless_draining(self, firing: Firing) -> None:
+        # Asked again: a drain may have begun since this was planned, and must find all that came before it.
+        if firing.entry.plugin not in self._draining():
+            await self._fire(firing)
 
     async def _fire(self, firing: Firing) -> FiringAnswer:
         firing = replace(firing, rules=self._snapshot().rules)

@@ -19,6 +19,7 @@ from ductile.config.integrity import (
     Tier,
     read_checksums,
     seal,
+    verify_sealed,
     write_checksums,
 )
 from ductile.config.keypath import KeyPath, node_at, place_of, problem_at
@@ -265,6 +266,8 @@ def change_setting(
         error.message = f"nothing was written: {error.message}"
         raise
     write = bool(edit.diff) and not dry_run
+    if lock and edit.diff and dry_run:
+        verify_sealed(edit.loaded.directory, edit.path)
     if write:
         try:
             with exclusive_change(edit.loaded.directory):

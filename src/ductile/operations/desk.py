@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from random import Random
 from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
+from ductile.core.jobs import NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject
+from ductile.core.pipelines import Graph
 from ductile.core.run_values import NewRun
+from ductile.engine.draining import is_draining
 from ductile.errors import TooBusyError
 from ductile.store.port import Store
 from ductile.store.values.submitting import Enqueued, MovedJob, Submission
@@ -67,8 +70,20 @@ class RunningEngine(Protocol):
         """Start a run out of turn; its job. Raises `ConflictError` if another stands in its way."""
         ...
 
-    async def reload(self) -> JsonObject:
-        """Load the configuration again and switch to it, or raise and keep the old one."""
+    async def reload(self, drain: timedelta | None = None) -> JsonObject:
+        """Load the configuration again and switch to it, or raise and keep the old one.
+
+        With `drain`, plugins that it removes finish their accepted work first, for at most so long.
+        """
+        ...
+
+    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+        """Let these plugins finish their accepted work; they take no jobs for a minute afterwards."""
+        ...
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """The plugins that take no new jobs because they are about to be disabled."""
         ...
 
     async def try_reload(self) -> JsonObject:
@@ -125,11 +140,28 @@ class Desk(Value):
         if self.engine is None:
             return self.store.enqueue(submission)
         self.refuse_when_stopping()
+        if self.engine.draining:
+            self._refuse_draining_jobs(submission.jobs)
+            for run in submission.runs:
+                self.refuse_draining(run.graph)
         self.engine.expect()
         told = (
             partial(_tell_of_runs, self.engine, submission.runs) if submission.runs else self.engine.told_of
         )
         return self.store.enqueue(submission, told)
+
+    def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:
+        """Nothing of a submission is taken in if a part of it needs a plugin that is being drained."""
+        closed = frozenset() if self.engine is None else self.engine.draining
+        for job in jobs:
+            if job.plugin in closed and job.submitted_by is not SubmittedBy.CORE:
+                raise is_draining(job.plugin)
+
+    def refuse_draining(self, graph: Graph) -> None:
+        """The same for a run that follows this graph."""
+        closed = frozenset() if self.engine is None else self.engine.draining
+        if used := sorted(graph.plugins & closed):
+            raise is_draining(used[0], f"the pipeline {graph.pipeline}")
 
     def refuse_when_stopping(self) -> None:
         if self.engine is not None and self.engine.stopping:

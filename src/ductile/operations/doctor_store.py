@@ -65,6 +65,8 @@ async def schedule_findings(desk: Desk) -> AsyncIterator[Finding]:
     troubled = False
     for entry in entries:
         if (entry.plugin, entry.schedule_id) in watched:
+            if desk.engine is not None and entry.plugin in desk.engine.draining:
+                continue  # what falls due waits for the end of the drain
             finding = judge_schedule(entry, desk.now(), daemon_runs=desk.engine is not None)
             finding = finding or await _gap(desk, entry)
             if finding is not None:
@@ -132,7 +134,17 @@ def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
             where=f"job {bad.latest_job_id}",
             fix=f"ductile job explain {bad.latest_job_id}",
         )
-    if not troubles.endings:
+    for removed in troubles.removed:
+        jobs = "1 queued job" if removed.jobs == 1 else f"{removed.jobs} queued jobs"
+        yield doubtful(
+            Check.JOBS,
+            f"{jobs} of {removed.plugin} {removed.command} ended within a day because the plugin was removed "
+            "or disabled",
+            where=f"job {removed.latest_job_id}",
+            fix=f"if they are still wanted: ductile plugin enable {removed.plugin}, "
+            f"then: ductile job retry {removed.latest_job_id}",
+        )
+    if not troubles.endings and not troubles.removed:
         yield fine(Check.JOBS, "no job failed for good within a day")
     for one in troubles.receivers:
         yield doubtful(

@@ -11,6 +11,7 @@ from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, Submitte
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN
+from ductile.engine.draining import is_draining
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.catalogue import known_command
@@ -257,10 +258,22 @@ async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
     if read.flag(given, "dry_run"):
         refuse_retry(_expected_answer(job), job)
         return {"job_id": job.id, **_status_of(job), "dry_run": True}
+    await refuse_retry_when_draining(desk, job)
     refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules), job)
     desk.wake()
     # What was done, as for a submission: read again, it might run or have ended by now.
     return {"job_id": job.id, "status": JobStatus.QUEUED, "reason": Reason.MANUAL_RETRY}
+
+
+async def refuse_retry_when_draining(desk: Desk, job: Job) -> None:
+    """A retry is new work, which a plugin that is being drained does not take."""
+    if desk.engine is None or not desk.engine.draining:
+        return
+    used = {job.plugin}
+    if job.plugin == RUN_PLUGIN and (record := await desk.store.run(job.id)) is not None:
+        used = {member.plugin for member in record.members}
+    if closed := sorted(used & desk.engine.draining):
+        raise is_draining(closed[0], None if job.plugin != RUN_PLUGIN else f"the run {job.id}")
 
 
 def _expected_answer(job: Job) -> RetryAnswer:

@@ -74,6 +74,22 @@ def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> P
     return find_plugin(open_configuration(named, environ, seal=Seal.IGNORE), plugin)
 
 
+def configured_or_available(
+    named: str | None, environ: Mapping[str, str], plugin: str, *, configured: bool
+) -> str:
+    """The name, if it can be switched: that of a configured plugin, or else of an installed one.
+
+    NotFoundError for a name that is neither, or for an installed one where only a configured will do.
+    """
+    views = list_plugins(named, environ)
+    if _find(views, plugin).configured or not configured:
+        return plugin
+    raise NotFoundError(
+        f"the plugin {plugin} is installed but not configured: there is nothing to disable",
+        hint=did_you_mean(plugin, [view.name for view in views if view.configured]),
+    )
+
+
 def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
     """All plugins, one by its name, or a directory that may lie anywhere: a plugin under development."""
     if target is not None and is_plugin_directory(target):

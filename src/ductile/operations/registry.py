@@ -31,6 +31,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "plugin.run": _found("jobs:submit_from_cli"),
     "plugin.state": _found("plugin_records:plugin_state"),
     "plugin.health": _found("plugin_health:plugin_health"),
+    "plugin.pending": _found("draining:pending_work"),
+    "plugin.drain": _found("draining:drain_plugin"),
     "plugin.facts": _found("plugin_records:plugin_facts"),
     "job.list": _found("jobs:list_jobs"),
     "job.show": _found("jobs:show_job"),
@@ -77,7 +79,7 @@ OPERATIONS: Mapping[str, Operation] = {
 #: Those that only read: they are answered beside whoever writes.
 LOOKING = frozenset(
     {
-        *("plugin.state", "plugin.facts", "plugin.health"),
+        *("plugin.state", "plugin.facts", "plugin.health", "plugin.pending"),
         *("job.list", "job.show", "job.tree", "job.explain", "job.logs", "job.wait"),
         *("pipeline.list", "pipeline.explain", "log.list", "ledger.tail"),
         *("queue.status", "queue.list"),

@@ -37,6 +37,7 @@ async def retry_from_step(desk: Desk, door: Door, given: JsonObject) -> JsonObje
     if read.flag(given, "dry_run"):
         await _refuse_beforehand(desk, old, pipeline, step)
         return {"job_id": None, **shown, "dry_run": True}
+    desk.refuse_draining(pipeline.graph)
     answer = await desk.store.rerun(old.id, step, run, desk.snapshot().rules)
     if isinstance(answer, RetryAnswer):
         refuse_retry(answer, old)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
@@ -24,6 +25,8 @@ from ductile.store.values.schedules import ScheduleEntry
 from ductile.store.values.submitting import Submission
 
 _HISTORY = 50
+#: How long a drain is waited for where no time is given.
+LONGEST_DRAIN = timedelta(hours=1)
 _QUEUE_SECONDS = 20.0
 
 
@@ -86,6 +89,7 @@ async def _plugin_status(
         "name": plugin.name,
         "uses": plugin.uses,
         "enabled": plugin.enabled,
+        "draining": desk.engine is not None and plugin.name in desk.engine.draining,
         "refused": None if plugin.refused is None else plugin.refused.reason,
         "state": state if reveal else redact(state),
         "last_run": shown_execution(last[0]) if last else None,
@@ -140,10 +144,16 @@ async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) 
 
 
 async def reload(desk: Desk, given: JsonObject) -> JsonObject:
+    """Apply the configuration on disk; with `drain`, after the plugins that it removes have run dry."""
     engine = engine_of(desk)
+    drain = drain_timeout(given) if read.flag(given, "drain") else None
     if read.flag(given, "dry_run"):
         return {**await engine.try_reload(), "dry_run": True}
-    return await engine.reload()
+    return await engine.reload(drain)
+
+
+def drain_timeout(given: JsonObject) -> timedelta:
+    return read.optional_duration(given, "drain_timeout") or LONGEST_DRAIN
 
 
 async def stop(desk: Desk, given: JsonObject) -> JsonObject:

@@ -143,6 +143,11 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
             "changed": listed(TEXT),
             "removed": listed(TEXT),
             "settings": told(listed(TEXT), "Sections of the configuration, besides `plugins`, that changed."),
+            "ends": told(
+                listed(record({"plugin": TEXT, "jobs": COUNT, "runs": COUNT})),
+                "For each plugin that is removed or disabled: its queued jobs that ended as dead "
+                "(`plugin_removed`), and the runs that still use it. In a dry run, those that would.",
+            ),
             "warnings": listed(_PROBLEM),
             **DRY_RUN,
         }

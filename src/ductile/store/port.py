@@ -64,6 +64,7 @@ from ductile.store.values.upkeep import (
     ConfigOrigin,
     ConfigRecord,
     PluginVersion,
+    PluginWork,
     Pruned,
     Retention,
     StoreVitals,
@@ -239,6 +240,15 @@ class Store(Protocol):
 
     async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
         """How executions ended since an instant, among so many of the latest."""
+        ...
+
+    async def pending_work(
+        self, plugins: Sequence[str], *, after_writes: bool = False
+    ) -> tuple[PluginWork, ...]:
+        """What is queued, running or still to come for these plugins, of those that have something.
+
+        With `after_writes` the answer includes every write that was asked for before this call.
+        """
         ...
 
     async def outstanding(self, plugin: str, command: str) -> int:

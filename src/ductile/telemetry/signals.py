@@ -32,6 +32,9 @@ class Signal(StrEnum):
     CONFIG_REFUSED = "config.refused"
     PLUGIN_REFUSED = "plugin.refused"
     PLUGIN_INIT_FAILED = "plugin.init_failed"
+    PLUGIN_DRAINING = "plugin.draining"
+    PLUGIN_DRAINED = "plugin.drained"
+    PLUGIN_DRAIN_ABANDONED = "plugin.drain_abandoned"
     JOB_ACCEPTED = "job.accepted"
     JOB_DEDUPLICATED = "job.deduplicated"
     JOB_CLAIMED = "job.claimed"
@@ -94,6 +97,15 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.PLUGIN_INIT_FAILED: (
         Level.ERROR,
         "A plugin's init failed; it is marked unhealthy and still runs.",
+    ),
+    Signal.PLUGIN_DRAINING: (
+        Level.INFO,
+        "A plugin takes no new jobs; the accepted ones run before it is disabled.",
+    ),
+    Signal.PLUGIN_DRAINED: (Level.INFO, "No accepted work needs the plugin any more."),
+    Signal.PLUGIN_DRAIN_ABANDONED: (
+        Level.WARN,
+        "A drain ended before the plugin was disabled; the plugin takes jobs again.",
     ),
     Signal.JOB_ACCEPTED: (Level.DEBUG, "A job is on the queue and on disk."),
     Signal.JOB_DEDUPLICATED: (Level.INFO, "A submission was a duplicate of an existing job."),

@@ -17,7 +17,8 @@ from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter, LedgerRow, LogFilter, Page
-from ductile.store.values.upkeep import ConfigOrigin, PluginVersion
+from ductile.store.values.submitting import Submission
+from ductile.store.values.upkeep import ConfigOrigin, PluginVersion, PluginWork
 
 
 async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
@@ -450,3 +451,21 @@ async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
         assert found.id == first
     assert await store.blocking_job(first) is None
     assert await store.blocking_job(an_id()) is None
+
+
+async def test_pending_work_is_what_still_needs_a_plugin(store: Store) -> None:
+    """Queued whatever for, running, and nothing that has ended; a write that was asked for before counts."""
+    await accept(store, a_new_job("a"))
+    await run_next(store, ok())
+    await accept(store, a_new_job("a", max_attempts=2))
+    await run_next(store, failed())  # waits for its retry
+    for plugin in ("b", "a"):
+        await accept(store, a_new_job(plugin))
+    await claim_one(store)  # of b
+    assert await store.pending_work(("a", "b", "c")) == (
+        PluginWork(plugin="a", queued=2),
+        PluginWork(plugin="b", running=1),
+    )
+    coming = store.enqueue(Submission(jobs=(a_new_job("c"),)))
+    assert await store.pending_work(("c",), after_writes=True) == (PluginWork(plugin="c", queued=1),)
+    await coming

@@ -11,8 +11,10 @@ import pytest
 
 from builders.engines import Bench, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
-from ductile.core.jobs import JobStatus, Reason
-from ductile.errors import ConflictError, StoreFullError
+from ductile.core.jobs import JobStatus, Reason, SubmittedBy
+from ductile.errors import ConflictError, StoreFullError, TooBusyError
+from ductile.operations.intake import Door
+from ductile.operations.jobs import submit
 from ductile.store.values.upkeep import ConfigOrigin
 from ductile.telemetry.signals import Signal
 
@@ -164,3 +166,68 @@ async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path
         (entry,) = await bench.store.real.schedules()
         assert entry.next_at is not None
         assert entry.next_at < datetime.now(UTC) + timedelta(hours=2)
+
+
+# ------------------------------------------------------------------------------------------- draining
+
+#: Waits until a file `go` lies beside it.
+SLOW_ECHO = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.02; done\n'
+    'echo \'{"status": "ok", "result": "done"}\'\n'
+)
+
+
+async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Path) -> None:
+    """Queued jobs run; what is submitted meanwhile is refused, but not what the daemon asks for itself."""
+    a_plugin(tmp_path / "plugins", "gated", script=SLOW_ECHO)
+    async with an_engine(tmp_path, ECHO + "  gated: {parallelism: 1}\n") as bench:
+        await bench.started()
+        jobs = [await bench.submit("gated") for _ in range(2)]
+        bench.configure(ECHO)
+        reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
+        await bench.until(Signal.PLUGIN_DRAINING)
+        with pytest.raises(ConflictError, match="is being drained"):
+            await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+        with pytest.raises(ConflictError, match="under way"):
+            await bench.engine.reload()
+        with pytest.raises(ConflictError, match="under way"):
+            await bench.engine.reload(timedelta(minutes=1))
+        assert bench.engine.draining == {"gated"}
+        (tmp_path / "plugins" / "gated" / "go").touch()
+        done = await reloading
+        assert (done["removed"], done["ends"]) == (["gated"], [])
+        assert [(await bench.job(job)).status for job in jobs] == [JobStatus.SUCCEEDED] * 2
+        assert bench.engine.draining == frozenset()
+
+
+async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp_path: Path) -> None:
+    """The plugin takes jobs again, and its jobs are as they were."""
+    a_plugin(tmp_path / "plugins", "gated", script=SLOW_ECHO)
+    async with an_engine(tmp_path, ECHO + "  gated: {parallelism: 1}\n") as bench:
+        await bench.started()
+        jobs = [await bench.submit("gated") for _ in range(2)]
+        with pytest.raises(TooBusyError, match="gated: "):
+            await bench.engine.drain(("gated",), timedelta())
+        await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
+        bench.configure(ECHO)
+        reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
+        await bench.until(Signal.PLUGIN_DRAINING)
+        reloading.cancel()
+        await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
+        assert bench.engine.draining == frozenset()
+        assert "gated" in bench.engine.snapshot().plugins
+        await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+        assert {(await bench.job(job)).reason for job in jobs} <= {Reason.SUBMITTED, Reason.CLAIMED}
+
+
+async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_path: Path) -> None:
+    """Between the drain and the reload that removes it nothing comes in."""
+    async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
+        await bench.started()
+        await bench.engine.drain(("other",), timedelta(minutes=1))
+        with pytest.raises(ConflictError, match="is being drained"):
+            await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "other"})
+        bench.configure(ECHO)
+        assert (await bench.engine.reload(timedelta(minutes=1)))["ends"] == []
+        assert bench.engine.draining == frozenset()

@@ -72,6 +72,7 @@ from ductile.store.values.upkeep import (
     ConfigOrigin,
     ConfigRecord,
     PluginVersion,
+    PluginWork,
     Pruned,
     Retention,
     StoreVitals,
@@ -87,6 +88,7 @@ from ductile.store.verbs import (
     enqueue,
     holds,
     inits,
+    pending,
     reading,
     retry,
     schedules,
@@ -252,6 +254,13 @@ class SqliteStore:
 
     async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
         return await self._read(lambda session: reading.tallies(session, since=since, latest=latest))
+
+    async def pending_work(
+        self, plugins: Sequence[str], *, after_writes: bool = False
+    ) -> tuple[PluginWork, ...]:
+        if after_writes:  # the lowest lane: everything that was submitted before is written before
+            return await self._write(Lane.MAINTENANCE, lambda session: pending.pending_work(session, plugins))
+        return await self._read(lambda session: pending.pending_work(session, plugins))
 
     async def outstanding(self, plugin: str, command: str) -> int:
         return await self._read(lambda session: reading.outstanding(session, plugin, command))

@@ -78,6 +78,17 @@ class Pruned(Value):
     more: bool = False
 
 
+class PluginWork(Value):
+    """Accepted work that still needs a plugin."""
+
+    plugin: str
+    #: Queued jobs, whatever they wait for.
+    queued: int = 0
+    running: int = 0
+    #: Pipeline runs that have not ended and have a step that runs the plugin.
+    runs: int = 0
+
+
 class StoreVitals(Value):
     """The store as a thing on a disk."""
 
@@ -118,4 +129,6 @@ class Troubles(Value):
     #: When the newest entry of the ledger was written.
     newest_at: datetime | None
     endings: tuple[BadEndings, ...]
+    #: Jobs that ended because their plugin was removed or disabled.
+    removed: tuple[BadEndings, ...]
     receivers: tuple[TroubledReceiver, ...]

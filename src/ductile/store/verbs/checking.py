@@ -38,12 +38,17 @@ def troubles(session: Session, since: datetime) -> Troubles:
     newest = session.one("latest_instant")
     return Troubles(
         newest_at=None if newest is None else parse_instant(newest[0]),
-        endings=tuple(
-            BadEndings(plugin=plugin, command=command, jobs=jobs, latest_job_id=latest)
-            for plugin, command, jobs, latest in session.all("check_bad_endings", since=begin, limit=_NAMED)
-        ),
+        endings=_endings(session, "check_bad_endings", begin),
+        removed=_endings(session, "check_removed_endings", begin),
         receivers=tuple(
             TroubledReceiver(receiver=receiver, waiting=waiting, dropped=dropped, last_error=error)
             for receiver, waiting, dropped, error in session.all("check_receivers", since=begin, limit=_NAMED)
         ),
+    )
+
+
+def _endings(session: Session, query: str, since: str) -> tuple[BadEndings, ...]:
+    return tuple(
+        BadEndings(plugin=plugin, command=command, jobs=jobs, latest_job_id=latest)
+        for plugin, command, jobs, latest in session.all(query, since=since, limit=_NAMED)
     )

@@ -177,6 +177,12 @@ WHERE status IN ('failed', 'dead') AND completed_at >= :since
   AND NOT (submitted_by = 'core' AND command = 'health')
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
+-- name: check_removed_endings
+-- Jobs that ended since an instant because their plugin was removed or disabled.
+SELECT plugin, command, count(*), max(id) FROM job_queue
+WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
+GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
+
 -- name: check_receivers
 -- Receivers of state webhooks that did not take what they were sent.
 SELECT receiver, sum(status = 'pending'), sum(status = 'dropped'), max(last_error) FROM state_deliveries

@@ -310,6 +310,19 @@ SELECT plugin,
 FROM job_queue WHERE status <> 'succeeded' AND status IN ('queued', 'running')
 GROUP BY plugin ORDER BY plugin
 
+-- name: live_jobs_of_plugins
+-- :plugins is a JSON list.
+SELECT plugin, status, count(*) FROM job_queue INDEXED BY job_queue_by_status
+WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin IN (SELECT value FROM json_each(:plugins))
+GROUP BY plugin, status
+
+-- name: live_runs_by_graph
+-- Runs that have not ended, by the graph that they follow.
+SELECT run.fingerprint, count(*) FROM job_queue AS job INDEXED BY job_queue_by_status
+JOIN pipeline_runs AS run ON run.run_id = job.id
+WHERE job.status <> 'succeeded' AND job.status IN ('queued', 'running') AND job.plugin = 'pipeline'
+GROUP BY run.fingerprint
+
 -- name: outstanding
 SELECT count(*) FROM job_queue INDEXED BY job_queue_by_status
 WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin = :plugin AND command = :command
