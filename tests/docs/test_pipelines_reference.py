@@ -19,7 +19,7 @@ from ductile.config.pipeline_settings import PipelineSettings, StepSettings
 from ductile.core.comparisons import Operator, compare
 from ductile.core.conditions import Comparison, explain
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.patterns import MATCH_SECONDS
+from ductile.core.patterns import BUDGET_SECONDS
 from ductile.core.references import CARRIED, MISSING, Root, Scope
 from ductile.core.shown_values import LONGEST_QUOTE, MASK
 from ductile.core.templates import compile_template, fill
@@ -127,6 +127,6 @@ def test_the_sentence_is_the_one_that_is_told() -> None:
 
 
 def test_the_limits_are_the_program_s() -> None:
-    assert f"longer than {MATCH_SECONDS} s" in PAGE
+    assert f"may compute for {BUDGET_SECONDS} s" in PAGE
     assert f"cut to {LONGEST_QUOTE} characters" in PAGE
     assert f"`{MASK}`" in PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from ductile.core.equality import same
@@ -25,9 +26,15 @@ class Operator(StrEnum):
     REGEX = "regex"
 
 
-def compare(found: JsonValue | Missing, op: Operator, value: JsonValue) -> bool:
+def compare(
+    found: JsonValue | Missing,
+    op: Operator,
+    value: JsonValue,
+    match: Callable[[str, str], bool] = matches,
+) -> bool:
     """Whether it holds. What is missing counts as null where values are equated, and is false elsewhere.
 
+    `match` tells whether a regular expression matches a text.
     Types that an operator has no meaning for make it false, never an error: the payload is a stranger's.
     PatternError if a regular expression cannot be used.
     """
@@ -47,7 +54,7 @@ def compare(found: JsonValue | Missing, op: Operator, value: JsonValue) -> bool:
         case Operator.CONTAINS:
             return _contains(found, value)
         case Operator.STARTSWITH | Operator.ENDSWITH | Operator.REGEX:
-            return isinstance(found, str) and isinstance(value, str) and _fits(found, op, value)
+            return isinstance(found, str) and isinstance(value, str) and _fits(found, op, value, match)
 
 
 def _or_null(found: JsonValue | Missing) -> JsonValue:
@@ -95,11 +102,11 @@ def _contains(found: JsonValue, value: JsonValue) -> bool:
             return False
 
 
-def _fits(found: str, op: Operator, value: str) -> bool:
+def _fits(found: str, op: Operator, value: str, match: Callable[[str, str], bool]) -> bool:
     match op:
         case Operator.STARTSWITH:
             return found.casefold().startswith(value.casefold())
         case Operator.ENDSWITH:
             return found.casefold().endswith(value.casefold())
         case _:
-            return matches(value, found)
+            return match(value, found)

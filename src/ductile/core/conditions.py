@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ductile.core.comparisons import Operator, compare
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.patterns import PatternError
+from ductile.core.patterns import MatchBudget, PatternError, matches
 from ductile.core.references import MISSING, Scope, find
 from ductile.core.shown_values import MASK, quote
 from ductile.value import Value
@@ -67,54 +67,67 @@ class Verdict(Value):
     looked_at: tuple[Seen, ...]
 
 
-def evaluate(condition: Condition, scope: Scope, *, is_secret: Callable[[str], bool]) -> Verdict:
+def evaluate(
+    condition: Condition, scope: Scope, *, is_secret: Callable[[str], bool], budget: MatchBudget | None = None
+) -> Verdict:
     """Judge a condition, from left to right and no further than needed.
 
     `is_secret` tells by its name whether the value of a key must not be shown. ConditionError if a
-    regular expression cannot be used.
+    regular expression cannot be used, or takes more of the budget than there is for one condition.
     """
-    match condition:
-        case Comparison():
-            seen = _look(condition, scope, is_secret)
-            return Verdict(holds=seen.held, because=(seen,), looked_at=(seen,))
-        case AllOf(parts):
-            return _until(parts, scope, is_secret, stop_at=False)
-        case AnyOf(parts):
-            return _until(parts, scope, is_secret, stop_at=True)
-        case Not(part):
-            inner = evaluate(part, scope, is_secret=is_secret)
-            return Verdict(holds=not inner.holds, because=inner.because, looked_at=inner.looked_at)
+    if budget is not None:
+        budget.next_condition()
+    judge = _Judge(scope, is_secret, matches if budget is None else budget.matches)
+    return judge.verdict(condition)
 
 
-def _until(
-    parts: tuple[Condition, ...], scope: Scope, is_secret: Callable[[str], bool], *, stop_at: bool
-) -> Verdict:
-    """The first part that gives `stop_at` decides alone; if none does, they all decide together."""
-    because: tuple[Seen, ...] = ()
-    looked_at: tuple[Seen, ...] = ()
-    for part in parts:
-        verdict = evaluate(part, scope, is_secret=is_secret)
-        looked_at += verdict.looked_at
-        if verdict.holds is stop_at:
-            return Verdict(holds=stop_at, because=verdict.because, looked_at=looked_at)
-        because += verdict.because
-    return Verdict(holds=not stop_at, because=because, looked_at=looked_at)
+class _Judge(NamedTuple):
+    scope: Scope
+    is_secret: Callable[[str], bool]
+    match: Callable[[str, str], bool]
 
+    def verdict(self, condition: Condition) -> Verdict:
+        match condition:
+            case Comparison():
+                seen = self._look(condition)
+                return Verdict(holds=seen.held, because=(seen,), looked_at=(seen,))
+            case AllOf(parts):
+                return self._until(parts, stop_at=False)
+            case AnyOf(parts):
+                return self._until(parts, stop_at=True)
+            case Not(part):
+                inner = self.verdict(part)
+                return Verdict(holds=not inner.holds, because=inner.because, looked_at=inner.looked_at)
 
-def _look(comparison: Comparison, scope: Scope, is_secret: Callable[[str], bool]) -> Seen:
-    found = find(comparison.path, scope)
-    try:
-        held = compare(found, comparison.op, comparison.value)
-    except PatternError as error:
-        raise ConditionError(f"the condition on {comparison.path} cannot be judged: {error}") from None
-    hidden = _is_hidden(comparison.path, is_secret)
-    return Seen(
-        path=comparison.path,
-        op=comparison.op,
-        expected=_shown(comparison.value, is_secret, hidden=hidden and comparison.op is not Operator.EXISTS),
-        found=None if found is MISSING else _shown(found, is_secret, hidden=hidden),
-        held=held,
-    )
+    def _until(self, parts: tuple[Condition, ...], *, stop_at: bool) -> Verdict:
+        """The first part that gives `stop_at` decides alone; if none does, they all decide together."""
+        because: tuple[Seen, ...] = ()
+        looked_at: tuple[Seen, ...] = ()
+        for part in parts:
+            verdict = self.verdict(part)
+            looked_at += verdict.looked_at
+            if verdict.holds is stop_at:
+                return Verdict(holds=stop_at, because=verdict.because, looked_at=looked_at)
+            because += verdict.because
+        return Verdict(holds=not stop_at, because=because, looked_at=looked_at)
+
+    def _look(self, comparison: Comparison) -> Seen:
+        found = find(comparison.path, self.scope)
+        is_secret = self.is_secret
+        try:
+            held = compare(found, comparison.op, comparison.value, self.match)
+        except PatternError as error:
+            raise ConditionError(f"the condition on {comparison.path} cannot be judged: {error}") from None
+        hidden = _is_hidden(comparison.path, is_secret)
+        return Seen(
+            path=comparison.path,
+            op=comparison.op,
+            expected=_shown(
+                comparison.value, is_secret, hidden=hidden and comparison.op is not Operator.EXISTS
+            ),
+            found=None if found is MISSING else _shown(found, is_secret, hidden=hidden),
+            held=held,
+        )
 
 
 @lru_cache(maxsize=1024)

@@ -94,7 +94,7 @@ def why_not(pipeline: Pipeline, event: NewEvent, sender: Sender, rules: Rules) -
         return None
     scope = Scope(payload=event.payload, context=sender.baggage, event=visible_event(event))
     try:
-        verdict = evaluate(pipeline.condition, scope, is_secret=rules.is_secret)
+        verdict = evaluate(pipeline.condition, scope, is_secret=rules.is_secret, budget=rules.budget)
     except ConditionError as error:
         return {"error": str(error)}
     if verdict.holds:

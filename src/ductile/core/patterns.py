@@ -3,15 +3,23 @@
 The one module of the core that uses a third-party library. The standard library's matcher cannot be
 stopped, and conditions are judged inside the store's transaction, where one bad pattern would hold up
 every job. Apart from that limit, a match depends on nothing but its arguments.
+
+The limits are computing time. The library counts that of the whole process and not the time of day: on a
+machine with more to do than it has processors, a match that is stopped has taken longer by the clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-#: Ordinary patterns take microseconds; what takes this long would take for ever.
+#: Ordinary patterns take microseconds. One match may take this long where there is no budget.
 MATCH_SECONDS = 0.1
+#: All conditions that are judged in one transaction may take this long together.
+BUDGET_SECONDS = 0.05
+#: A condition is given no less than this while there is anything left.
+_LEAST_SECONDS = 0.0005
 
 
 class _Pattern(Protocol):
@@ -24,12 +32,56 @@ class PatternError(ValueError):
     """The pattern cannot be read, or took too long. The message quotes neither pattern nor text."""
 
 
+class MatchBudget:
+    """The computing time that conditions may take together; made anew for each transaction.
+
+    Each condition may take half of what is left. The one that takes too long fails, and there is enough
+    left for those after it. `timer` gives the seconds that the calling thread has computed so far.
+    """
+
+    __slots__ = ("_left", "_share", "_timer")
+
+    def __init__(self, timer: Callable[[], float], seconds: float = BUDGET_SECONDS) -> None:
+        self._timer = timer
+        self._left = seconds
+        self._share = 0.0
+
+    def next_condition(self) -> None:
+        """A condition is about to be judged."""
+        self._share = min(self._left, max(self._left / 2, _LEAST_SECONDS))
+
+    def matches(self, pattern: str, text: str) -> bool:
+        """As the function of this name, within the share of the condition that is judged."""
+        if self._share <= 0:
+            raise _too_long()
+        began = self._timer()
+        try:
+            return _match(pattern, text, self._share)
+        except TimeoutError:
+            self._share = 0.0
+            raise _too_long() from None
+        finally:
+            took = self._timer() - began
+            self._share -= took
+            self._left -= took
+
+
+def _too_long() -> PatternError:
+    return PatternError(
+        f"its regular expressions took too long; all conditions together may take {BUDGET_SECONDS} s"
+    )
+
+
 def matches(pattern: str, text: str) -> bool:
     """Whether the pattern matches all of the text, whatever its case."""
     try:
-        return _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS) is not None
+        return _match(pattern, text, MATCH_SECONDS)
     except TimeoutError:
         raise PatternError(f"the regular expression took longer than {MATCH_SECONDS} s") from None
+
+
+def _match(pattern: str, text: str, seconds: float) -> bool:
+    return _compiled(pattern).fullmatch(text, timeout=seconds) is not None
 
 
 def fault_in_pattern(pattern: str) -> str | None:

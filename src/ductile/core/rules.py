@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from ductile.core.breaker import BreakerPolicy
 from ductile.core.json_values import JsonObject
+from ductile.core.patterns import MatchBudget
 from ductile.core.pipelines import PipelineTable
 from ductile.core.retry import RetryPolicy
 from ductile.core.routing import RouteTable
@@ -56,6 +57,8 @@ class Rules(Value):
     max_workers: int = 1
     #: Tells by the name of a key whether its value must not be shown.
     is_secret: Callable[[str], bool] = lambda _key: False
+    #: The computing time for the conditions of one transaction. None: each match has a limit of its own.
+    budget: MatchBudget | None = None
 
     def plugin(self, name: str) -> PluginRules:
         """The rules of a plugin; the defaults for one that is no longer configured."""

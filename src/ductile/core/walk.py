@@ -163,7 +163,7 @@ class Walk:
     def _judge(self, node: Node, sight: Sight) -> Verdict | None:
         if node.condition is None:
             return None
-        return evaluate(node.condition, sight, is_secret=self._rules.is_secret)
+        return evaluate(node.condition, sight, is_secret=self._rules.is_secret, budget=self._rules.budget)
 
     def _sight(self, node: Node, line: Line) -> Sight:
         config = self._rules.plugin(node.plugin).config if isinstance(node, Use) else {}

@@ -143,7 +143,10 @@ class Reporter:
         for entry in (*settlement.ledger, *(progress.ledger if progress else ())):
             # The whole verdict is in the ledger; a log line needs the sentence.
             told = {name: value for name, value in entry.data.items() if name != "verdict"}
-            self._signals.emit(_LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, data=told)
+            level = Level.ERROR if "error" in told else None
+            self._signals.emit(
+                _LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, level=level, data=told
+            )
         routed = {child.source_event_id for child in settlement.children}
         routed |= {run.event.id for run in settlement.runs}
         for event in settlement.events:

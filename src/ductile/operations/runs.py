@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
+from time import thread_time
 
 from ductile.config.keypath import did_you_mean
 from ductile.config.pipeline_settings import OnTimeout, PipelineSettings, ReturnOnTimeout
@@ -20,7 +21,9 @@ from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, Submitte
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.ledger import LedgerKind
 from ductile.core.lineage import NewEvent
+from ductile.core.patterns import MatchBudget
 from ductile.core.pipelines import RUN_PLUGIN, Pipeline
+from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
 from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import jobs
@@ -165,9 +168,14 @@ def _made_event(desk: Desk, door: Door, kind: str, intake: Intake, given: JsonOb
 def _refuse_by_condition(pipeline: Pipeline, event: NewEvent, snapshot: Snapshot) -> None:
     """Somebody who asks for a run by name is told that its own `if` is against it."""
     sender = Sender(submitted_by=SubmittedBy.API)
-    if (why := why_not(pipeline, event, sender, snapshot.rules)) is not None:
+    if (why := why_not(pipeline, event, sender, _budgeted(snapshot.rules))) is not None:
         told = why.get("explanation") or why.get("error")
         raise RefusedError(f"{pipeline.name} does not start: {told}", details={**why})
+
+
+def _budgeted(rules: Rules) -> Rules:
+    """Conditions are judged on the event loop here: they have no more time than in the store."""
+    return replace(rules, budget=MatchBudget(thread_time))
 
 
 def _new_run(
@@ -312,7 +320,7 @@ async def publish_event(desk: Desk, door: Door, given: JsonObject) -> JsonObject
     sender = Sender(
         submitted_by=door.submitted_by, detail=door.detail, hops=intake.hops, trace_id=intake.trace_id
     )
-    started = fan_out(sender, (Told(event=event),), snapshot.rules, desk.now(), desk.dice)
+    started = fan_out(sender, (Told(event=event),), _budgeted(snapshot.rules), desk.now(), desk.dice)
     keyed = _keyed(intake)
     submission = Submission(
         jobs=tuple(keyed(job) for job in started.jobs),

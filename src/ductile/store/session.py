@@ -7,6 +7,8 @@ from datetime import datetime
 from random import Random
 from typing import Any, Protocol
 
+from ductile.core.patterns import MatchBudget
+
 Cell = Any  # what a database column holds: the verbs turn it into values where they read it
 
 
@@ -25,6 +27,11 @@ class Session(Protocol):
 
     @property
     def dice(self) -> Random: ...
+
+    @property
+    def budget(self) -> MatchBudget:
+        """The computing time for the conditions of this unit of work."""
+        ...
 
     def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
         """The first row of a named query, or None."""

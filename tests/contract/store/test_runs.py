@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -663,3 +664,45 @@ async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
     answers = await submit(store, job, runs=(run,), rules=rules, event=run.event)
     assert [answer.job_id for answer in answers] == [job.id, run.job.id]
     assert sorted(await run_out(store, rules)) == ["a", "q"]
+
+
+# ---------------------------------------------------------------------------------- conditions and time
+
+
+def endless(number: int) -> dict[str, Any]:
+    """Another pattern each time: none is known already."""
+    return {"path": "payload.text", "op": "regex", "value": f"(a|aa)+{number}"}
+
+
+async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) -> None:
+    """Its neighbours are judged, before it and after it, although all share one budget."""
+    fits = {"path": "payload.text", "op": "regex", "value": "a+!"}
+    rules = steps_rules(
+        split(
+            "all",
+            uses("before", if_=fits),
+            *(uses(f"slow{number}", if_=endless(number)) for number in range(3)),
+            uses("after", if_=fits),
+        )
+    )
+    run_id = await begin_run(store, rules, {"text": "a" * 60 + "!"})
+    found = await members(store, run_id)
+    assert {path: job.reason for path, job in found.items()} == {
+        "all/before": Reason.SUBMITTED,
+        "all/slow0": Reason.BAD_CONDITION,
+        "all/slow1": Reason.BAD_CONDITION,
+        "all/slow2": Reason.BAD_CONDITION,
+        "all/after": Reason.SUBMITTED,
+    }
+    assert "took too long" in (found["all/slow0"].last_error or "")
+
+
+async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> None:
+    """Twenty conditions that take for ever: together they compute no longer than one was allowed to."""
+    slow = {"any": [endless(number) for number in range(20)]}
+    rules = steps_rules(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))
+    run = a_new_run(rules, {"text": "a" * 60 + "!"})
+    began = time.process_time()
+    await enqueue_run(store, rules, run)
+    assert time.process_time() - began < 1.0  # it was 2 s, with everybody else waiting
+    assert {job.reason for job in await all_members(store, run.job.id)} == {Reason.BAD_CONDITION}

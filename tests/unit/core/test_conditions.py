@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from builders.conditions import judged
+from builders.conditions import is_secret, judged
 from ductile.core.comparisons import Operator, compare
 from ductile.core.conditions import (
     AllOf,
@@ -16,10 +16,12 @@ from ductile.core.conditions import (
     ConditionError,
     Not,
     condition_from_json,
+    evaluate,
     explain,
     verdict_to_json,
 )
 from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.patterns import BUDGET_SECONDS, MatchBudget
 from ductile.core.references import MISSING, Missing, Scope, fault_in_path, find
 
 BIG = 2**53 + 1
@@ -296,6 +298,50 @@ def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
         judged(is_("payload.x", "regex", "(a|aa)+$"), scope)
     assert time.perf_counter() - began < 5
     assert "aa" not in str(failed.value)
+
+
+class Timer:
+    """Each reading is this much later than the one before: a match takes one step."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        self.at += self.step
+        return self.at
+
+
+def test_the_patterns_of_a_condition_share_half_of_what_is_left() -> None:
+    """Each of them is quick enough by itself; together they are not, and the next condition is judged."""
+    budget = MatchBudget(Timer(BUDGET_SECONDS / 8))
+    slow = AnyOf(tuple(is_("payload.x", "regex", "b") for _ in range(20)))
+    scope = Scope(payload={"x": "a"})
+    with pytest.raises(ConditionError, match=r"payload\.x .*took too long"):
+        evaluate(slow, scope, is_secret=is_secret, budget=budget)
+    quick = is_("payload.x", "regex", "a")
+    assert evaluate(quick, scope, is_secret=is_secret, budget=budget).holds
+
+
+def test_where_nothing_is_left_no_pattern_is_tried() -> None:
+    """But other comparisons are."""
+    budget = MatchBudget(Timer(1.0))
+    scope = Scope(payload={"x": "a"})
+    assert evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
+    with pytest.raises(ConditionError, match="took too long"):
+        evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
+    assert evaluate(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).holds
+
+
+def test_a_match_is_stopped_when_the_budget_is_spent() -> None:
+    """By computing time: a busy machine makes neither this test nor a condition fail."""
+    scope = Scope(payload={"x": "a" * 80 + "!"})
+    budget = MatchBudget(time.thread_time)
+    began = time.thread_time()
+    for _ in range(20):
+        with pytest.raises(ConditionError, match="took too long"):
+            evaluate(is_("payload.x", "regex", "(a|aa)+$"), scope, is_secret=is_secret, budget=budget)
+    assert time.thread_time() - began < 4 * BUDGET_SECONDS
 
 
 def test_a_stored_pattern_that_cannot_be_read_is_an_error() -> None:

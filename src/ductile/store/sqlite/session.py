@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from random import Random
+from time import thread_time
 from typing import cast
 
 import apsw
 
 from ductile.core.instants import format_instant
+from ductile.core.patterns import MatchBudget
 from ductile.errors import StoreError
 from ductile.store.session import Cell
 from ductile.store.sqlite.appending import Rows
@@ -24,6 +26,7 @@ class SqliteSession:
 
     __slots__ = (
         "_appended",
+        "_budget",
         "_connection",
         "_execute",
         "_last_stamp",
@@ -45,6 +48,7 @@ class SqliteSession:
         self._execute = connection.execute
         self._queries = queries
         self._last_stamp = ""
+        self._budget: MatchBudget | None = None
         #: By query, and the tables for which some wait.
         self._rows: dict[str, Rows] = {}
         self._appended: set[str] = set()
@@ -59,6 +63,16 @@ class SqliteSession:
         self.dice = dice
         self.now = now
         self.stamp = format_instant(now)
+
+    def begin_unit(self) -> None:
+        """Another verb's work begins; a batch has many."""
+        self._budget = None
+
+    @property
+    def budget(self) -> MatchBudget:
+        if self._budget is None:
+            self._budget = MatchBudget(thread_time)
+        return self._budget
 
     def begin_at(self, now: datetime) -> None:
         self.has_mail = False

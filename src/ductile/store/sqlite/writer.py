@@ -219,6 +219,7 @@ class Writer:
             nonlocal size
             done.append(unit)
             before = self._session.weight
+            self._session.begin_unit()
             unit.answer = unit.work(self._session)
             size += max(unit.size, self._session.weight - before)
 
@@ -281,6 +282,7 @@ class Writer:
     def _try_unit(self, unit: Unit[Any]) -> BaseException | None:
         self._execute("SAVEPOINT unit")
         try:
+            self._session.begin_unit()
             unit.answer = unit.work(self._session)
             self._session.flush()
         except Exception as error:  # noqa: BLE001 - it is this unit's alone

@@ -121,7 +121,8 @@ def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
         for event_id, kind, source, payload, index, dedupe_key in session.all("events_of_job", job_id=job.id)
     ]
     result = result_in(answered[0]) if answered else None
-    progress = advance(view, job, emitted, result, rules, session.now, session.dice)
+    budgeted = replace(rules, budget=session.budget)
+    progress = advance(view, job, emitted, result, budgeted, session.now, session.dice)
     write_steps(session, job.run_id, progress, rules)
 
 
@@ -152,7 +153,7 @@ def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rul
         facts,
         tuple(copied.views.values()),
         tuple(start for start in starts if start is not None),
-        rules,
+        replace(rules, budget=session.budget),
         session.now,
         session.dice,
     )

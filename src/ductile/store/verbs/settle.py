@@ -102,7 +102,7 @@ def _changed_under_us(job_id: str) -> StoreError:
 def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled | None:
     """Decide and apply; None, and nothing is written, if the job is not as in `job` any more."""
     view = _read_view(session, job, outcome, rules)
-    settlement = settle(view, outcome, rules, session.now, session.dice)
+    settlement = settle(view, outcome, replace(rules, budget=session.budget), session.now, session.dice)
     awaited = write_end(session, job, settlement)
     if awaited is None:
         return None
@@ -169,7 +169,7 @@ def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) ->
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
-    progress = begin(run, facts, baggage, rules, session.now, session.dice)
+    progress = begin(run, facts, baggage, replace(rules, budget=session.budget), session.now, session.dice)
     return continue_run(session, answer, progress, rules)
 
 
