@@ -12,12 +12,21 @@ LONGEST_KEY = 1024
 
 
 class KeyDoor(StrEnum):
-    """Where a key came from. Keys of different doors never meet, whatever their text (ENGINE 7)."""
+    """The namespaces of keys as they are stored. Keys of different ones never meet, whatever their text.
 
-    CALLER = "key"
-    EVENT = "event"
+    Explicit keys (of callers, commands, events and routes) are one namespace. Namespaces are internal:
+    plugins, logs, the ledger and answers have a key as it was given (`given_key`).
+    """
+
+    EXPLICIT = "key"
     IDEMPOTENCY = "idem"
     DELIVERY = "delivery"
+
+
+#: Those whose keys belong to somebody: a token, an endpoint.
+_OWNED = (f"{KeyDoor.IDEMPOTENCY}:", f"{KeyDoor.DELIVERY}:")
+#: Before schema version 3 the keys of events were a namespace of their own; a few may be left of it.
+_FORMER = "event:"
 
 
 class Match(Value):
@@ -34,7 +43,7 @@ def normalise_key(key: str | None) -> str | None:
 
 
 def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) -> str | None:
-    """The key as it is stored: its door, for some doors whose it is (token, endpoint), and its text."""
+    """The key as it is stored: its namespace, in some whose it is (token, endpoint), and its text."""
     text = normalise_key(key)
     if text is None:
         return None
@@ -45,8 +54,12 @@ def namespaced_key(door: KeyDoor, key: str | None, *, owner: str | None = None) 
 
 
 def given_key(stored: str | None) -> str | None:
-    """The key as whoever gave it knows it. One of another door keeps what tells that door and owner."""
-    return None if stored is None else stored.removeprefix(f"{KeyDoor.CALLER}:")
+    """The key as it was given, without its namespace."""
+    if stored is None:
+        return None
+    if stored.startswith(_OWNED):
+        return stored.split(":", 2)[-1]
+    return stored.removeprefix(_FORMER if stored.startswith(_FORMER) else f"{KeyDoor.EXPLICIT}:")
 
 
 def find_duplicate(

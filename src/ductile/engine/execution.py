@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.dedupe import given_key
 from ductile.core.jobs import Job, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Outcome
@@ -190,7 +191,7 @@ class Executor:
                 source=job.submitted_by,
                 timestamp=job.created_at,
                 event_id=job.id,
-                dedupe_key=job.dedupe_key,
+                dedupe_key=given_key(job.dedupe_key),
             )
         return RequestEvent(
             type=event.type,

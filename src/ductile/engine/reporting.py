@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from ductile.core.dedupe import given_key
 from ductile.core.jobs import Job, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import JsonValue
 from ductile.core.ledger import LedgerKind
@@ -167,7 +168,7 @@ class Reporter:
                     if answer.ended:
                         self.ended(answer.ended)
                 case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
-                    told = {"command": command, **by, "dedupe_key": key}
+                    told = {"command": command, **by, "dedupe_key": given_key(key)}
                     self._signals.emit(Signal.JOB_DEDUPLICATED, plugin=plugin, job_id=job_id, data=told)
                 case ChildConflict():
                     self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=by)

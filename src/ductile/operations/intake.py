@@ -174,7 +174,7 @@ def _key(snapshot: Snapshot, door: Door, given: JsonObject) -> tuple[str | None,
     own = _bounded(normalise_key(read.optional_text(given, "dedupe_key")), "dedupe_key")
     idempotency = _bounded(normalise_key(read.optional_text(given, "idempotency_key")), "Idempotency-Key")
     if idempotency is None:
-        return namespaced_key(KeyDoor.CALLER, own), ttl
+        return namespaced_key(KeyDoor.EXPLICIT, own), ttl
     if own is not None:
         raise RefusedError(
             "there are both an Idempotency-Key and a dedupe_key", hint="Send the one that is meant."

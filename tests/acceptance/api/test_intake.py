@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_an_idempotency_key_starts_one_job(api: Api) -> None:
     api.ended(first["job_id"])
     late = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
     assert (late["job_id"], late["status"]) == (first["job_id"], "succeeded")
-    assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "idem:*:order-1"
+    assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "order-1"
 
 
 def test_an_idempotency_key_means_one_body(api: Api) -> None:
@@ -230,3 +231,40 @@ def test_an_idempotency_key_covers_an_event_with_its_body(api: Api) -> None:
     for payload in ({"n": 2}, {"n": True}):
         said = api.ask("POST", "/event", {"type": "order.paid", "payload": payload}, headers=sent)
         assert (said.status, said.code) == (422, "refused")
+
+
+#: Emits an event with the key that it is given, and answers with the event that it got.
+KEYED = """#!/usr/bin/env python3
+import json, sys
+
+request = json.load(sys.stdin)
+got = request.get("event") or {}
+emit = got["payload"].get("emit")
+events = [{"type": "made", "payload": {}, "dedupe_key": emit}] if emit else []
+json.dump({"status": "ok", "result": {"key": got.get("dedupe_key")}, "events": events}, sys.stdout)
+"""
+ROUTE = """\
+routes:
+  - {from: keyed, event_type: made, to: target}
+"""
+
+
+def test_explicit_keys_are_one_namespace_and_are_shown_as_given(tmp_path: Path) -> None:
+    """Of callers, commands, events and routes; plugins, logs, ledger and answers have them as given."""
+    place = an_api_place(tmp_path, "  keyed: {}\n  target: {uses: keyed}\n", more=ROUTE)
+    place.plugin("keyed", KEYED)
+    with an_api(place) as api:
+        first = api.post("/plugin/target/handle", {"payload": {}, "dedupe_key": "k:1"})["job_id"]
+        assert api.ended(first)["result"]["result"]["key"] == "k:1"
+        maker = api.post("/plugin/keyed/handle", {"payload": {"emit": "k:1"}})["job_id"]
+        api.ended(maker)
+        told = api.daemon.wait_for("job.deduplicated")
+        assert (told["job_id"], told["dedupe_key"]) == (first, "k:1")
+        assert api.get(f"/job/{first}")["dedupe_key"] == "k:1"
+        sent = api.post("/plugin/target/handle", {"payload": {}}, headers={"Idempotency-Key": "k:1"})
+        assert sent["deduplicated"] is False
+        own = api.ended(sent["job_id"])
+        assert (own["result"]["result"]["key"], own["dedupe_key"]) == ("k:1", "k:1")
+        entries = place.said("event", "tail", "--limit", "200")["events"]
+        (entry,) = [row for row in entries if row["kind"] == "job.deduplicated"]
+        assert entry["data"]["dedupe_key"] == "k:1"

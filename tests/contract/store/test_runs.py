@@ -129,7 +129,7 @@ async def test_a_call_comes_back(store: Store) -> None:
 async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
     """ENGINE 2: a key is that of the run; inside it events with the same key start a step each."""
     rules = steps_rules(uses("a"), uses("b"))
-    run = a_new_run(rules, dedupe_key="event:k")
+    run = a_new_run(rules, dedupe_key="key:k")
     await enqueue_run(store, rules, run)
     await settle_step(store, rules, "a", ok(emitted(key="same"), emitted(key="same")))
     assert await run_out(store, rules) == ["b", "b"]

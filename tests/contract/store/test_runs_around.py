@@ -71,7 +71,7 @@ async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(stor
     inside = await members(store, run_id)
     for started in (routed, other):
         assert (started.parent_job_id, started.run_id, started.hops) == (inside["a"].id, None, 4)
-        assert (started.dedupe_key, started.submitted_by) == ("event:k", SubmittedBy.ROUTE)
+        assert (started.dedupe_key, started.submitted_by) == ("key:k", SubmittedBy.ROUTE)
         assert (started.source_event_id, started.trace_id) == (inside["b"].source_event_id, "t")
     assert (inside["b"].hops, inside["b"].dedupe_key) == (3, None)
     (step,) = await all_members(store, other.id)
@@ -122,7 +122,7 @@ async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> Non
     assert len(await runs_of(store, "flow")) == 1
     assert [
         row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"
-    ] == ["event:k"]
+    ] == ["k"]
 
 
 async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:

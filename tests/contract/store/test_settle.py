@@ -252,7 +252,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
     assert [(child.plugin, child.command) for child in children] == [("sink", "handle"), ("other", "poll")]
     for child in children:
         assert (child.parent_job_id, child.submitted_by) == (parent.id, SubmittedBy.ROUTE)
-        assert (child.hops, child.trace_id, child.dedupe_key) == (3, "trace", "event:k")
+        assert (child.hops, child.trace_id, child.dedupe_key) == (3, "trace", "key:k")
         assert child.payload == {"item": 1, "result": "done"}
         assert child.status is JobStatus.QUEUED
     assert children[0].source_event_id == children[1].source_event_id is not None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.reading import JobFilter
-from ductile.store.values.submitting import Accepted
+from ductile.store.values.submitting import Accepted, Deduplicated
 
 
 def opened(path: Path) -> SqliteStore:
@@ -449,6 +450,95 @@ async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) ->
     connection = apsw.Connection(str(path))
     assert schema_version(connection) == migrations()[-1][0] > first
     assert connection.execute("SELECT run_id, deadline_wait FROM pipeline_runs").fetchall() == [("r", None)]
+    connection.close()
+
+
+def a_job_row(connection: apsw.Connection, seq: int, key: str, status: str, hold: str | None = None) -> None:
+    ended = "2026-02-08T10:00:00.000000Z" if status == "succeeded" else None
+    connection.execute(
+        "INSERT INTO job_queue (seq, id, plugin, command, status, reason, hold, submitted_by, dedupe_key, "
+        "created_at, completed_at, max_attempts) "
+        "VALUES (?, ?, 'echo', 'handle', ?, 'submitted', ?, 'route', ?, '2026-02-08T09:00:00.000000Z', ?, 1)",
+        (seq, f"job-{seq}", status, hold, key, ended),
+    )
+
+
+def a_second_version(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path))
+    for version, sql in migrations()[:2]:
+        _apply(connection, version, sql)
+    return connection
+
+
+async def test_keys_of_a_second_version_go_on_deduplicating(path: Path) -> None:
+    """Those of events join those of callers; a live one whose key a caller's live job has stays apart."""
+    connection = a_second_version(path)
+    for seq, (key, status, hold) in enumerate(
+        (
+            ("event:done", "succeeded", None),
+            ("event:live", "queued", None),
+            ("event:live", "queued", "key"),
+            ("event:both", "queued", None),
+            ("event:both", "queued", "key"),
+            ("key:both", "queued", None),
+            ("idem:admin:k", "succeeded", None),
+        ),
+        start=1,
+    ):
+        a_job_row(connection, seq, key, status, hold)
+    connection.close()
+    store = opened(path)
+    for key in ("key:done", "key:live", "key:both", "idem:admin:k"):
+        (answer,) = await submit(
+            store,
+            a_new_job("echo", "handle", dedupe_key=key, dedupe_ttl=1e10),
+            dedupe_window=timedelta(days=9999),
+        )
+        assert isinstance(answer, Deduplicated), key
+    await store.close()
+    connection = apsw.Connection(str(path))
+    keys = [key for (key,) in connection.execute("SELECT dedupe_key FROM job_queue ORDER BY seq")]
+    connection.close()
+    assert keys == [
+        *("key:done", "key:live", "key:live"),
+        *("event:both", "event:both", "key:both"),
+        "idem:admin:k",
+    ]
+
+
+@pytest.mark.parametrize("index", ["job_queue_ended", "job_queue_prunable"])
+async def test_a_second_version_of_either_kind_gets_its_index(path: Path, index: str) -> None:
+    """One was made before the second version had its index."""
+    connection = a_second_version(path)
+    if index == "job_queue_ended":
+        connection.execute("DROP INDEX job_queue_prunable")
+        connection.execute("CREATE INDEX job_queue_ended ON job_queue (status, completed_at)")
+    connection.close()
+    await opened(path).close()
+    connection = apsw.Connection(str(path))
+    found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
+    connection.close()
+    assert ("job_queue_prunable",) in found
+    assert ("job_queue_ended",) not in found
+
+
+#: Columns by the names that are documented for readers of the file.
+NAMED = {
+    "job_log": "last_error",
+    "plugin_facts": "id",
+    "circuit_breaker_transitions": "id",
+}
+
+
+def columns_of(connection: apsw.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
+
+
+async def test_columns_have_the_documented_names(path: Path) -> None:
+    await opened(path).close()
+    connection = apsw.Connection(str(path))
+    assert all(name in columns_of(connection, table) for table, name in NAMED.items())
+    assert "seq" in columns_of(connection, "plugin_facts")
     connection.close()
 
 

@@ -60,7 +60,7 @@ def test_what_is_started_knows_where_it_comes_from() -> None:
     for job, target in ((started.jobs[0], "sink.handle"), (started.runs[0].job, "pipeline:first")):
         assert job.origin == Origin(job_id="producer", execution=2, event_index=7, target=target)
         assert (job.parent_job_id, job.hops, job.trace_id) == ("producer", 1, "trace")
-        assert (job.event_context_id, job.dedupe_key, job.run_id) == ("context", "event:k", None)
+        assert (job.event_context_id, job.dedupe_key, job.run_id) == ("context", "key:k", None)
         assert job.submitted_detail == "p:found"
 
 

@@ -69,7 +69,7 @@ def test_children_carry_what_led_to_them() -> None:
     assert (child.plugin, child.command, child.submitted_by) == ("sink", "poll", SubmittedBy.ROUTE)
     assert (child.parent_job_id, child.source_event_id) == (job.id, event.id)
     assert (child.hops, child.trace_id, child.event_context_id) == (5, "t", "c")
-    assert child.dedupe_key == "event:k"
+    assert child.dedupe_key == "key:k"
     assert child.origin == Origin(job_id=job.id, execution=2, event_index=1, target="sink.poll")
     assert child.payload is None, "the payload is its event's, stored once"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ductile.core.admission import decide_hold
-from ductile.core.dedupe import Match, find_duplicate
+from ductile.core.dedupe import Match, find_duplicate, given_key
 from ductile.core.instants import parse_instant
 from ductile.core.jobs import Callback, Hold, JobStatus, NewJob, Origin, Reason, Transition
 from ductile.core.ledger import LedgerEntry, LedgerKind
@@ -70,7 +70,7 @@ def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplica
     entry = LedgerEntry(
         kind=LedgerKind.JOB_DEDUPLICATED,
         job_id=found.job_id,
-        data={"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command},
+        data={"dedupe_key": given_key(job.dedupe_key), "plugin": job.plugin, "command": job.command},
     )
     write_ledger(session, (entry,))
     return Deduplicated(

@@ -49,3 +49,26 @@ CREATE INDEX state_deliveries_completed ON state_deliveries (completed_at) WHERE
 -- The plugins of a configuration: {name: {version, fingerprint, config}}, so that `job explain` can tell which of
 -- them changed between two runs. Null in rows that were written before.
 ALTER TABLE config_snapshots ADD COLUMN plugins TEXT;
+-- Names as documented for whoever reads the file with SQL.
+ALTER TABLE job_log RENAME COLUMN error TO last_error;
+ALTER TABLE plugin_facts RENAME COLUMN seq TO id;
+ALTER TABLE plugin_facts ADD COLUMN seq INTEGER GENERATED ALWAYS AS (id) VIRTUAL;
+ALTER TABLE circuit_breaker_transitions RENAME COLUMN seq TO id;
+
+-- A store that was made while version 2 was still being written lacks a part of it.
+DROP INDEX IF EXISTS job_queue_ended;
+CREATE INDEX IF NOT EXISTS job_queue_prunable ON job_queue (status, completed_at)
+  WHERE completed_at IS NOT NULL AND run_id IS NULL;
+UPDATE job_queue SET run_id = NULL
+WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job_queue AS run WHERE run.id = job_queue.run_id);
+
+-- Explicit keys are one namespace: those of events join those of callers. A live job stays as it is where a caller's
+-- job with the same key is live too, since one job at a time may hold a key; that other one answers for it.
+UPDATE job_queue SET dedupe_key = 'key:' || substr(dedupe_key, 7) WHERE seq IN (
+  SELECT candidate.seq FROM job_queue AS candidate
+  WHERE candidate.dedupe_key GLOB 'event:*' AND (candidate.completed_at IS NOT NULL OR NOT EXISTS (
+    SELECT 1 FROM job_queue AS other
+    WHERE other.dedupe_key = 'key:' || substr(candidate.dedupe_key, 7) AND other.plugin = candidate.plugin
+      AND other.command = candidate.command AND other.completed_at IS NULL
+  ))
+);

@@ -2,7 +2,7 @@
 
 -- fragment: log_columns
 seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason,
-exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
+exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
 completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts
 
 -- fragment: log_filters
@@ -53,7 +53,7 @@ WHERE seq > (SELECT coalesce(max(seq), 0) FROM job_log) - :latest AND completed_
 GROUP BY plugin, status ORDER BY plugin, status
 
 -- name: unsearchable
-SELECT seq, plugin, command, error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit
+SELECT seq, plugin, command, last_error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit
 
 -- name: index_text
 INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)

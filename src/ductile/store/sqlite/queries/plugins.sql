@@ -13,8 +13,8 @@ INSERT INTO plugin_facts (plugin_name, fact_type, job_id, execution, command, fa
 VALUES (:plugin, :fact_type, :job_id, :execution, :command, :body, :at)
 
 -- name: facts_of_plugin
-SELECT seq, plugin_name, fact_type, job_id, command, fact_json, created_at FROM plugin_facts
-WHERE plugin_name = :plugin AND seq < :before ORDER BY seq DESC LIMIT :limit
+SELECT id, plugin_name, fact_type, job_id, command, fact_json, created_at FROM plugin_facts
+WHERE plugin_name = :plugin AND id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: breaker
 SELECT state, failure_count, opened_at, last_failure_at, last_job_id, probe_job_id
@@ -39,5 +39,5 @@ SELECT plugin, command, state, failure_count, opened_at, last_failure_at, last_j
 FROM circuit_breakers ORDER BY plugin, command
 
 -- name: breaker_history
-SELECT seq, plugin, command, from_state, to_state, failure_count, reason, job_id, created_at
-FROM circuit_breaker_transitions WHERE plugin = :plugin ORDER BY seq DESC LIMIT :limit
+SELECT id, plugin, command, from_state, to_state, failure_count, reason, job_id, created_at
+FROM circuit_breaker_transitions WHERE plugin = :plugin ORDER BY id DESC LIMIT :limit

@@ -118,8 +118,8 @@ DELETE FROM pipeline_versions WHERE fingerprint IN (
 ) RETURNING 1
 
 -- name: prune_breaker_transitions
-DELETE FROM circuit_breaker_transitions WHERE seq IN (
-  SELECT seq FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
+DELETE FROM circuit_breaker_transitions WHERE id IN (
+  SELECT id FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
 ) RETURNING 1
 
 -- name: prune_occurrences
@@ -140,8 +140,8 @@ DELETE FROM config_snapshots WHERE seq IN (
 ) RETURNING 1
 
 -- name: prune_facts
-DELETE FROM plugin_facts WHERE seq IN (
-  SELECT seq FROM (SELECT seq, created_at FROM plugin_facts ORDER BY seq LIMIT :limit) WHERE created_at < :before
+DELETE FROM plugin_facts WHERE id IN (
+  SELECT id FROM (SELECT id, created_at FROM plugin_facts ORDER BY id LIMIT :limit) WHERE created_at < :before
 ) RETURNING 1
 
 -- name: prune_ledger
