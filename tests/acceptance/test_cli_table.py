@@ -144,6 +144,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "system stop": [],
             "system reload": [],
             "system reset": ["broken"],
+            "system sweep": [],
             "system backup": [str(tmp_path / "more.tar.gz")],
             "system restore": [str(saved), "--to", str(tmp_path / "back")],
             "config lock": [],

@@ -80,6 +80,7 @@ SAME = {
     "system selfcheck": "SelfCheck",
     "system reload": "Reloaded",
     "system reset": "BreakerReset",
+    "system sweep": "Swept",
 }
 #: Options that make another answer of it.
 FORMS = ("--dry-run", "--no-wait", "--verify", "--from-step")
@@ -329,6 +330,7 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("plugin enable", "added", tried=True)
     ask("system doctor", status=1)
     ask("system selfcheck")
+    ask("system sweep", tried=True)
     ask("system stop", tried=True)
 
 

@@ -469,3 +469,23 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
     assert shown.endswith("\r\x1b[K"), "the line is taken away when it is done"
     assert out.decode().startswith("Wrote saved.tar.gz")
     assert place.ductile("system", "backup", "other.tar.gz").err == ""
+
+
+# --------------------------------------------------------------------------------------------- sweep
+
+
+def test_a_sweep_removes_now_what_has_been_kept_long_enough(tmp_path: Path) -> None:
+    """Beside a daemon and without one; a dry run counts, and the job is still found in the log."""
+    place = a_place(tmp_path)
+    kept = "  tick_interval: 1h\n  dedupe_ttl: 1ms\n  job_queue_retention: 1ms\n  log_level: debug\n"
+    place.config.write_text(place.config.read_text().replace("  log_level: debug\n", kept))
+    with a_daemon(place):
+        first = place.said("run", "echo")["job_id"]
+        place.said("run", "echo")
+        assert place.said("system", "sweep", "--dry-run")["removed"] == {"succeeded_jobs": 1}
+        assert place.said("system", "sweep")["removed"] == {"succeeded_jobs": 1}
+        assert "Nothing has been kept" in place.ductile("system", "sweep").out
+        assert place.said("job", "show", first)["status"] == "succeeded"
+    place.said("run", "echo")
+    shown = place.ductile("system", "sweep")
+    assert "Removed:\n  succeeded jobs  1" in shown.out

@@ -441,6 +441,17 @@ def _system() -> Iterator[Endpoint]:
     )
     yield Endpoint(
         method="POST",
+        path="/system/sweep",
+        summary="Remove what has been kept long enough, now",
+        access=SYSTEM_RW,
+        handler=by(OPERATIONS["system.sweep"]),
+        message="What had been kept long enough was removed.",
+        answer="Swept",
+        body=CHANGE,
+        statuses=(200,),
+    )
+    yield Endpoint(
+        method="POST",
         path="/system/breaker/{plugin}/reset",
         summary="Close the circuit breakers of a plugin",
         access=SYSTEM_RW,

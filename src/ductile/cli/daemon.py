@@ -36,11 +36,13 @@ PATIENCE = 60.0
 RUN_IT_HERE = "Start it with `ductile system start`, or leave out --no-wait, and it is run here."
 
 
-def ask(call: Call, operation: str, given: Mapping[str, JsonValue]) -> Said:
+def ask(
+    call: Call, operation: str, given: Mapping[str, JsonValue], *, patience: float | None = PATIENCE
+) -> Said:
     """What the daemon answers; where none runs, the same answer from the store, under its lock."""
     connection = find_daemon(call)
     if connection is not None:
-        return converse(connection, operation, present(given), timeout=PATIENCE)
+        return converse(connection, operation, present(given), timeout=patience)
     return _ask_store(call, operation, given)
 
 

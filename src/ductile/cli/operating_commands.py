@@ -23,6 +23,15 @@ SYSTEM_CARE = (
         "store.",
     ),
     Action(
+        "sweep",
+        "remove what has been kept long enough, now",
+        "sweep:sweep",
+        options=(DRY_RUN,),
+        about="The daemon does the same at every service.tick_interval, a few rows at a time. How long rows "
+        "are kept: service.job_queue_retention, job_log_retention and facts_retention. With --dry-run, "
+        "rows that only these removals would free are not counted.",
+    ),
+    Action(
         "backup",
         "write configuration, store and plugins to one archive, also while the daemon runs",
         "backup:back_up",

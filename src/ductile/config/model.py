@@ -52,7 +52,11 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, about("Name of this service in logs and answers.")] = "ductile"
     tick_interval: Annotated[
         Duration,
-        about("Heartbeat of the scheduler. Runs start when they are due, not at the next beat.", at_least=1),
+        about(
+            "Heartbeat of the scheduler, and how often what has been kept long enough is removed. Runs start "
+            "when they are due, not at the next beat.",
+            at_least=1,
+        ),
     ] = timedelta(seconds=60)
     log_level: Annotated[LogLevel, about("The least serious level that is logged.")] = LogLevel.INFO
     log_format: Annotated[

@@ -6,6 +6,7 @@ Sweeps go through the store's lowest lane and yield between each other, so that 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -16,7 +17,6 @@ from ductile.store.port import Store
 from ductile.store.values.upkeep import Retention
 from ductile.telemetry.signals import Signal, Signals
 
-BETWEEN_PRUNINGS = timedelta(minutes=10)
 BETWEEN_INDEXINGS = timedelta(seconds=5)
 
 
@@ -35,10 +35,11 @@ class Upkeep:
         self._ended.set()
 
     async def prune_forever(self) -> None:
+        """At every tick. Where nothing is due that is a look at a few indexes, and no write."""
         never = asyncio.Event()
         while True:
             await self._patiently(self._prune)
-            await self._clock.wait(self._clock.now() + BETWEEN_PRUNINGS, never)
+            await self._clock.wait(self._clock.now() + self._snapshot().service.tick_interval, never)
 
     async def index_forever(self) -> None:
         never = asyncio.Event()
@@ -58,12 +59,14 @@ class Upkeep:
 
     async def _prune(self) -> None:
         retention = retention_of(self._snapshot())
-        while True:
+        removed = Counter[str]()
+        more = True
+        while more:
             pruned = await self._store.prune(retention)
-            if pruned.rows:
-                self._signals.emit(Signal.RETENTION_PRUNED, data=pruned.rows)
-            if not pruned.more:
-                return
+            removed.update(pruned.rows)
+            more = pruned.more
+        if removed:
+            self._signals.emit(Signal.RETENTION_PRUNED, data=dict(removed))
 
     async def _index(self) -> None:
         while await self._store.make_searchable():

@@ -69,6 +69,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "system.health": _found("system:check_health"),
     "system.doctor": _found("doctor:doctor"),
     "system.selfcheck": _found("selfcheck:selfcheck"),
+    "system.sweep": _found("sweeping:sweep"),
     "system.reload": _found("system:reload"),
     "system.stop": _found("system:stop"),
     "system.breaker": _found("system:show_breaker"),

@@ -18,6 +18,7 @@ from ductile.operations.shapes import (
     OBJECT,
     TEXT,
     answer,
+    by_name,
     listed,
     maybe,
     record,
@@ -149,6 +150,12 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
                 "(`plugin_removed`), and the runs that still use it. In a dry run, those that would.",
             ),
             "warnings": listed(_PROBLEM),
+            **DRY_RUN,
+        }
+    ),
+    "Swept": answer(
+        {
+            "removed": told(by_name(COUNT), "Rows of each kind; in a dry run, those that are due."),
             **DRY_RUN,
         }
     ),

@@ -360,6 +360,10 @@ class Store(Protocol):
         """Remove what has been kept long enough; one sweep's worth of each kind (SPEC 4.9)."""
         ...
 
+    async def prunable(self, retention: Retention) -> Mapping[str, int]:
+        """How many rows of each kind have been kept long enough."""
+        ...
+
     # -- looking at the store itself
 
     async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, an_event, an_id, emitted, failed, ok, some_rules
+from builders.pipelines import begin_run, run_out, steps_rules, uses
 from builders.stores import (
     RULES,
     accept,
@@ -27,6 +28,7 @@ from ductile.store.port import Store
 from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
 from ductile.store.values.reading import LogFilter
 from ductile.store.values.upkeep import ConfigOrigin, Retention
+from ductile.store.verbs.upkeep import PRUNED_AT_ONCE
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -282,14 +284,14 @@ async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Sto
 
 
 async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
-    """ENGINE 5: at most 500 rows of a kind, and `more` says that another sweep is needed."""
-    await submit(store, *[a_new_job() for _ in range(501)])
+    """A claim that comes meanwhile waits for one sweep: so few rows of a kind that it does not notice."""
+    await submit(store, *[a_new_job() for _ in range(PRUNED_AT_ONCE + 1)])
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
     await newer(store)
     clock.advance(days=2)
     first = await store.prune(Retention())
-    assert (first.rows["succeeded_jobs"], first.more) == (500, True)
+    assert (first.rows["succeeded_jobs"], first.more) == (PRUNED_AT_ONCE, True)
     second = await store.prune(Retention())
     assert (second.rows["succeeded_jobs"], second.more) == (1, False)
 
@@ -313,3 +315,23 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     clock.advance(seconds=1)
     await store.prune(Retention())
     assert [row.id for row in (await store.deliveries(limit=9)).rows] == [other.id]
+
+
+async def test_what_is_due_can_be_counted_and_is_then_removed(store: Store, clock: Clock) -> None:
+    """By kind, as the removal counts it: of jobs, of a run with its steps, and of the log."""
+    rules = steps_rules(uses("a"), uses("b"))
+    await begin_run(store, rules)
+    await run_out(store, rules)
+    await accept(store, a_new_job())
+    await run_next(store, failed(permanent=True))
+    await newer(store)
+    assert await store.prunable(Retention()) == {}
+    clock.advance(days=2)
+    assert await store.prunable(Retention()) == {"succeeded_jobs": 3}
+    clock.advance(days=31)
+    await newer(store)
+    due = await store.prunable(Retention())
+    assert (due["succeeded_jobs"], due["failed_jobs"]) == (4, 1)
+    removed = await prune(store)
+    assert {kind: removed[kind] for kind in due} == due
+    assert await store.prunable(Retention()) == {}

@@ -26,6 +26,7 @@ from ductile.core.rules import Rules
 from ductile.store.port import Store
 from ductile.store.values.settling import RetryAnswer
 from ductile.store.values.upkeep import Retention
+from ductile.store.verbs.upkeep import PRUNED_AT_ONCE
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -88,21 +89,21 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
 
 
 async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, clock: Clock) -> None:
-    """ENGINE 5, 13: at most 500 rows at a time; as long as a step is there, so is its run."""
+    """Few rows at a time; as long as a step is there, so is its run."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules)
     (first,) = await claim_all(store)
-    await settle(store, first.job, ok(*(emitted() for _ in range(700))), rules)
+    await settle(store, first.job, ok(*(emitted() for _ in range(PRUNED_AT_ONCE + 20))), rules)
     await run_out(store, rules)
     await accept(store, a_new_job("newer"))
     clock.advance(hours=25)
     swept = await store.prune(Retention())
-    assert (swept.rows["succeeded_jobs"], swept.more) == (500, True)
+    assert (swept.rows["succeeded_jobs"], swept.more) == (PRUNED_AT_ONCE, True)
     found = await store.run(run_id)
     assert found is not None
     assert found.graph is not None
     swept = await store.prune(Retention())
-    assert (swept.rows["succeeded_jobs"], swept.more) == (202, False)
+    assert (swept.rows["succeeded_jobs"], swept.more) == (22, False)
     assert (await stored(store, run_id)).seq == 0, "it is found in the log now"
 
 

@@ -28,6 +28,9 @@ WALKS = {
     "job_ids_ending": "walks an index of ids, for a person who typed the end of one",
     "unsearchable": "reads on from a number, one sweep",
     "prunable_log": "the oldest rows, one sweep",
+    **dict.fromkeys(
+        ("count_job_log", "count_facts", "count_ledger"), "for a person who asks what a sweep would remove"
+    ),
     "prune_facts": "the oldest rows, one sweep",
     "prune_ledger": "the oldest rows, one sweep",
 }

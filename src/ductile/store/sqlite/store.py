@@ -370,6 +370,9 @@ class SqliteStore:
     async def prune(self, retention: Retention) -> Pruned:
         return await self._write(Lane.MAINTENANCE, lambda session: upkeep.prune(session, retention))
 
+    async def prunable(self, retention: Retention) -> Mapping[str, int]:
+        return await self._read(lambda session: upkeep.count_prunable(session, retention))
+
     # -- looking at the store itself
 
     async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from ductile.core.instants import format_instant
@@ -23,30 +23,20 @@ SEARCHABLE_CHARACTERS = 64 * 1024
 _SEARCHABLE = "searchable_until"
 
 
-def prune(session: Session, retention: Retention, *, limit: int = SWEEP) -> Pruned:
+#: Rows of each kind that one unit removes. More would let a claim wait for longer than a few milliseconds.
+PRUNED_AT_ONCE = 50
+
+
+def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE) -> Pruned:
     """One sweep of everything that can be too old."""
     log = _before(session, retention.job_log)
     rows = {
-        "succeeded_jobs": _prune_jobs(
-            session, JobStatus.SUCCEEDED, _before(session, retention.succeeded_jobs), limit
-        ),
-        "failed_jobs": _prune_jobs(session, JobStatus.FAILED, log, limit),
-        "dead_jobs": _prune_jobs(session, JobStatus.DEAD, log, limit),
-        "job_log": _prune_log(session, log, limit),
+        kind: _prune_jobs(session, status, _before(session, age), limit)
+        for kind, status, age in _jobs_by_age(retention)
     }
-    by_age: tuple[tuple[str, timedelta | None], ...] = (
-        ("events", retention.job_log),
-        ("contexts", retention.job_log),
-        ("versions", retention.job_log),
-        ("configs", retention.job_log),
-        ("breaker_transitions", retention.breaker_transitions),
-        ("occurrences", retention.occurrences),
-        ("deliveries", retention.deliveries),
-        ("facts", retention.facts),
-    )
-    for kind, age in by_age:
-        if age is not None:
-            rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
+    rows["job_log"] = _prune_log(session, log, limit)
+    for kind, age in _others_by_age(retention):
+        rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
     rows["ledger"] = len(
         session.all(
             "prune_ledger",
@@ -59,6 +49,47 @@ def prune(session: Session, retention: Retention, *, limit: int = SWEEP) -> Prun
         rows={kind: count for kind, count in rows.items() if count},
         more=any(count >= limit for count in rows.values()),
     )
+
+
+def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
+    """What a prune would remove now, by kind. Rows that only these removals would free are not counted."""
+    rows = {
+        kind: _count(session, "count_jobs", age, status=status)
+        for kind, status, age in _jobs_by_age(retention)
+    }
+    rows["job_log"] = _count(session, "count_job_log", retention.job_log)
+    for kind, age in _others_by_age(retention):
+        rows[kind] = _count(session, f"count_{kind}", age)
+    rows["ledger"] = _count(session, "count_ledger", retention.ledger, rows=retention.ledger_rows)
+    return {kind: count for kind, count in rows.items() if count}
+
+
+def _count(session: Session, query: str, age: timedelta, **more: Cell) -> int:
+    found = session.one(query, before=_before(session, age), limit=-1, **more)
+    return int(found[0]) if found else 0
+
+
+def _jobs_by_age(retention: Retention) -> tuple[tuple[str, JobStatus, timedelta], ...]:
+    """Failed and dead jobs are kept as long as the log, so that they can be retried."""
+    return (
+        ("succeeded_jobs", JobStatus.SUCCEEDED, retention.succeeded_jobs),
+        ("failed_jobs", JobStatus.FAILED, retention.job_log),
+        ("dead_jobs", JobStatus.DEAD, retention.job_log),
+    )
+
+
+def _others_by_age(retention: Retention) -> Iterator[tuple[str, timedelta]]:
+    by_age = {
+        "events": retention.job_log,
+        "contexts": retention.job_log,
+        "versions": retention.job_log,
+        "configs": retention.job_log,
+        "breaker_transitions": retention.breaker_transitions,
+        "occurrences": retention.occurrences,
+        "deliveries": retention.deliveries,
+        "facts": retention.facts,
+    }
+    return ((kind, age) for kind, age in by_age.items() if age is not None)
 
 
 def _before(session: Session, age: timedelta) -> str:

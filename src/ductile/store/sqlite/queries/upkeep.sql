@@ -31,7 +31,7 @@ DELETE FROM store_meta WHERE key = :key
 -- name: put_meta
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
--- name: prunable_jobs
+-- fragment: prunable_jobs
 -- Ended long enough ago, no step of a run, and nothing below it alive. The newest row stays, and if that is a
 -- step its run does: by it the next one is numbered.
 SELECT seq, id, plugin, payload FROM job_queue AS candidate
@@ -46,6 +46,14 @@ WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (
     SELECT 1 FROM below WHERE status IN ('queued', 'running')
   )
 ORDER BY completed_at LIMIT :limit
+
+-- name: prunable_jobs
+{prunable_jobs}
+
+-- name: count_jobs
+-- With the steps that go with a run.
+SELECT count(*) + coalesce(sum((SELECT count(*) FROM job_queue AS step WHERE step.run_id = due.id)), 0)
+FROM ({prunable_jobs}) AS due
 
 -- name: steps_to_prune
 SELECT seq, id, payload FROM job_queue WHERE run_id = :run_id ORDER BY seq LIMIT :limit
@@ -70,10 +78,16 @@ DELETE FROM run_members WHERE run_id = :run_id
 -- name: delete_run_leaves
 DELETE FROM run_leaves WHERE run_id = :run_id
 
--- name: prunable_log
+-- fragment: prunable_log
 -- Rows are written in order of time, so looking at the oldest is enough; likewise for facts and the ledger.
 SELECT seq, job_id FROM (SELECT seq, job_id, completed_at FROM job_log ORDER BY seq LIMIT :limit)
 WHERE completed_at < :before AND seq < (SELECT max(seq) FROM job_log)
+
+-- name: prunable_log
+{prunable_log}
+
+-- name: count_job_log
+SELECT count(*) FROM ({prunable_log})
 
 -- name: delete_log
 DELETE FROM job_log WHERE seq = :seq
@@ -87,65 +101,101 @@ DELETE FROM job_transitions WHERE job_id = :job_id
   AND NOT EXISTS (SELECT 1 FROM job_queue WHERE id = :job_id)
   AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.job_id = :job_id)
 
--- name: prune_events
+-- fragment: old_events
 -- An event lives as long as a job or an execution refers to it.
-DELETE FROM events WHERE id IN (
   SELECT id FROM events AS candidate
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.source_event_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.source_event_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM run_leaves WHERE run_leaves.event_id = candidate.id)
   ORDER BY created_at LIMIT :limit
-) RETURNING 1
 
--- name: prune_contexts
-DELETE FROM event_context WHERE id IN (
+-- name: prune_events
+DELETE FROM events WHERE id IN ({old_events}) RETURNING 1
+
+-- name: count_events
+SELECT count(*) FROM ({old_events})
+
+-- fragment: old_contexts
   SELECT id FROM event_context AS candidate
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.event_context_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.event_context_id = candidate.id)
     AND NOT EXISTS (SELECT 1 FROM run_scopes WHERE run_scopes.context_id = candidate.id)
   ORDER BY created_at LIMIT :limit
-) RETURNING 1
 
--- name: prune_versions
+-- name: prune_contexts
+DELETE FROM event_context WHERE id IN ({old_contexts}) RETURNING 1
+
+-- name: count_contexts
+SELECT count(*) FROM ({old_contexts})
+
+-- fragment: old_versions
 -- A graph that no run follows; one that starts with it again brings it along.
-DELETE FROM pipeline_versions WHERE fingerprint IN (
   SELECT fingerprint FROM pipeline_versions AS candidate
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM pipeline_runs WHERE pipeline_runs.fingerprint = candidate.fingerprint)
   LIMIT :limit
-) RETURNING 1
+
+-- name: prune_versions
+DELETE FROM pipeline_versions WHERE fingerprint IN ({old_versions}) RETURNING 1
+
+-- name: count_versions
+SELECT count(*) FROM ({old_versions})
+
+-- fragment: old_breaker_transitions
+  SELECT id FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
 
 -- name: prune_breaker_transitions
-DELETE FROM circuit_breaker_transitions WHERE id IN (
-  SELECT id FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
-) RETURNING 1
+DELETE FROM circuit_breaker_transitions WHERE id IN ({old_breaker_transitions}) RETURNING 1
+
+-- name: count_breaker_transitions
+SELECT count(*) FROM ({old_breaker_transitions})
+
+-- fragment: old_occurrences
+  SELECT seq FROM occurrences WHERE created_at < :before ORDER BY created_at LIMIT :limit
 
 -- name: prune_occurrences
-DELETE FROM occurrences WHERE seq IN (
-  SELECT seq FROM occurrences WHERE created_at < :before ORDER BY created_at LIMIT :limit
-) RETURNING 1
+DELETE FROM occurrences WHERE seq IN ({old_occurrences}) RETURNING 1
+
+-- name: count_occurrences
+SELECT count(*) FROM ({old_occurrences})
+
+-- fragment: old_deliveries
+  SELECT seq FROM state_deliveries WHERE completed_at < :before ORDER BY completed_at LIMIT :limit
 
 -- name: prune_deliveries
-DELETE FROM state_deliveries WHERE seq IN (
-  SELECT seq FROM state_deliveries WHERE completed_at < :before ORDER BY completed_at LIMIT :limit
-) RETURNING 1
+DELETE FROM state_deliveries WHERE seq IN ({old_deliveries}) RETURNING 1
 
--- name: prune_configs
+-- name: count_deliveries
+SELECT count(*) FROM ({old_deliveries})
+
+-- fragment: old_configs
 -- A configuration is kept until the one after it is old: by then the log knows no job that ran under it.
-DELETE FROM config_snapshots WHERE seq IN (
   SELECT seq FROM (SELECT seq FROM config_snapshots ORDER BY seq LIMIT :limit) AS candidate
   WHERE (SELECT loaded_at FROM config_snapshots AS next WHERE next.seq > candidate.seq ORDER BY next.seq LIMIT 1) < :before
-) RETURNING 1
+
+-- name: prune_configs
+DELETE FROM config_snapshots WHERE seq IN ({old_configs}) RETURNING 1
+
+-- name: count_configs
+SELECT count(*) FROM ({old_configs})
+
+-- fragment: old_facts
+  SELECT id FROM (SELECT id, created_at FROM plugin_facts ORDER BY id LIMIT :limit) WHERE created_at < :before
 
 -- name: prune_facts
-DELETE FROM plugin_facts WHERE id IN (
-  SELECT id FROM (SELECT id, created_at FROM plugin_facts ORDER BY id LIMIT :limit) WHERE created_at < :before
-) RETURNING 1
+DELETE FROM plugin_facts WHERE id IN ({old_facts}) RETURNING 1
 
--- name: prune_ledger
-DELETE FROM ledger WHERE seq IN (
+-- name: count_facts
+SELECT count(*) FROM ({old_facts})
+
+-- fragment: old_ledger
   SELECT seq FROM (SELECT seq, at FROM ledger ORDER BY seq LIMIT :limit)
   WHERE (at < :before OR seq <= (SELECT max(seq) FROM ledger) - :rows) AND seq < (SELECT max(seq) FROM ledger)
-) RETURNING 1
+
+-- name: prune_ledger
+DELETE FROM ledger WHERE seq IN ({old_ledger}) RETURNING 1
+
+-- name: count_ledger
+SELECT count(*) FROM ({old_ledger})

@@ -1,0 +1,39 @@
+"""Retention follows the tick, and can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from builders.clocks import SimulatedClock
+from builders.configs import a_config, a_discovery, loaded
+from builders.jobs import a_new_job, ok, some_dice
+from builders.stores import accept, run_next
+from ductile.config.compile import compile_snapshot
+from ductile.engine.upkeep import Upkeep
+from ductile.store.sqlite.store import open_sqlite_store
+from ductile.telemetry.signals import Happening, Signal, Signals
+
+
+async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
+    """A job that has been kept long enough is gone at the next tick, and not ten minutes later."""
+    service = "service: {tick_interval: 20s, dedupe_ttl: 1m, job_queue_retention: 1m}\nplugins: {}\n"
+    snapshot = compile_snapshot(loaded(a_config(tmp_path, service)), a_discovery(tmp_path))
+    clock = SimulatedClock()
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=some_dice(1))
+    told: list[Happening] = []
+    signals = Signals()
+    signals.subscribe(told.append, only=(Signal.RETENTION_PRUNED,))
+    for _ in range(2):  # the newest row always stays
+        await accept(store, a_new_job())
+        await run_next(store, ok())
+    pruning = asyncio.create_task(Upkeep(store, clock, lambda: snapshot, signals).prune_forever())
+    await clock.advance(seconds=59)
+    assert told == []
+    await clock.advance(seconds=30)
+    assert [dict(each.data) for each in told] == [{"succeeded_jobs": 1}]
+    pruning.cancel()
+    with suppress(asyncio.CancelledError):
+        await pruning
+    await store.close()
