@@ -67,6 +67,8 @@ def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: Report) -
         report.error(
             path, "a pipeline starts on an event or on a hook", expected="`on` or `on-hook`", found="both"
         )
+    if pipeline.on is not None:
+        refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
     if not pipeline.steps:
         report.error((*path, "steps"), "a pipeline needs at least one step")
     if pipeline.condition is not None:
@@ -76,6 +78,12 @@ def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: Report) -
         _check_step(step, step_path, report)
     ids = ((step.id, (*step_path, "id")) for step_path, step in found if step.id is not None)
     report.refuse_duplicates("step id", ids)
+
+
+def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: Report) -> None:
+    if "*" in event_type.split("."):
+        hint = "write one entry for each type of event"
+        report.error(path, f"{what} the type of an event exactly; there are no wildcards", hint=hint)
 
 
 def _check_step(step: StepSettings, path: KeyPath, report: Report) -> None:

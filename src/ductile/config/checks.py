@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.config.check_access import check_access, check_access_references, check_literal_secrets
-from ductile.config.check_pipelines import check_pipelines, check_references
+from ductile.config.check_pipelines import check_pipelines, check_references, refuse_wildcard
 from ductile.config.check_plugins import check_plugins, check_zone
 from ductile.config.locate import is_url
 from ductile.config.names import VARIABLE, parse_target
@@ -73,6 +73,7 @@ def _check_routes(config: Config, report: Report) -> None:
     first: dict[tuple[str, str, str, str], KeyPath] = {}
     for index, route in enumerate(config.routes):
         path = ("routes", index)
+        refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
         same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
         if same is not path:
             message = f"this route is written already, at {report.where(same)}"

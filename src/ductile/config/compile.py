@@ -10,6 +10,7 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ductile.config.check_events import warn_about_events
 from ductile.config.check_pipelines import steps_of
 from ductile.config.compile_pipelines import compile_pipelines
 from ductile.config.compile_plugins import compile_plugin, plugin_rules
@@ -64,6 +65,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     compiled = compile_pipelines(config, plugins, report)
     if report.errors:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
+    warn_about_events(config, plugins, compiled, report)
     routes = tuple(_routes(config))
     secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
     used = {plugin.uses for plugin in plugins.values()}

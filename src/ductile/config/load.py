@@ -7,6 +7,7 @@ rules, read the scope files. What can be told together is told together.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from functools import cache
@@ -40,6 +41,7 @@ from ductile.config.redaction import shown_config
 from ductile.config.report import Report
 from ductile.config.scopes import ScopeFile, load_scope_files
 from ductile.config.sources import Sources, load_sources
+from ductile.config.unquoted import find_unquoted
 from ductile.config.zones import system_zone
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.protocol.yaml12 import MapNode
@@ -150,13 +152,16 @@ def load_config(
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
     report = Report(root=root if isinstance(root, MapNode) else sources.root)
-    report.errors += (*environment.problems, *unset)
+    unquoted = find_unquoted(report.root)
+    told = (*unset, *unquoted)
+    report.errors += (*environment.problems, *told)
     config, misread = decode(report.root)
-    report.errors += _without_repeats(misread, unset)
+    report.errors += _without_repeats(misread, told)
     complete = not report.errors  # or the roots may be among the things that could not be read
     found = _lookup(config, directory, look if complete else None)
     report.absent = lambda: absent_plugins(config, found())
     check(config, report, complete=complete)
+    report.errors = _without_consequences(report.errors, unquoted)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     check_who_can_log_in(config, {file.token: file.scopes for file in scope_files}, report)
     _judge_links((*sources.links, *environment.links, *scope_links), config, report)
@@ -169,8 +174,8 @@ def load_config(
         scope_faults = find_file_faults(scopes, checksums)
         _refuse_high(scope_faults, directory)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
-        told = judge_operational(faults, directory, strict=strict)
-        report.warnings += told if checksums is not None else (_never_sealed(directory),)
+        doubts = judge_operational(faults, directory, strict=strict)
+        report.warnings += doubts if checksums is not None else (_never_sealed(directory),)
     return LoadedConfig(
         path=path.absolute(),
         model=config,
@@ -243,10 +248,20 @@ def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
     return SealedFile(name=name_in(directory, path), hash=hash_bytes(data), tier=tier)
 
 
-def _without_repeats(misread: Iterable[Problem], unset: tuple[Problem, ...]) -> list[Problem]:
+def _without_repeats(misread: Iterable[Problem], told: tuple[Problem, ...]) -> list[Problem]:
     """A value whose variable is not set was told already; that it is no duration either helps nobody."""
-    told = {problem.key for problem in unset}
-    return [problem for problem in misread if problem.key not in told]
+    return [problem for problem in misread if problem.key not in _keys(told)]
+
+
+def _without_consequences(errors: list[Problem], unquoted: tuple[Problem, ...]) -> list[Problem]:
+    """Errors at a reference that lacks its quotes, or of what is around it, follow from that."""
+    keys = _keys(unquoted)
+    spoilt = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys if key is not None}
+    return [error for error in errors if error in unquoted or error.key not in spoilt]
+
+
+def _keys(problems: Iterable[Problem]) -> set[str | None]:
+    return {problem.key for problem in problems}
 
 
 def _judge_links(links: tuple[Path, ...], config: Config, report: Report) -> None:

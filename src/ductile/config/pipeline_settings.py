@@ -106,7 +106,8 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
         about("Start a run only for events of this source: a plugin, or `api`, `cli` or `webhook`."),
     ] = None
     execution_mode: Annotated[
-        ExecutionMode, about("Whether a caller of the API waits for the run to end.")
+        ExecutionMode,
+        about("Whether a caller of the API waits for the run to end. `sync` is read as `synchronous`."),
     ] = ExecutionMode.ASYNC
     timeout: Annotated[Duration, about("How long the caller of a synchronous run waits.", at_least=1)] = (
         timedelta(seconds=30)

@@ -78,6 +78,11 @@ class ExecutionMode(StrEnum):
     ASYNC = "async"
     SYNCHRONOUS = "synchronous"
 
+    @classmethod
+    def _missing_(cls, value: object) -> ExecutionMode | None:
+        """`sync` is short for `synchronous`."""
+        return cls.SYNCHRONOUS if value == "sync" else None
+
 
 class CompatibilityView(StrEnum):
     """What becomes of the plugin's state row when a fact is recorded."""
@@ -151,7 +156,7 @@ def _read(fields: Fields) -> Manifest:
     _check_constant(fields, "protocol", str(PROTOCOL))
     commands = {command.name: command for command in read_commands(fields)}
     safe = fields.flag("concurrency_safe")
-    mode = fields.choice("execution_mode", tuple(ExecutionMode))
+    mode = fields.choice("execution_mode", (*ExecutionMode, "sync"))
     required, optional = _config_keys(fields)
     return Manifest(
         name=_plugin_name(fields),

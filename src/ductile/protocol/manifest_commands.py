@@ -52,6 +52,8 @@ class Command(Value):
     retry_safe: bool | None = None
     consumes: tuple[str, ...] = ()
     emits: tuple[EmittedEvent, ...] = ()
+    #: Whether it says what it emits, which may be nothing.
+    declares_events: bool = False
     others: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
@@ -111,7 +113,8 @@ def _command_entries(fields: Fields, node: Node | None) -> Iterator[tuple[str, P
 
 def _command(fields: Fields, name: str) -> Command:
     kind = fields.choice("type", tuple(CommandType))
-    consumes, emits = _values(fields.node.get("values"))
+    described = fields.node.get("values")
+    consumes, emits = _values(described)
     return Command(
         name=name,
         type=CommandType.WRITE if kind is None else CommandType(kind),
@@ -122,6 +125,7 @@ def _command(fields: Fields, name: str) -> Command:
         retry_safe=fields.flag("retry_safe"),
         consumes=consumes,
         emits=emits,
+        declares_events=isinstance(described, MapNode) and isinstance(described.get("emit"), ListNode),
         others=fields.others(_COMMAND_KEYS),
     )
 

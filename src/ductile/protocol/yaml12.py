@@ -40,6 +40,14 @@ _OCTAL = re.compile(r"0o[0-7]+")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+#: `key: {payload.x} and more`, or the same as an entry of a list.
+_TEMPLATE_THEN_TEXT = re.compile(r"\s*(?:-\s+)*(?:[^\s:#]+:\s+)?(?P<map>\{[^{}\"']*\})\s*[^\s,}\]#]")
+#: What cron understands.
+_TIME = re.compile(
+    r"(?:[0-9A-Z*/,-]{1,20} +){4}[0-9A-Z*/,-]{1,20}"
+    r"|\*(?:/[0-9]{1,2})?|@(?:hourly|daily|midnight|weekly|monthly|yearly|annually)",
+    re.IGNORECASE,
+)
 _CLOSING = {"[": "]", "{": "}"}
 NULL_WORDS = frozenset(("", "~", "null", "Null", "NULL"))
 _WORDS: dict[str, bool | None] = {
@@ -186,12 +194,39 @@ def _syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str) -> Proble
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return _problem("a tab is used for indentation", place, expected="spaces", found="a tab")
     begun = place if error.context_mark is None else _place_of(error.context_mark, file)
+    if unquoted := _unquoted(lines, error, begun, place):
+        return unquoted
     at_the_end = place.line >= len(lines) and place.column > len(line)
     if begun.line < place.line or (begun.column < place.column and at_the_end):
         return _unfinished(lines[begun.line - 1][begun.column - 1 :], error, begun, place)
     context = f" ({error.context})" if error.context else ""
     hint = "inside { } and [ ], quote a value that contains one of these" if "flow" in context else None
     return _problem(f"{error.problem or 'not valid YAML'}{context}", place, hint=hint)
+
+
+def _unquoted(
+    lines: Sequence[str], error: yaml.MarkedYAMLError, begun: Place, place: Place
+) -> Problem | None:
+    """A text that YAML takes for something else by its first character: quotes are all it lacks."""
+    line = lines[place.line - 1] if place.line <= len(lines) else ""
+    if "scanning an alias" in (error.context or ""):
+        value = lines[begun.line - 1][begun.column - 1 :] if begun.line <= len(lines) else ""
+        return _quote_it("* begins an alias in YAML", value, begun)
+    if "cannot start any token" in (error.problem or ""):
+        value = line[place.column - 1 :]
+        return _quote_it(f"a value cannot begin with {value[:1]}", value, place)
+    template = _TEMPLATE_THEN_TEXT.match(line)
+    if template is not None and template.end("map") < place.column <= len(line):
+        there = Place(file=place.file, line=place.line, column=template.start("map") + 1)
+        return _quote_it("{ begins a map in YAML", "", there)
+    return None
+
+
+def _quote_it(message: str, value: str, place: Place) -> Problem:
+    """A time is shown as it has to be written; any other value may be a secret."""
+    plain = re.split(r"\s+#", value, maxsplit=1)[0].rstrip()
+    hint = f'quote it: "{plain}"' if _TIME.fullmatch(plain) else "put the whole value in quotes"
+    return _problem(message, place, hint=hint)
 
 
 def _unfinished(rest: str, error: yaml.MarkedYAMLError, begun: Place, noticed: Place) -> Problem:
@@ -353,7 +388,8 @@ class _Builder:
         value: Node,
     ) -> None:
         if not isinstance(key, ScalarNode):
-            self.problems.append(_problem("a list or a mapping cannot be a key", key.place))
+            hint = "quote a value that begins with { or ["
+            self.problems.append(_problem("a list or a mapping cannot be a key", key.place, hint=hint))
         elif key.plain and key.text == "<<":
             for name, entry in self._merge_source(value):
                 merged.setdefault(name, entry)
@@ -383,7 +419,8 @@ class _Builder:
 
     def _follow(self, event: yaml.AliasEvent) -> _Built:
         if event.anchor not in self._anchors:
-            raise self._stop(f"the alias *{event.anchor} is not defined before this line", event)
+            message = f"the alias *{event.anchor} is not defined before this line"
+            raise self._stop(message, event, hint="quote a value that begins with *")
         return self._anchors[event.anchor]
 
     def _refuse_tag(self, event: yaml.Event, tag: str | None) -> None:
@@ -394,8 +431,8 @@ class _Builder:
     def _complain(self, message: str, event: yaml.Event, *, hint: str | None = None) -> None:
         self.problems.append(_problem(message, self._place(event), hint=hint))
 
-    def _stop(self, message: str, event: yaml.Event) -> ConfigError:
-        return _refusal(self.file, *self.problems, _problem(message, self._place(event)))
+    def _stop(self, message: str, event: yaml.Event, *, hint: str | None = None) -> ConfigError:
+        return _refusal(self.file, *self.problems, _problem(message, self._place(event), hint=hint))
 
     def _place(self, event: yaml.Event) -> Place:
         return _place_of(event.start_mark, self.file)
