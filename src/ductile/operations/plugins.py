@@ -81,9 +81,10 @@ def configured_or_available(
 
     NotFoundError for a name that is neither, or for an installed one where only a configured will do.
     """
-    views = list_plugins(named, environ)
-    if _find(views, plugin).configured or not configured:
+    opened = open_configuration(named, environ, seal=Seal.IGNORE)
+    if find_plugin(opened, plugin).configured or not configured:
         return plugin
+    views = _views(opened)
     raise NotFoundError(
         f"the plugin {plugin} is installed but not configured: there is nothing to disable",
         hint=did_you_mean(plugin, [view.name for view in views if view.configured]),
