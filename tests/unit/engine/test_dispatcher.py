@@ -21,6 +21,7 @@ from ductile.core.jobs import JobStatus, Reason
 from ductile.core.outcomes import Interrupted
 from ductile.core.rules import Rules
 from ductile.engine.dispatcher import FIRST_REST, LEASE, Dispatcher
+from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
 from ductile.store.values.settling import Claim
@@ -228,8 +229,11 @@ async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tm
     await store.close()
 
 
-async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(tmp_path: Path) -> None:
+async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One fsync for a result and for what follows it; the claim comes second, so that the cap holds."""
+    monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)  # a batch ends by its size alone
     ticks = count()
     store = open_sqlite_store(
         tmp_path / "state.db", clock=lambda: START + timedelta(seconds=next(ticks)), dice=Random(1)
