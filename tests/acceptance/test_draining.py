@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place, answering
 from builders.terminal import DUCTILE
 
 #: Waits until a file `go` lies beside it.
@@ -226,3 +226,14 @@ def test_switching_without_a_daemon_and_by_a_wrong_name(tmp_path: Path) -> None:
     again = place.ductile("plugin", "enable", "gated")
     assert again.status == 0
     assert "enabled: true" in place.config.read_text()
+
+
+def test_switching_a_plugin_that_is_configured_under_another_name(tmp_path: Path) -> None:
+    """An entry for the plugin itself would switch nothing: its instances have their own."""
+    place = a_gated_place(tmp_path, "  first: {uses: tool}\n")
+    place.plugin("tool", answering({"status": "ok", "result": "done"}))
+    for action in ("disable", "enable"):
+        refused = place.ductile("plugin", action, "tool")
+        assert refused.status == 1
+        assert "the plugin tool is configured under other names only: first" in refused.err
+    assert place.ductile("plugin", "disable", "first").status == 0

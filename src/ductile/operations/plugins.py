@@ -82,7 +82,13 @@ def configured_or_available(
     NotFoundError for a name that is neither, or for an installed one where only a configured will do.
     """
     opened = open_configuration(named, environ, seal=Seal.IGNORE)
-    if find_plugin(opened, plugin).configured or not configured:
+    view = find_plugin(opened, plugin)
+    if view.instances and plugin not in opened.snapshot.plugins:
+        raise NotFoundError(
+            f"the plugin {plugin} is configured under other names only: {', '.join(view.instances)}",
+            hint="Name one of those.",
+        )
+    if view.configured or not configured:
         return plugin
     views = _views(opened)
     raise NotFoundError(
