@@ -17,6 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 Address: TypeAlias = IPv4Address | IPv6Address
 
 LONGEST_URL = 8192
+#: Why a delivery failed whose host's name was resolved to an address that only a listed host may have.
+REFUSED_ADDRESS = "the host's name leads to an address that must not be called (state_webhooks.allow)"
 
 _PORTS = {"http": 80, "https": 443}
 #: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
@@ -62,6 +64,21 @@ def fault_in_url(url: str, allow: Collection[str]) -> str | None:
     if literal is not None and is_forbidden(literal, listed=listed):
         return f"{host} is not a public address, and state_webhooks.allow does not list it"
     return None
+
+
+def refused_host(receiver: str, last_error: str | None, allow: Collection[str]) -> str | None:
+    """Return the host of a receiver that must be listed before it may be called; None if it need not be.
+
+    `last_error` tells it of a name that leads to an address which only listed hosts may have.
+    """
+    parts = split_url(receiver)
+    host = None if isinstance(parts, str) else parts.hostname
+    if host is None or is_listed(host, allow):
+        return None
+    literal = parse_literal(host)
+    if literal is not None and is_forbidden(literal, listed=True):
+        return None  # it may not be called in any case
+    return host if fault_in_url(receiver, allow) is not None or last_error == REFUSED_ADDRESS else None
 
 
 def split_url(url: str) -> SplitResult | str:

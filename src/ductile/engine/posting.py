@@ -15,7 +15,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ductile.core.addresses import fault_in_url, is_forbidden
+from ductile.core.addresses import REFUSED_ADDRESS, fault_in_url, is_forbidden
 from ductile.core.deliveries import Attempt, parse_retry_after
 from ductile.value import Value, hides
 
@@ -144,7 +144,7 @@ def _in_words(fault: Exception, timeout: timedelta) -> str:
         case ClientConnectorDNSError():
             return "the receiver's name cannot be resolved"
         case ClientConnectorError() if "must not be called" in str(fault.os_error):
-            return "the host's name leads to an address that must not be called (state_webhooks.allow)"
+            return REFUSED_ADDRESS
         case ClientConnectorError():
             return f"the receiver cannot be reached: {fault.os_error.strerror or 'no connection'}"
         case ServerDisconnectedError() | ConnectionError():

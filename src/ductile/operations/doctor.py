@@ -130,7 +130,7 @@ async def _store(desk: Desk) -> list[Finding]:
             *[finding async for finding in kept.schedule_findings(desk)],
             *kept.init_findings(await unhealthy_plugins(desk)),
             *kept.orphan_findings(await orphans(desk)),
-            *kept.trouble_findings(troubles),
+            *kept.trouble_findings(troubles, desk.snapshot().state_webhooks.allow),
         ]
     except StoreError as error:
         return [of_error(Check.STORE, error)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
+from ductile.core.addresses import refused_host
 from ductile.core.breaker import BreakerState
 from ductile.core.schedule_causes import OVERDUE_AFTER
 from ductile.engine.schedule_table import watched_schedules
@@ -14,7 +18,7 @@ from ductile.operations.schedule_account import account_of
 from ductile.store.values.reading import BreakerRow
 from ductile.store.values.schedules import ScheduleEntry
 from ductile.store.values.settling import InitRecord
-from ductile.store.values.upkeep import StoreVitals, Troubles
+from ductile.store.values.upkeep import StoreVitals, TroubledReceiver, Troubles
 
 _MIB = 1024 * 1024
 #: The writer empties its log long before: somebody reads and does not stop reading.
@@ -125,7 +129,7 @@ def orphan_findings(orphaned: int) -> Iterator[Finding]:
         )
 
 
-def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
+def trouble_findings(troubles: Troubles, allow: Sequence[str]) -> Iterator[Finding]:
     for bad in troubles.endings:
         jobs = "job" if bad.jobs == 1 else "jobs"
         yield doubtful(
@@ -147,6 +151,9 @@ def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
     if not troubles.endings and not troubles.removed:
         yield fine(Check.JOBS, "no job failed for good within a day")
     for one in troubles.receivers:
+        if (host := refused_host(one.receiver, one.last_error, allow)) is not None:
+            yield _not_allowed(one, host, allow)
+            continue
         yield doubtful(
             Check.RECEIVERS,
             f"{one.receiver} does not take state webhooks: {one.waiting} wait, {one.dropped} were given up"
@@ -156,3 +163,17 @@ def trouble_findings(troubles: Troubles) -> Iterator[Finding]:
         )
     if not troubles.receivers:
         yield fine(Check.RECEIVERS, "every receiver takes what it is sent")
+
+
+def _not_allowed(receiver: TroubledReceiver, host: str, allow: Sequence[str]) -> Finding:
+    """A receiver that we do not call ourselves. The list is set as a whole, so it is told as a whole."""
+    listed = shlex.quote(msgspec.json.encode([*allow, host]).decode())
+    only = "" if allow else "; from then on only listed hosts are called"
+    return doubtful(
+        Check.RECEIVERS,
+        f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
+        f"{receiver.waiting} wait, {receiver.dropped} were given up",
+        where="state_webhooks.allow",
+        fix=f"if it may be called: ductile config set state_webhooks.allow {listed} --lock && ductile reload "
+        f"(what was given up: ductile webhook resend ID){only}",
+    )

@@ -1,0 +1,38 @@
+"""A state webhook that the allow list keeps back: doctor says so, and its remedy works as it is typed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from builders.daemons import Place, a_daemon, a_place
+from builders.receivers import a_receiver
+
+
+def told_of_receivers(place: Place) -> dict[str, Any]:
+    findings = json.loads(place.ductile("system", "doctor", "--json").out)["findings"]
+    (finding,) = [one for one in findings if one["check"] == "receivers"]
+    return dict(finding)
+
+
+def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.config.write_text("state_webhooks: {max_attempts: 1}\n" + place.config.read_text())
+    place.ductile("config", "lock")
+    with a_receiver() as receiver, a_daemon(place) as daemon:
+        url = f"http://localhost:{receiver.port}/hook"
+        options = ("--state-webhook-url", url, "--state-webhook-events", "done")
+        place.said("run", "echo", "handle", "--no-wait", *options)
+        lost = daemon.wait_for("delivery.dropped")
+        finding = told_of_receivers(place)
+        assert "state_webhooks.allow does not list localhost" in finding["message"]
+        _, _, command = finding["fix"].partition(": ductile ")
+        command, _, _ = command.partition(" && ductile reload")
+        place.said(*shlex.split(command))
+        place.said("reload")
+        place.said("webhook", "resend", lost["delivery"])
+        receiver.wait_for(lambda requests: len(requests) == 1)
+        daemon.wait_for("delivery.delivered")
+        assert told_of_receivers(place)["level"] == "ok"

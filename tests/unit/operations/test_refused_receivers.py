@@ -1,0 +1,39 @@
+"""What doctor says of receivers that the allow list keeps us from calling."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.core.addresses import REFUSED_ADDRESS, refused_host
+from ductile.operations.doctor_store import trouble_findings
+from ductile.store.values.upkeep import TroubledReceiver, Troubles
+
+
+@pytest.mark.parametrize(
+    ("receiver", "error", "allow", "host"),
+    [
+        ("http://inside.lan:80", REFUSED_ADDRESS, [], "inside.lan"),
+        ("http://inside.lan:80", "the receiver answered 500", [], None),
+        ("http://10.0.0.1:80", "any", [], "10.0.0.1"),
+        ("http://[fd00::1]:80", "any", [], "fd00::1"),
+        ("http://8.8.8.8:80", "any", [], None),
+        ("http://8.8.8.8:80", "any", ["other.org"], "8.8.8.8"),
+        ("http://224.0.0.1:80", "any", [], None),
+        ("https://example.org:443", "any", ["other.org"], "example.org"),
+        ("https://example.org:443", "any", ["example.org"], None),
+        ("http://inside.lan:80", REFUSED_ADDRESS, ["inside.lan"], None),
+        ("", "any", ["other.org"], None),
+    ],
+)
+def test_which_receivers_are_not_called_by_us(
+    receiver: str, error: str, allow: list[str], host: str | None
+) -> None:
+    assert refused_host(receiver, error, allow) == host
+
+
+def test_the_remedy_keeps_what_is_listed() -> None:
+    one = TroubledReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
+    troubles = Troubles(newest_at=None, endings=(), removed=(), receivers=(one,))
+    *_, finding = trouble_findings(troubles, ["a.lan"])
+    assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
+    assert """ductile config set state_webhooks.allow '["a.lan","b.lan"]' --lock""" in (finding.fix or "")
