@@ -122,11 +122,18 @@ def look_up(path: str, roots: dict[str, Any]) -> Any:
     for name in path.split("."):
         if isinstance(found, dict) and name in found:
             found = found[name]
-        elif isinstance(found, list) and POSITION.fullmatch(name) and int(name) < len(found):
-            found = found[int(name)]
+        elif isinstance(found, list):
+            found = item_of(found, name)
         else:
             return MISSING
     return found
+
+
+def item_of(items: list[Any], name: str) -> Any:
+    """The item at this position; else the first object with this `id`."""
+    if POSITION.fullmatch(name) and int(name) < len(items):
+        return items[int(name)]
+    return next((item for item in items if isinstance(item, dict) and item.get("id") == name), MISSING)
 
 
 def compare(op: str, found: Any, value: Any) -> bool:

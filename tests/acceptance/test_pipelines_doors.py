@@ -74,7 +74,12 @@ pipelines:
         split: [{id: left, uses: work}, {id: right, steps: [{uses: plain}, {uses: work}]}]
       - id: joined
         uses: work
-        with: {left: "{payload.branches.0.status}", right: "{payload.branches.1.id}"}
+        if: {path: payload.branches.right.status, op: eq, value: succeeded}
+        with:
+          left: "{payload.branches.0.status}"
+          right: "{payload.branches.1.id}"
+          by: "{payload.branches.left.id}"
+        baggage: {left.status: payload.branches.left.status}
   - name: half
     on: half.go
     steps:
@@ -247,7 +252,11 @@ def test_a_join_sees_its_branches(doors: Doors) -> None:
         job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
     ]
     assert len(joined) == 1
-    assert doors.api.get(f"/job/{joined[0]['job_id']}")["payload"] == {"left": "succeeded", "right": "right"}
+    assert doors.api.get(f"/job/{joined[0]['job_id']}")["payload"] == {
+        "left": "succeeded",
+        "right": "right",
+        "by": "left",
+    }
 
 
 def test_explain_tells_a_bypass_with_what_was_seen(doors: Doors) -> None:

@@ -1,7 +1,8 @@
 """Paths into what a step can see, as conditions, templates and baggage write them (SPEC 7.3 to 7.5).
 
-A path is a root and keys or list positions, joined by dots: `payload.items.0.name`. A key that holds
-a dot cannot be reached; its parent can.
+A path is a root and keys or list positions, joined by dots: `payload.items.0.name`. In a list of objects that
+have an `id`, an item can be named by it: `payload.branches.build.status`. A key that holds a dot cannot be
+reached; its parent can.
 """
 
 from __future__ import annotations
@@ -67,11 +68,22 @@ def find(path: str, scope: Scope) -> JsonValue | Missing:
         match found:
             case dict() if key in found:
                 found = found[key]
-            case list() if (position := _position(key)) is not None and position < len(found):
-                found = found[position]
+            case list():
+                item = _item(found, key)
+                if item is MISSING:
+                    return MISSING
+                found = item
             case _:
                 return MISSING
     return found
+
+
+def _item(items: list[JsonValue], key: str) -> JsonValue | Missing:
+    """The item at this position; else the first object with this `id`."""
+    position = _position(key)
+    if position is not None and position < len(items):
+        return items[position]
+    return next((item for item in items if isinstance(item, dict) and item.get("id") == key), MISSING)
 
 
 def _position(key: str) -> int | None:

@@ -18,7 +18,13 @@ from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
 from ductile.core.references import Scope
 
 SCOPE = Scope(
-    payload={"id": 7, "user": {"name": "Ada", "tags": ["x"]}, "none": None, "dots": {"a.b": 1}},
+    payload={
+        "id": 7,
+        "user": {"name": "Ada", "tags": ["x"]},
+        "none": None,
+        "dots": {"a.b": 1},
+        "branches": [{"id": "x", "n": 1}],
+    },
     context={"origin": "web"},
 )
 INHERITED: JsonObject = {"customer": {"id": 7, "vip": True}, "note": "n", "list": [1], "empty": {}}
@@ -37,6 +43,7 @@ def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) 
             {"customer": {"id": 7, "name": "Ada"}},
         ),
         ({"none": "payload.none"}, {"none": None}),
+        ({"built": "payload.branches.x.n", "first": "payload.branches.0.n"}, {"built": 1, "first": 1}),
         ({"was": "context.origin"}, {"was": "web"}),
         ({"all": "payload"}, {"all": SCOPE.payload}),
         ({"from": "payload.user", "namespace": "who"}, {"who": {"name": "Ada", "tags": ["x"]}}),

@@ -26,7 +26,18 @@ from ductile.core.references import MISSING, Missing, Scope, fault_in_path, find
 
 BIG = 2**53 + 1
 SCOPE = Scope(
-    payload={"status": "ok", "items": [{"name": "first"}, None], "n": 3, "null": None, "0": "zero"},
+    payload={
+        "status": "ok",
+        "items": [{"name": "first"}, None],
+        "branches": [
+            {"id": "build", "status": "succeeded", "payload": {"x": 1}},
+            {"id": "test", "status": "failed"},
+            {"id": "7", "status": "skipped"},
+        ],
+        "n": 3,
+        "null": None,
+        "0": "zero",
+    },
     context={"customer": {"id": 7}},
     config={
         "token": "hunter2",
@@ -163,6 +174,13 @@ def test_an_operator_compares_without_coercion(
         ("payload.items.²", MISSING),
         ("payload.items." + "9" * 5000, MISSING),
         ("payload.items.name", MISSING),
+        ("payload.branches.0.status", "succeeded"),
+        ("payload.branches.build.status", "succeeded"),
+        ("payload.branches.build.payload.x", 1),
+        ("payload.branches.1.status", "failed"),
+        ("payload.branches.7.status", "skipped"),
+        ("payload.branches.nobody", MISSING),
+        ("payload.branches.id", MISSING),
         ("payload.0", "zero"),
         ("payload.status.length", MISSING),
         ("payload.null.x", MISSING),
