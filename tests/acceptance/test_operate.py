@@ -489,3 +489,39 @@ def test_a_sweep_removes_now_what_has_been_kept_long_enough(tmp_path: Path) -> N
     place.said("run", "echo")
     shown = place.ductile("system", "sweep")
     assert "Removed:\n  succeeded jobs  1" in shown.out
+
+
+# ------------------------------------------------------------------------------- what a retry would say
+
+TEMPLATED = """\
+pipelines:
+  - name: flow
+    steps:
+      - {id: first, uses: echo.poll}
+      - {id: second, uses: echo, with: {name: "{payload.naem}"}}
+"""
+
+
+def test_a_dry_run_and_the_advice_say_of_a_retry_what_the_retry_says(tmp_path: Path) -> None:
+    """A step that could not be made from its input: neither promises what is then refused."""
+    place = a_place(tmp_path, TEMPLATED)
+    with a_daemon(place):
+        run = place.said("pipeline", "run", "flow", status=1)["job_id"]
+        real = place.said("job", "retry", run, status=1)
+        assert place.said("job", "retry", run, "--dry-run", status=1) == real
+        failed = place.said("job", "list", "--status", "failed")["jobs"]
+        (step,) = [row for row in failed if row["reason"] == "bad_template"]
+        commands = {
+            line.rpartition(": ")[2]
+            for job in (run, step["job_id"])
+            for line in place.said("job", "explain", job)["advice"]
+            if "job retry" in line
+        }
+        assert commands == {f"ductile job retry {run} --from-step second"}
+        place.config.write_text(place.config.read_text().replace("payload.naem", "payload.result"))
+        assert place.ductile("reload").status == 0
+        (command,) = commands
+        again = place.said(*command.split()[1:])["job_id"]
+        assert place.said("job", "wait", again)["status"] == "succeeded"
+        gone = place.said("job", "retry", run, "--from-step", "third", "--dry-run", status=1)
+        assert gone == place.said("job", "retry", run, "--from-step", "third", status=1)

@@ -11,7 +11,6 @@ from ductile.core.jobs import REASONS, TERMINAL, Hold, Job, JobStatus, Reason
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import LogStatus
-from ductile.operations.advice import advice_for
 from ductile.operations.desk import Desk
 from ductile.operations.job_chain import chain_of
 from ductile.operations.job_comparison import Comparison, compare_with_last_good, config_at
@@ -26,6 +25,7 @@ from ductile.operations.job_waiting import (
     why_waiting,
 )
 from ductile.operations.orphans import fate_of, is_orphan, who_died
+from ductile.operations.retry_advice import working_advice
 from ductile.operations.run_differences import first_line
 from ductile.operations.shown import instant, shown_execution
 from ductile.store.values.reading import LogRow, RunRecord
@@ -84,7 +84,7 @@ async def explain_job(desk: Desk, given: JsonObject) -> JsonObject:
         if forsaken
         else [
             *([] if compared.advice is None else [compared.advice]),
-            *_advice(case, wait),
+            *await _advice(desk, case, wait),
         ],
     }
 
@@ -218,7 +218,7 @@ async def _saw(desk: Desk, case: _Case) -> JsonObject:
     }
 
 
-def _advice(case: _Case, wait: Wait | None) -> list[str]:
+async def _advice(desk: Desk, case: _Case, wait: Wait | None) -> list[str]:
     job, last = case.job, case.last
     told: list[str] = []
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
@@ -228,5 +228,5 @@ def _advice(case: _Case, wait: Wait | None) -> list[str]:
         reason = job.reason
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]
-    told.append(advice_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id))
+    told.append(await working_advice(desk, job, reason, case.run))
     return told

@@ -255,10 +255,10 @@ def _ended_already(job: Job) -> ConflictError:
 
 async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
     job = await named_job(desk, given)
-    if read.flag(given, "dry_run"):
-        refuse_retry(_expected_answer(job), job)
-        return {"job_id": job.id, **_status_of(job), "dry_run": True}
     await refuse_retry_when_draining(desk, job)
+    if read.flag(given, "dry_run"):
+        refuse_retry(await desk.store.try_retry(job.id), job)
+        return {"job_id": job.id, **_status_of(job), "dry_run": True}
     refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules), job)
     desk.wake()
     # What was done, as for a submission: read again, it might run or have ended by now.
@@ -274,13 +274,6 @@ async def refuse_retry_when_draining(desk: Desk, job: Job) -> None:
         used = {member.plugin for member in record.members}
     if closed := sorted(used & desk.engine.draining):
         raise is_draining(closed[0], None if job.plugin != RUN_PLUGIN else f"the run {job.id}")
-
-
-def _expected_answer(job: Job) -> RetryAnswer:
-    """As far as the job itself can tell: only the store knows of its run and of what is retained."""
-    if job.status not in TERMINAL:
-        return RetryAnswer.NOT_ENDED
-    return RetryAnswer.SUCCEEDED if job.status is JobStatus.SUCCEEDED else RetryAnswer.QUEUED
 
 
 def refuse_retry(answer: RetryAnswer, job: Job) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewEvent
 from ductile.core.pipelines import RUN_PLUGIN, Pipeline
@@ -34,10 +34,10 @@ async def retry_from_step(desk: Desk, door: Door, given: JsonObject) -> JsonObje
     pipeline = known_pipeline(desk.snapshot(), old.command)
     run = await _new_run(desk, door, old, pipeline, step)
     shown: JsonObject = {"retries": old.id, "pipeline": pipeline.name, "from_step": step}
-    if read.flag(given, "dry_run"):
-        await _refuse_beforehand(desk, old, pipeline, step)
-        return {"job_id": None, **shown, "dry_run": True}
     desk.refuse_draining(pipeline.graph)
+    if read.flag(given, "dry_run"):
+        refuse_retry(await desk.store.try_rerun(old.id, step, pipeline.graph), old)
+        return {"job_id": None, **shown, "dry_run": True}
     answer = await desk.store.rerun(old.id, step, run, desk.snapshot().rules)
     if isinstance(answer, RetryAnswer):
         refuse_retry(answer, old)
@@ -75,18 +75,6 @@ async def _new_run(desk: Desk, door: Door, old: Job, pipeline: Pipeline, step: s
         headers=event.header_texts,
     )
     return NewRun(job=job, graph=pipeline.graph, event=begins_with)
-
-
-async def _refuse_beforehand(desk: Desk, old: Job, pipeline: Pipeline, step: str) -> None:
-    """As far as can be told without trying."""
-    if old.status not in TERMINAL:
-        refuse_retry(RetryAnswer.NOT_ENDED, old)
-    if old.status is JobStatus.SUCCEEDED:
-        refuse_retry(RetryAnswer.SUCCEEDED, old)
-    record = await desk.store.run(old.id)
-    members = () if record is None else record.members
-    if pipeline.graph.step(step) is None or all(member.step_path != step for member in members):
-        refuse_retry(RetryAnswer.UNKNOWN_STEP, old)
 
 
 async def retry_from_cli(desk: Desk, given: JsonObject) -> JsonObject:

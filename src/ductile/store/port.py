@@ -17,6 +17,7 @@ from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewContext
 from ductile.core.outcomes import Outcome
+from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
 from ductile.store.invariants import Invariant
@@ -150,8 +151,16 @@ class Store(Protocol):
         """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it."""
         ...
 
+    async def try_retry(self, job_id: str) -> RetryAnswer:
+        """What `retry` would answer now; nothing is changed."""
+        ...
+
     async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
         """Begin a new run at a step of one that failed, with what that step was given."""
+        ...
+
+    async def try_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
+        """What `rerun` by this graph would be refused for now, or `QUEUED`; nothing is changed."""
         ...
 
     async def release_due(self) -> Released:

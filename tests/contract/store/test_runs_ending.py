@@ -18,6 +18,7 @@ from builders.pipelines import (
     enqueue_run,
     members,
     payload_of,
+    rules_of,
     run_out,
     settle_step,
     split,
@@ -462,3 +463,26 @@ async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, ex
     assert await store.rerun(run_id, step, run, after) is expected
     assert await store.job(run.job.id) is None
     assert await store.rerun(an_id(), step, run, after) is RetryAnswer.UNKNOWN_JOB
+
+
+async def test_what_a_retry_would_answer_is_what_it_answers(store: Store) -> None:
+    """Of runs and steps that failed for good, that could not be made, and that have not ended."""
+    unmade = uses("b", with_={"x": "{payload.missing}"})
+    rules = rules_of(
+        {"name": "broken", "steps": [uses("a")]},
+        {"name": "unmade", "steps": [uses("a"), unmade]},
+        {"name": "live", "steps": [uses("a")]},
+    )
+    for name, outcome in (("broken", failed(permanent=True)), ("unmade", ok()), ("live", None)):
+        run_id = await begin_run(store, rules, pipeline=name)
+        for claim in await claim_all(store):
+            if outcome is not None and claim.job.run_id == run_id:
+                await settle(store, claim.job, outcome, rules)
+        graph = rules.pipelines.by_name[name].graph
+        assert await store.try_rerun(run_id, "nowhere", graph) in (
+            RetryAnswer.UNKNOWN_STEP,
+            RetryAnswer.NOT_ENDED,
+        )
+        for job_id in (*(job.id for job in await all_members(store, run_id)), run_id, an_id()):
+            expected = await store.try_retry(job_id)
+            assert await store.retry(job_id, rules) is expected

@@ -17,6 +17,7 @@ from ductile.core.jobs import Job, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.core.lineage import NewContext
 from ductile.core.outcomes import Outcome
+from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
 from ductile.errors import StoreBusyError
@@ -174,10 +175,16 @@ class SqliteStore:
     async def retry(self, job_id: str, rules: Rules) -> RetryAnswer:
         return await self._write(Lane.ENQUEUE, lambda session: retry.retry(session, job_id, rules))
 
+    async def try_retry(self, job_id: str) -> RetryAnswer:
+        return await self._read(lambda session: retry.try_retry(session, job_id))
+
     async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
         return await self._write(
             Lane.ENQUEUE, lambda session: retry.rerun(session, run_id, step_path, run, rules)
         )
+
+    async def try_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
+        return await self._read(lambda session: retry.try_rerun(session, run_id, step_path, graph))
 
     async def release_due(self) -> Released:
         return await self._write(Lane.CLAIM, holds.release_due)

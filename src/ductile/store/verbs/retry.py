@@ -38,17 +38,36 @@ from ductile.value import replace
 
 def retry(session: Session, job_id: str, rules: Rules) -> RetryAnswer:
     """Put a failed or dead job back with fresh attempts; its executions go on counting."""
+    found = _retryable(session, job_id)
+    if isinstance(found, RetryAnswer):
+        return found
+    if found.plugin == RUN_PLUGIN:
+        _retry_run(session, found, rules)
+    else:
+        _requeue(session, found)
+    return RetryAnswer.QUEUED
+
+
+def try_retry(session: Session, job_id: str) -> RetryAnswer:
+    """What a retry would answer. Changes nothing."""
+    found = _retryable(session, job_id)
+    return found if isinstance(found, RetryAnswer) else RetryAnswer.QUEUED
+
+
+def _retryable(session: Session, job_id: str) -> Job | RetryAnswer:
+    """The job, or the answer that refuses its retry."""
     found = _ended_job(session, job_id)
     if isinstance(found, RetryAnswer):
         return found
     if found.plugin == RUN_PLUGIN:
-        return _retry_run(session, found, rules)
+        failed = session.all("retryable_members", run_id=found.id)
+        halted = () if failed else session.all("halted_members", run_id=found.id)
+        return found if failed or halted else RetryAnswer.NOTHING_TO_RETRY
     if found.run_id is not None and not is_live(session, found.run_id):
         return RetryAnswer.RUN_ENDED
     if found.run_id is not None and found.reason in _CANNOT_CHANGE:
         return RetryAnswer.NOTHING_TO_RETRY
-    _requeue(session, found)
-    return RetryAnswer.QUEUED
+    return found
 
 
 #: A step that failed for one of these was never made, and what it would be made from stays as it is.
@@ -81,12 +100,10 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
         write_callback(session, told, job, attempt=1)
 
 
-def _retry_run(session: Session, run: Job, rules: Rules) -> RetryAnswer:
+def _retry_run(session: Session, run: Job, rules: Rules) -> None:
     """The run keeps its id and its graph; the lines that failed in it are live again (ENGINE 2)."""
     failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
     halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
-    if not failed and not halted:
-        return RetryAnswer.NOTHING_TO_RETRY
     earlier = earlier_run(session, run)
     _reopen(session, run, Hold.RUN)
     for job in failed:
@@ -94,7 +111,6 @@ def _retry_run(session: Session, run: Job, rules: Rules) -> RetryAnswer:
         _requeue(session, job)
     for job in halted:
         _take_up_line(session, job, rules)
-    return RetryAnswer.QUEUED
 
 
 def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
@@ -131,17 +147,10 @@ def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
 
 def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
     """Begin `run` at a step of an ended one, with what that step was given and what its neighbours made."""
-    found = _ended_job(session, run_id)
-    if isinstance(found, RetryAnswer):
-        return found
-    jobs = [read_job(row) for row in session.all("members_at_step", run_id=run_id, step_path=step_path)]
-    if not jobs or run.graph.step(step_path) is None:
-        return RetryAnswer.UNKNOWN_STEP
-    again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
-    copied = _CopiedScopes(session=session, graph=run.graph)
-    starts = [_start_at(session, job, step_path, copied) for job in again]
-    if copied.changed or None in starts:
-        return RetryAnswer.CHANGED
+    plan = _plan_rerun(session, run_id, step_path, run.graph)
+    if isinstance(plan, RetryAnswer):
+        return plan
+    copied, starts = plan
     answer = submit_job(session, run.job, rules.dedupe_ttl)
     if not isinstance(answer, Accepted):
         return answer
@@ -152,12 +161,36 @@ def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rul
     progress = set_out(
         facts,
         tuple(copied.views.values()),
-        tuple(start for start in starts if start is not None),
+        starts,
         replace(rules, budget=session.budget),
         session.now,
         session.dice,
     )
     return continue_run(session, answer, progress, rules).told()
+
+
+def try_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
+    """What a new run by this graph, from this step, would be refused for; `queued` if nothing."""
+    plan = _plan_rerun(session, run_id, step_path, graph)
+    return plan if isinstance(plan, RetryAnswer) else RetryAnswer.QUEUED
+
+
+def _plan_rerun(
+    session: Session, run_id: str, step_path: str, graph: Graph
+) -> tuple[_CopiedScopes, tuple[Start, ...]] | RetryAnswer:
+    """What a new run begins with, or the answer that refuses it."""
+    found = _ended_job(session, run_id)
+    if isinstance(found, RetryAnswer):
+        return found
+    jobs = [read_job(row) for row in session.all("members_at_step", run_id=run_id, step_path=step_path)]
+    if not jobs or graph.step(step_path) is None:
+        return RetryAnswer.UNKNOWN_STEP
+    again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
+    copied = _CopiedScopes(session=session, graph=graph)
+    starts = [_start_at(session, job, step_path, copied) for job in again]
+    if copied.changed or None in starts:
+        return RetryAnswer.CHANGED
+    return copied, tuple(start for start in starts if start is not None)
 
 
 def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> Start | None:
