@@ -92,7 +92,7 @@ def _applied(
 def _planned(planned: Change, pending: Said | None) -> Answer:
     def text(screen: Screen) -> str:
         told = change_text(planned, screen)
-        return told if pending is None else f"{told}\n{_pending_text(pending)}"
+        return told if pending is None else f"{told}\n{screen.advice(_pending_text(pending))}"
 
     return Answer(data=_data(planned) | {"pending": pending, "dry_run": True}, text=text)
 
@@ -106,7 +106,7 @@ def _pending_text(pending: Said) -> str:
         parts.append(f"{count(pending['runs'], 'pipeline run')} still to end would miss it")
     if not parts:
         return f"No queued job of {name} would end."
-    return f"{'; '.join(parts)}. To run them first: ductile plugin disable {name} --drain"
+    return f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"
 
 
 def _data(done: Change) -> JsonObject:

@@ -250,7 +250,7 @@ def _ends_lines(done: Said, screen: Screen) -> list[str]:
         runs = f"; needed by {count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
         lines.append(f"  {screen.style('yellow', jobs)}{runs}")
     if lines and dry_run:
-        lines.append("  To run them first: ductile reload --drain")
+        lines.append(screen.advice("  To run them first: `ductile reload --drain`"))
     return lines
 
 

@@ -130,11 +130,7 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
             )
         raise unknown_plugin(snapshot, name)
     if not plugin.enabled:
-        raise RefusedError(
-            f"the plugin {name} is disabled",
-            hint=f"Enable it: `ductile config set plugins.{name}.enabled true --lock`. "
-            "A running daemon then needs `ductile reload`.",
-        )
+        raise RefusedError(f"the plugin {name} is disabled", hint=f"Enable it: ductile plugin enable {name}")
     if plugin.refused is not None:
         raise RefusedError(f"the plugin {name} cannot run: {plugin.refused.reason}", hint=plugin.refused.hint)
     return plugin
