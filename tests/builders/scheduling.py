@@ -53,13 +53,16 @@ class Bench:
             lambda: self.snapshot,
             dice=Random(7),
             fired=self._note_fired,
-            stop_job=self.stopped.append,
+            stop_job=self._note_stopped,
             clock_was_set=self._note_clock,
         )
 
     def _note_fired(self, _firing: Firing, report: FiringReport) -> None:
         self.enqueued += report.answer is FiringAnswer.FIRED
         self.ended += [job.id for job in report.ended]
+
+    async def _note_stopped(self, job_id: str) -> None:
+        self.stopped.append(job_id)
 
     def _note_clock(self) -> None:
         self.clock_was_set += 1

@@ -73,7 +73,7 @@ def settle(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice
 
 def _decide(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice: Random) -> Settlement:
     job = view.job
-    if job.cancel_requested_at is not None and not isinstance(outcome, Ended):
+    if job.cancel_requested_at is not None and not _is_cancelled(outcome):
         # Whatever it answered meanwhile is kept in the log and changes nothing else (ENGINE 3).
         outcome = Ended(reason=Reason.CANCELLED, error="cancelled", evidence=outcome.evidence)
     match outcome:
@@ -93,6 +93,10 @@ def _decide(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dic
             return endings.not_made(job, outcome)
         case RunEnded():
             return endings.end_run(job, outcome)
+
+
+def _is_cancelled(outcome: Outcome) -> bool:
+    return isinstance(outcome, Ended) and outcome.reason is Reason.CANCELLED
 
 
 def _succeed(view: SettleView, outcome: Completed, rules: Rules, now: datetime, dice: Random) -> Settlement:

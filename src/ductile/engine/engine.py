@@ -12,7 +12,7 @@ from random import Random
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import JobStatus, Reason
+from ductile.core.jobs import Job, JobStatus, Reason
 from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
 from ductile.engine.deliveries import LAST_SECONDS, Deliveries
@@ -110,7 +110,7 @@ class Engine:
             self.snapshot,
             dice=equipment.dice,
             fired=self._tell_firing,
-            stop_job=self._executor.stop,
+            stop_job=self._stop_cancelled,
             clock_was_set=self._notice_clock,
             draining=lambda: self._draining.plugins,
         )
@@ -162,11 +162,23 @@ class Engine:
 
     async def end_running(self, job_id: str) -> None:
         self._with.signals.emit(Signal.JOB_CANCELLING, job_id=job_id)
-        self._executor.stop(job_id)
+        await self._stop_cancelled(job_id)
+
+    async def _stop_cancelled(self, job_id: str) -> None:
+        """Stop the execution that was cancelled, if it still runs, and no later one of the same job."""
+        job = await self._cancelled_execution(job_id)
+        if job is None:
+            return
+        self._executor.stop(job)
+        after = await self._cancelled_execution(job_id)
+        if after is None or after.execution != job.execution:
+            self._executor.forget(job)
+
+    async def _cancelled_execution(self, job_id: str) -> Job | None:
         job = await self._with.store.job(job_id)
-        if job is None or job.status is not JobStatus.RUNNING:
-            # It ended before it could be told. The wish must not wait for a later execution of the same job.
-            self._executor.forget(job_id)
+        if job is None or job.status is not JobStatus.RUNNING or job.cancel_requested_at is None:
+            return None
+        return job
 
     def stop(self) -> None:
         """Stop in good order; asked a second time, at once."""

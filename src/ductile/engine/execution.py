@@ -82,8 +82,9 @@ class Executor:
         self._report = reporter
         self._surroundings = surroundings
         self._offers = offers
-        self._processes: dict[str, Process] = {}
-        self._stop_wanted: set[str] = set()
+        self._processes: dict[tuple[str, int], Process] = {}
+        #: Executions that are to be stopped: the job's id and the number of its execution.
+        self._stop_wanted: set[tuple[str, int]] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
         self._lasting_under: Snapshot | None = None
@@ -112,19 +113,21 @@ class Executor:
             # The store writes a result that it was handed, whatever becomes of us meanwhile.
             answer = await self._settle(claim.job, outcome, snapshot, makes_room)
         finally:
-            # A later execution of the job must not find a wish that was meant for this one.
-            self._stop_wanted.discard(claim.job.id)
+            self._stop_wanted.discard(_execution_of(claim.job))
         self._report.settled(claim.job, answer)
 
-    def stop(self, job_id: str) -> None:
-        """End the processes of a job, if they run here; the job ends when they have."""
-        self._stop_wanted.add(job_id)
-        if (process := self._processes.get(job_id)) is not None:
+    def stop(self, job: Job) -> None:
+        """End the processes of this execution of a job, if they run here; it ends when they have.
+
+        A later execution of the same job is left alone.
+        """
+        self._stop_wanted.add(_execution_of(job))
+        if (process := self._processes.get(_execution_of(job))) is not None:
             process.stop()
 
-    def forget(self, job_id: str) -> None:
-        """The job that was to be ended does not run any more."""
-        self._stop_wanted.discard(job_id)
+    def forget(self, job: Job) -> None:
+        """The execution that was to be stopped has ended."""
+        self._stop_wanted.discard(_execution_of(job))
 
     def stop_all(self, *, at_once: bool) -> None:
         """The daemon stops and has no more patience: end everything; nothing new is started."""
@@ -251,17 +254,17 @@ class Executor:
                 # Before the result is handed in: the next claim shares its commit.
                 self._report.short_of_resources(job)
             return judge(process)
-        self._processes[job.id] = process
+        self._processes[_execution_of(job)] = process
         try:
             self._tell_working(claim, process)
             if self._is_unwanted(job):  # it became so while the process was being started
                 process.stop(at_once=self._give_up.is_set())
             return judge(await process.wait())
         finally:
-            self._processes.pop(job.id, None)
+            self._processes.pop(_execution_of(job), None)
 
     def _is_unwanted(self, job: Job) -> bool:
-        return self._stopping or job.id in self._stop_wanted
+        return self._stopping or _execution_of(job) in self._stop_wanted
 
     def _tell_working(self, claim: Claim, process: Process) -> None:
         job = claim.job
@@ -311,6 +314,10 @@ class Executor:
                     permanent=True,
                     evidence=outcome.evidence,
                 )
+
+
+def _execution_of(job: Job) -> tuple[str, int]:
+    return job.id, job.execution
 
 
 async def _unless_full(news: Awaitable[None]) -> None:

@@ -9,7 +9,7 @@ noticed (SPEC 5.8).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -66,13 +66,13 @@ class Scheduler:
         *,
         dice: Random,
         fired: Callable[[Firing, FiringReport], None],
-        stop_job: Callable[[str], None],
+        stop_job: Callable[[str], Awaitable[None]],
         clock_was_set: Callable[[], None],
         draining: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """`draining` names the plugins that are not to be started; what falls due meanwhile stays due.
 
-        `fired` is told what came of each firing, `stop_job` ends a job's processes; neither may block.
+        `fired` is told what came of each firing, `stop_job` stops a job without waiting for its end.
         """
         self._store = store
         self._clock = clock
@@ -220,7 +220,7 @@ class Scheduler:
             report = await self._store.fire(firing)
         self._fired(firing, report)
         for job_id in report.stopping:  # the new run starts when these are gone
-            self._stop_job(job_id)
+            await self._stop_job(job_id)
         return report.answer
 
     # -- what people ask for

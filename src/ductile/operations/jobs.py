@@ -255,7 +255,10 @@ async def retry_job(desk: Desk, given: JsonObject) -> JsonObject:
     if read.flag(given, "dry_run"):
         refuse_retry(await desk.store.try_retry(job.id), job)
         return {"job_id": job.id, **_status_of(job), "dry_run": True}
-    refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules), job)
+    if job.status not in TERMINAL:
+        # Refused here already: a cancel that ends it in this moment must not be undone.
+        refuse_retry(RetryAnswer.NOT_ENDED, job)
+    refuse_retry(await desk.store.retry(job.id, desk.snapshot().rules, ended_at=job.completed_at), job)
     desk.wake()
     # What was done, as for a submission: read again, it might run or have ended by now.
     return {"job_id": job.id, "status": JobStatus.QUEUED, "reason": Reason.MANUAL_RETRY}
@@ -291,6 +294,17 @@ def refuse_retry(answer: RetryAnswer, job: Job) -> None:
         case RetryAnswer.CHANGED:
             raise ConflictError(
                 "the pipeline was changed around this step", hint="Start it again, or from an earlier step."
+            )
+        case RetryAnswer.RUN_CANCELLED:
+            raise ConflictError(
+                f"the job is step {job.step_path} of a pipeline run that is being cancelled",
+                hint=f"Retry the run when it has ended: ductile job retry {job.run_id}",
+                details={"run_id": job.run_id, "step": job.step_path},
+            )
+        case RetryAnswer.ENDED_AGAIN:
+            raise ConflictError(
+                "the job was retried and has ended again since this request came in",
+                hint=f"See how it ended: ductile job show {job.id}",
             )
         case RetryAnswer.RUN_ENDED:
             raise ConflictError(

@@ -147,8 +147,12 @@ class Store(Protocol):
         """Cancel the runs whose deadline has passed; one sweep's worth."""
         ...
 
-    async def retry(self, job_id: str, rules: Rules) -> RetryAnswer:
-        """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it."""
+    async def retry(self, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
+        """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it.
+
+        With `ended_at` only if the job ended then: a cancel that came after the caller looked is kept.
+        Retries and cancels are carried out in the order of the calls.
+        """
         ...
 
     async def try_retry(self, job_id: str) -> RetryAnswer:

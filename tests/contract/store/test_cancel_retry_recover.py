@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,7 @@ from builders.stores import (
 )
 from ductile.core.jobs import Hold, JobStatus, Reason
 from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.outcomes import Ended, Interrupted, Outcome
 from ductile.core.settlement import LogStatus
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter
@@ -51,8 +52,14 @@ async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clo
 
 @pytest.mark.parametrize(
     "outcome",
-    [ok(emitted(), state={"x": 1}, stdout="late"), failed(stdout="late"), timed_out(), Interrupted()],
-    ids=["completed", "failed", "timed_out", "interrupted"],
+    [
+        ok(emitted(), state={"x": 1}, stdout="late"),
+        failed(stdout="late"),
+        timed_out(),
+        Interrupted(),
+        Ended(reason=Reason.PLUGIN_REMOVED, error="the plugin echo is not active"),
+    ],
+    ids=["completed", "failed", "timed_out", "interrupted", "plugin_removed"],
 )
 async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, outcome: Outcome) -> None:
     """ENGINE 3: it stays running until its process is gone; output meanwhile is logged, not applied."""
@@ -146,6 +153,38 @@ async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
     running = await stored(store, job_id)
     await settle(store, running, ok())
     assert await store.retry(job_id, some_rules()) is RetryAnswer.SUCCEEDED
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
+async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
+    store: Store, *, running: bool
+) -> None:
+    """Both wait for the writer. The job is live when the retry comes, so the retry is refused."""
+    job_id = await accept(store, a_new_job())
+    claims = await claim_all(store) if running else []
+    retried, cancelled = await asyncio.gather(store.retry(job_id, RULES), store.cancel(job_id, RULES))
+    for claim in claims:
+        await settle(store, claim.job, ok())
+    assert retried is RetryAnswer.NOT_ENDED
+    assert cancelled.answer is (CancelAnswer.REQUESTED if running else CancelAnswer.CANCELLED)
+    job = await stored(store, job_id)
+    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+
+
+async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
+    store: Store, clock: Clock
+) -> None:
+    """The caller saw the job failed; meanwhile it was retried and cancelled, which was acknowledged."""
+    job_id = await accept(store, a_new_job())
+    await run_next(store, failed(permanent=True))
+    seen = await stored(store, job_id)
+    clock.advance(seconds=1)
+    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryAnswer.QUEUED
+    await store.cancel(job_id, RULES)
+    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryAnswer.ENDED_AGAIN
+    job = await stored(store, job_id)
+    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+    assert await store.retry(job_id, RULES, ended_at=job.completed_at) is RetryAnswer.QUEUED
 
 
 async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:

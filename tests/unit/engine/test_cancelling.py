@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 from builders.engines import an_engine
@@ -45,4 +47,34 @@ async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp
         bench.engine.wake()
         await bench.until(Signal.JOB_FAILED)
         assert Signal.JOB_INTERRUPTED not in {happening.signal for happening in bench.told}
+        assert (await bench.job(job_id)).execution == 2
+
+
+#: Ends when a line is written to the pipe beside it.
+WAITING = """#!/bin/sh
+cat > /dev/null
+read -r _ < "$0.pipe"
+echo '{"status": "ok", "result": "done"}'
+"""
+
+
+async def test_a_cancel_that_is_passed_on_late_does_not_stop_the_execution_of_a_retry(tmp_path: Path) -> None:
+    """The execution that was cancelled has ended, the job was retried and runs: that run is let alone."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        entrypoint = tmp_path / "plugins" / "echo" / "run.sh"
+        entrypoint.write_text(WAITING)
+        os.mkfifo(f"{entrypoint}.pipe")
+        await bench.started()
+        rules = bench.engine.snapshot().rules
+        job_id = await bench.submit()
+        await bench.until(Signal.JOB_STARTED)
+        (stopping,) = (await bench.store.real.cancel(job_id, rules)).stopping
+        await bench.engine.end_running(stopping)
+        await bench.until(Signal.JOB_DEAD)
+        await bench.store.real.retry(job_id, rules)
+        bench.engine.wake()
+        await bench.until(Signal.JOB_STARTED)
+        await bench.engine.end_running(stopping)
+        await asyncio.to_thread(Path(f"{entrypoint}.pipe").write_text, "go\n")
+        await bench.until(Signal.JOB_SUCCEEDED)
         assert (await bench.job(job_id)).execution == 2

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from builders.engines import an_engine
 from builders.jobs import a_new_job, failed, some_rules
 from builders.stores import accept, claim_one, run_next, stored
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs import JobStatus, Reason
+from ductile.errors import ConflictError
 from ductile.operations.desk import Desk
 from ductile.operations.jobs import retry_job
 from ductile.value import replace
@@ -23,10 +26,30 @@ class Eager:
     def __getattr__(self, verb: str) -> Any:
         return getattr(self._store, verb)
 
-    async def retry(self, *given: Any) -> Any:
-        answer = await self._store.retry(*given)
+    async def retry(self, *given: Any, **named: Any) -> Any:
+        answer = await self._store.retry(*given, **named)
         await claim_one(self._store)
         return answer
+
+
+class Overtaken(Eager):
+    """A store in which somebody else retries and cancels the job before a retry comes to it."""
+
+    async def retry(self, *given: Any, **named: Any) -> Any:
+        await self._store.retry(*given)
+        await self._store.cancel(*given)
+        return await self._store.retry(*given, **named)
+
+
+async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
+        await run_next(bench.store.real, failed(permanent=True), some_rules())
+        desk: Desk = replace(bench.desk, store=Overtaken(bench.store))
+        with pytest.raises(ConflictError, match="has ended again"):
+            await retry_job(desk, {"job_id": job_id})
+        job = await stored(bench.store.real, job_id)
+        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
 
 
 async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) -> None:

@@ -172,8 +172,11 @@ class SqliteStore:
     async def cancel_overdue(self, rules: Rules) -> Overdue:
         return await self._write(Lane.SETTLE, lambda session: ending.cancel_overdue(session, rules))
 
-    async def retry(self, job_id: str, rules: Rules) -> RetryAnswer:
-        return await self._write(Lane.ENQUEUE, lambda session: retry.retry(session, job_id, rules))
+    async def retry(self, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
+        # In the lane of cancels: the two are carried out in the order in which they were requested.
+        return await self._write(
+            Lane.SETTLE, lambda session: retry.retry(session, job_id, rules, ended_at=ended_at)
+        )
 
     async def try_retry(self, job_id: str) -> RetryAnswer:
         return await self._read(lambda session: retry.try_retry(session, job_id))

@@ -100,6 +100,8 @@ class RetryAnswer(StrEnum):
     CHANGED = "changed"  # the pipeline is another one now, and the step's surroundings with it
     SUCCEEDED = "succeeded"
     RUN_ENDED = "run_ended"  # a member of an ended run: the run is what can be retried
+    RUN_CANCELLED = "run_cancelled"  # a member of a run that is being cancelled
+    ENDED_AGAIN = "ended_again"  # since the caller looked, the job was retried and has ended once more
     RETAINED_NO_MORE = "retained_no_more"  # only its log is left
     UNKNOWN_JOB = "unknown_job"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from ductile.core.ids import make_id
 from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason, Transition
@@ -17,7 +18,7 @@ from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values.settling import RetryAnswer
 from ductile.store.values.submitting import Accepted, Enqueued
-from ductile.store.verbs.holds import hold_for, is_live
+from ductile.store.verbs.holds import hold_for
 from ductile.store.verbs.runs import (
     baggage_of,
     branch_ends,
@@ -36,9 +37,9 @@ from ductile.store.verbs.writing import write_callback, write_transition
 from ductile.value import replace
 
 
-def retry(session: Session, job_id: str, rules: Rules) -> RetryAnswer:
+def retry(session: Session, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
     """Put a failed or dead job back with fresh attempts; its executions go on counting."""
-    found = _retryable(session, job_id)
+    found = _retryable(session, job_id, ended_at)
     if isinstance(found, RetryAnswer):
         return found
     if found.plugin == RUN_PLUGIN:
@@ -50,24 +51,35 @@ def retry(session: Session, job_id: str, rules: Rules) -> RetryAnswer:
 
 def try_retry(session: Session, job_id: str) -> RetryAnswer:
     """What a retry would answer. Changes nothing."""
-    found = _retryable(session, job_id)
+    found = _retryable(session, job_id, None)
     return found if isinstance(found, RetryAnswer) else RetryAnswer.QUEUED
 
 
-def _retryable(session: Session, job_id: str) -> Job | RetryAnswer:
+def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job | RetryAnswer:
     """The job, or the answer that refuses its retry."""
     found = _ended_job(session, job_id)
     if isinstance(found, RetryAnswer):
         return found
+    if ended_at is not None and found.completed_at != ended_at:
+        return RetryAnswer.ENDED_AGAIN
     if found.plugin == RUN_PLUGIN:
         failed = session.all("retryable_members", run_id=found.id)
         halted = () if failed else session.all("halted_members", run_id=found.id)
         return found if failed or halted else RetryAnswer.NOTHING_TO_RETRY
-    if found.run_id is not None and not is_live(session, found.run_id):
-        return RetryAnswer.RUN_ENDED
-    if found.run_id is not None and found.reason in _CANNOT_CHANGE:
-        return RetryAnswer.NOTHING_TO_RETRY
+    if found.run_id is not None and (refusal := _refuse_step(session, found, found.run_id)) is not None:
+        return refusal
     return found
+
+
+def _refuse_step(session: Session, step: Job, run_id: str) -> RetryAnswer | None:
+    """Why a step of a run cannot be retried by itself, or None."""
+    row = session.one("job_for_settle", id=run_id)
+    run = None if row is None else read_job(row)
+    if run is None or run.status in TERMINAL:
+        return RetryAnswer.RUN_ENDED
+    if run.cancel_requested_at is not None:
+        return RetryAnswer.RUN_CANCELLED
+    return RetryAnswer.NOTHING_TO_RETRY if step.reason in _CANNOT_CHANGE else None
 
 
 #: A step that failed for one of these was never made, and what it would be made from stays as it is.
