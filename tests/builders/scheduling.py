@@ -105,7 +105,7 @@ class Bench:
         """Settle a running job and tell the scheduler, as the engine does."""
         answer = await self.store.settle(job, outcome, self.snapshot.rules)
         assert isinstance(answer, Settled), answer
-        if answer.settlement.next_slot is not None:
+        if answer.settlement.is_terminal:
             await self.look()
         return answer
 

@@ -10,15 +10,19 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.jobs import a_job, ok
 from builders.schedules import cron
 from ductile.config.cron import CronTable
 from ductile.core.accounting import prove_no_gap
 from ductile.core.durations import CalendarStep
 from ductile.core.hours import DayHours, instant_of, is_within
+from ductile.core.jobs import SubmittedBy
 from ductile.core.occurrences import Plan, Run, plan_due
+from ductile.core.rules import PluginRules, Rules
 from ductile.core.schedule import (
     CatchUp,
     Every,
+    IfRunning,
     ScheduleRule,
     Slot,
     first_slot,
@@ -28,7 +32,10 @@ from ductile.core.schedule import (
     slots_from,
     step,
 )
+from ductile.core.settle import settle
+from ductile.core.settlement import SettleView
 from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
+from ductile.value import replace
 
 ZONES = (
     "UTC",
@@ -243,3 +250,92 @@ def test_missed_intervals_are_counted_exactly(
     assert ran == {CatchUp.SKIP: 0, CatchUp.RUN_ONCE: 1, CatchUp.RUN_ALL: min(missed, 100)}[catch_up]
     assert place_now is not None
     assert now < place_now.nominal_at <= now + interval
+
+
+class _Starved:
+    """A schedule whose scheduler and whose runs come to their turn whenever they please."""
+
+    def __init__(self, rule: ScheduleRule, seed: int) -> None:
+        self.rule = rule
+        self.rules = Rules(plugins={"p": PluginRules(schedules={"s": rule})})
+        self.dice = Random(seed)
+        self.now = YEAR
+        self.slot: Slot | None = Slot(nominal_at=YEAR, start_at=YEAR)
+        self.rows: list[Occurrence] = []
+        self.live: list[str] = []
+        self.latest: str | None = None
+        self.ended: dict[str, datetime] = {}
+
+    def look(self) -> None:
+        """As the scheduler does, with the store's word on what may start."""
+        assert self.slot is not None
+        plan = plan_due(self.rule, self.slot, now=self.now, armed_since=YEAR, paused=False, dice=self.dice)
+        if plan is None:
+            return
+        may_start = not self.live or self.rule.if_running is IfRunning.QUEUE or plan.in_a_row
+        for row in recorded(plan):
+            if row.job_id is None:
+                self.rows.append(row)
+            elif may_start:
+                self.latest = f"j{len(self.rows)}"
+                self.live.append(self.latest)
+                self.rows.append(replace(row, job_id=self.latest))
+            else:
+                skipped = OccurrenceOutcome.SKIPPED
+                self.rows.append(replace(row, job_id=None, reason="running", outcome=skipped))
+        self.slot = plan.following
+
+    def end(self) -> None:
+        """As the store does when the oldest run has ended."""
+        if not self.live:
+            return
+        job_id = self.live.pop(0)
+        self.ended[job_id] = self.now
+        view = SettleView(
+            job=a_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER, submitted_detail="s"),
+            state={},
+            latest_of="s" if job_id == self.latest else None,
+            slot=self.slot,
+        )
+        settlement = settle(view, ok(), self.rules, self.now, self.dice)
+        self.rows += recorded(Plan(items=settlement.skipped, following=None))
+        self.slot = settlement.next_slot or self.slot
+
+
+@given(
+    st.sampled_from((IfRunning.SKIP, IfRunning.QUEUE)),
+    st.sampled_from(list(CatchUp)),
+    st.sampled_from((0, 10)),
+    windows,
+    st.lists(st.tuples(st.sampled_from(("look", "end")), st.floats(0, 200)), max_size=40),
+    seeds,
+)
+def test_an_interval_is_accounted_for_whoever_comes_late(
+    if_running: IfRunning,
+    catch_up: CatchUp,
+    jitter: int,
+    only: DayHours | None,
+    turns: list[tuple[str, float]],
+    seed: int,
+) -> None:
+    """SPEC 5.9: a starved daemon settles a run before it has looked at what fell due meanwhile."""
+    rule = ScheduleRule(
+        trigger=Every(interval=timedelta(seconds=60)),
+        jitter=timedelta(seconds=jitter),
+        only_between=only,
+        if_running=if_running,
+        catch_up=catch_up,
+    )
+    starved = _Starved(rule, seed)
+    for turn, wait in turns:
+        starved.now += timedelta(seconds=wait)
+        getattr(starved, turn)()
+    if not starved.rows or starved.slot is None:
+        return
+    until = starved.slot.nominal_at - timedelta(microseconds=1)
+    gaps = prove_no_gap(
+        starved.rows, rule, since=starved.rows[0].nominal_at, until=until, ended=starved.ended
+    )
+    assert gaps == ()
+    rows = sorted(starved.rows, key=lambda row: row.nominal_at)
+    assert all((a.until_at or a.nominal_at) < b.nominal_at for a, b in pairwise(rows))

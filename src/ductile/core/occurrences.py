@@ -42,7 +42,7 @@ class SkipReason(StrEnum):
 
 
 SKIP_REASONS: dict[SkipReason, str] = {
-    SkipReason.MISSED: "The daemon was not running when it was due, and `catch_up` does not make it up.",
+    SkipReason.MISSED: "The daemon was down or too late for it, and `catch_up` does not make it up.",
     SkipReason.CATCH_UP_LIMIT: f"More were missed than the {MOST_CAUGHT_UP} that `run_all` makes up.",
     SkipReason.JOINED: "It was moved to the start of the preferred window, where a later one runs too.",
     SkipReason.PAUSED: "The schedule was paused.",
@@ -123,6 +123,18 @@ def plan_due(
     if (deferred := _defer(rule, due, reasons_or_runs, now=now, armed_since=armed_since)) is not None:
         return deferred
     return _complete(rule, due, reasons_or_runs, following, now=now, armed_since=armed_since, dice=dice)
+
+
+def skips_while_running(rule: ScheduleRule, slot: Slot, *, now: datetime) -> tuple[Skip, ...] | None:
+    """Account for everything that fell due by now while the previous run was live, with `if_running: skip`.
+
+    None if that is more than is looked at in one plan: then it is left for `plan_due`.
+    """
+    due, _ = _collect(rule, slot, now)
+    if len(due) > CHUNK:
+        return None
+    reasons = [_fixed_reason(rule, each, paused=False) or SkipReason.RUNNING for each in due]
+    return tuple(item for item in _items(due, reasons) if isinstance(item, Skip))
 
 
 def _plan_in_bulk(rule: ScheduleRule, slot: Slot, *, now: datetime, paused: bool) -> Plan | None:

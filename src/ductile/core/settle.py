@@ -18,6 +18,7 @@ from ductile.core.jobs import Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.json_values import MAX_DEPTH, JsonValue, nests_too_deep
 from ductile.core.keeping import CORE_COMMANDS, MAX_STATE_BYTES, Kept, keep_state
 from ductile.core.lineage import NewEvent
+from ductile.core.occurrences import Skip, skips_while_running
 from ductile.core.outcomes import (
     Completed,
     Ended,
@@ -33,7 +34,7 @@ from ductile.core.outcomes import (
 from ductile.core.rules import Rules
 from ductile.core.run_values import MAX_RUN_JOBS, Progress
 from ductile.core.runs import Emission, advance, give_up
-from ductile.core.schedule import Slot, redrawn_slot
+from ductile.core.schedule import IfRunning, Slot, redrawn_slot
 from ductile.core.settlement import (
     CallbackEvent,
     CallbackState,
@@ -52,7 +53,7 @@ def settle(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice
     """Decide what follows from `outcome` for the job in `view`."""
     settlement = _decide(view, outcome, rules, now, dice)
     breaker = _breaker_after(view, settlement, rules, now)
-    next_slot = _slot_after(view, settlement, rules, now, dice)
+    next_slot, skipped = _schedule_after(view, outcome, settlement, rules, now, dice)
     callback = _callback_for(view.job, outcome, settlement)
     hooked = _hooks_for(view, outcome, settlement, rules, now, dice)
     progress = settlement.progress or _give_up_line(view, settlement, rules, now, dice)
@@ -64,6 +65,7 @@ def settle(view: SettleView, outcome: Outcome, rules: Rules, now: datetime, dice
         breaker=breaker,
         breaker_reason=reason,
         next_slot=next_slot,
+        skipped=skipped,
         callback=callback,
         progress=progress,
         runs=settlement.runs + hooked.runs,
@@ -248,14 +250,26 @@ def _breaker_after(view: SettleView, settlement: Settlement, rules: Rules, now: 
     return None if after == before else after
 
 
-def _slot_after(
-    view: SettleView, settlement: Settlement, rules: Rules, now: datetime, dice: Random
-) -> Slot | None:
-    """The next run of an `every`: counted from the end of its latest one, good or bad (SPEC 5.2)."""
+def _schedule_after(
+    view: SettleView, outcome: Outcome, settlement: Settlement, rules: Rules, now: datetime, dice: Random
+) -> tuple[Slot | None, tuple[Skip, ...]]:
+    """The next run of an `every`: counted from the end of its latest one, good or bad (SPEC 5.2).
+
+    Instants that are due already and have no row, because the scheduler has not come to them, are not passed
+    over: they are skipped here, or the schedule stays where it is and the scheduler decides about them.
+    """
     if view.latest_of is None or not settlement.is_terminal:
-        return None
+        return None, ()
     rule = rules.plugin(view.job.plugin).schedules.get(view.latest_of)
-    return None if rule is None else redrawn_slot(rule, ended_at=now, dice=dice)
+    following = None if rule is None else redrawn_slot(rule, ended_at=now, dice=dice)
+    if rule is None or following is None or view.slot is None or view.slot.start_at > now:
+        return following, ()
+    # Only while its process ran is it certain that a run was the reason, and not a daemon that was down.
+    ran = view.job.status is JobStatus.RUNNING and not isinstance(outcome, Orphaned)
+    if not ran or view.paused or rule.if_running is not IfRunning.SKIP:
+        return None, ()
+    skipped = skips_while_running(rule, view.slot, now=now)
+    return (None, ()) if skipped is None else (following, skipped)
 
 
 def _verdict(settlement: Settlement) -> Verdict:

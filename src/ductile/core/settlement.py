@@ -10,6 +10,7 @@ from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason, Transiti
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.keeping import FactEntry
 from ductile.core.ledger import LedgerEntry
+from ductile.core.occurrences import Skip
 from ductile.core.outcomes import Evidence
 from ductile.core.run_values import NewRun, Progress, RunView
 from ductile.core.schedule import Slot
@@ -38,6 +39,9 @@ class SettleView(Value):
     breaker: Breaker | None = None
     #: The schedule whose latest run this job is, if it is one.
     latest_of: str | None = None
+    #: Where that schedule stands, and whether it is paused.
+    slot: Slot | None = None
+    paused: bool = False
     #: What its context holds.
     baggage: JsonObject = field(default_factory=dict)
     #: The pipeline run that it is a step of, if it is one.
@@ -102,6 +106,8 @@ class Settlement(Value):
     breaker_reason: BreakerReason | None = None
     #: Where the job's schedule goes on, if its end decides that.
     next_slot: Slot | None = None
+    #: Occurrences of that schedule that fell due while the job ran and that nobody has accounted for.
+    skipped: tuple[Skip, ...] = ()
     callback: CallbackEvent | None = None
     ledger: tuple[LedgerEntry, ...] = ()
 

@@ -134,6 +134,11 @@ class Reporter:
         )
         if job.command == "init" and settlement.is_terminal and settlement.status is not JobStatus.SUCCEEDED:
             self._emit(Signal.PLUGIN_INIT_FAILED, job, error=settlement.last_error)
+        for skip in settlement.skipped:
+            data: dict[str, JsonValue] = {"count": skip.count, "reason": skip.reason}
+            if job.submitted_detail is not None:
+                data["schedule"] = job.submitted_detail
+            self._signals.emit(Signal.SCHEDULE_SKIPPED, plugin=job.plugin, data=data)
         if settlement.breaker is not None and settlement.breaker_reason is not None:
             changed = settlement.breaker
             self._emit(Signal.BREAKER_CHANGED, job, state=changed.state, reason=settlement.breaker_reason)

@@ -560,3 +560,53 @@ async def test_the_end_of_the_latest_run_decides_the_next(
     assert (await store.schedules())[0].next_at == provisional
     await settle(store, await claim_one(store), outcome, rules)
     assert (await store.schedules())[0].next_at == clock.now + HOUR
+
+
+async def a_late_end(
+    store: Store, clock: Clock, if_running: IfRunning, *, paused: bool = False, crashed: bool = False
+) -> ScheduleEntry:
+    """A run that ends two and a half hours after it fired; nobody has looked at what fell due meanwhile."""
+    every = ScheduleRule(trigger=Every(interval=HOUR), if_running=if_running)
+    rules = Rules(plugins={"p": PluginRules(schedules={"default": every})})
+    await store.put_schedules([an_entry()])
+    await fire_next(store)
+    job = await claim_one(store)
+    if paused:
+        await store.pause_schedule("p", "default", paused=True)
+    clock.advance(hours=2, minutes=30)
+    if crashed:
+        await store.recover(rules)
+    else:
+        await settle(store, job, ok(), rules)
+    (entry,) = await store.schedules()
+    return entry
+
+
+async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Store, clock: Clock) -> None:
+    """SPEC 5.9: the same transaction that counts anew from the end writes a row for what it passes over."""
+    entry = await a_late_end(store, clock, IfRunning.SKIP)
+    assert entry.nominal_at == clock.now + HOUR
+    ran, skipped = await history(store)
+    assert (ran.outcome, ran.nominal_at) == (OccurrenceOutcome.RAN, START)
+    assert (skipped.outcome, skipped.reason, skipped.count) == (OccurrenceOutcome.SKIPPED, "running", 2)
+    assert (skipped.nominal_at, skipped.until_at) == (START + HOUR, START + 2 * HOUR)
+    assert LedgerKind.SCHEDULE_SKIPPED in [row.kind for row in await whole_ledger(store)]
+
+
+@pytest.mark.parametrize(
+    ("if_running", "paused", "crashed"),
+    [
+        (IfRunning.QUEUE, False, False),
+        (IfRunning.CANCEL, False, False),
+        (IfRunning.SKIP, True, False),
+        (IfRunning.SKIP, False, True),
+    ],
+    ids=["queue", "cancel", "paused", "crashed"],
+)
+async def test_what_the_end_of_a_run_cannot_judge_is_left_to_the_scheduler(
+    store: Store, clock: Clock, if_running: IfRunning, *, paused: bool, crashed: bool
+) -> None:
+    """SPEC 5.5, 5.6: it may have to be queued, was paused, or was missed; the schedule stays where it is."""
+    entry = await a_late_end(store, clock, if_running, paused=paused, crashed=crashed)
+    assert entry.nominal_at == START + HOUR
+    assert [row.outcome for row in await history(store)] == [OccurrenceOutcome.RAN]

@@ -12,12 +12,15 @@ from ductile.core.instants import format_instant
 from ductile.core.jobs import Hold, Job, JobStatus, Reason
 from ductile.core.json_values import JsonValue
 from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.occurrences import Skip
 from ductile.core.outcomes import Outcome
 from ductile.core.pipelines import RUN_PLUGIN
 from ductile.core.settlement import LogEntry, LogStatus, Settlement, SettleView
 from ductile.store.rows import storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.verbs.breakers import write_breaker
+from ductile.store.verbs.occurrences import has_row, record
 from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
 
 
@@ -151,6 +154,8 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             claim_seq=job.claim_seq,
             at=session.stamp,
         )
+    for skip in settlement.skipped:
+        _record_skip(session, job.plugin, str(view.latest_of), skip)
     if settlement.next_slot is not None:
         session.run(
             "redraw_schedule",
@@ -171,3 +176,17 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             reason=settlement.breaker_reason,
             job_id=job.id,
         )
+
+
+def _record_skip(session: Session, plugin: str, schedule_id: str, skip: Skip) -> None:
+    occurrence = Occurrence(
+        plugin=plugin,
+        schedule_id=schedule_id,
+        nominal_at=skip.nominal_at,
+        until_at=skip.until_at,
+        count=skip.count,
+        outcome=OccurrenceOutcome.SKIPPED,
+        reason=skip.reason,
+    )
+    if not has_row(session, occurrence):  # after the clock was set back, an instant comes again
+        record(session, occurrence)

@@ -12,7 +12,7 @@ from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.occurrences import SkipReason
 from ductile.core.schedule import IfRunning
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session
 from ductile.store.values.schedules import (
     Firing,
     FiringAnswer,
@@ -24,6 +24,7 @@ from ductile.store.values.schedules import (
 from ductile.store.values.submitting import MovedJob
 from ductile.store.verbs.breakers import begin_probe
 from ductile.store.verbs.ending import cancel
+from ductile.store.verbs.occurrences import has_row, record
 from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import write_ledger
 from ductile.value import replace
@@ -65,7 +66,7 @@ def fire(session: Session, firing: Firing) -> FiringReport:
     ids = {job.id for job in jobs}
     for occurrence in firing.occurrences:
         kept = occurrence.job_id is None or occurrence.job_id in ids
-        _record(session, occurrence if kept else _not_started(occurrence, start))
+        record(session, occurrence if kept else _not_started(occurrence, start))
     replaced = _replace(session, firing, chain) if jobs else ()
     previous = _predecessor(firing, chain, replaced) if jobs else None
     for job in jobs:
@@ -99,7 +100,7 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
         return replace(
             firing, occurrences=tuple(_at_free_instant(session, each) for each in firing.occurrences)
         )
-    fresh = tuple(each for each in firing.occurrences if not _has_row(session, each))
+    fresh = tuple(each for each in firing.occurrences if not has_row(session, each))
     if len(fresh) == len(firing.occurrences):
         return firing
     ids = {each.job_id for each in fresh}
@@ -109,7 +110,7 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
 
 def _at_free_instant(session: Session, occurrence: Occurrence) -> Occurrence:
     """A run that was asked for is named after its instant, which another occurrence may have taken."""
-    while _has_row(session, occurrence):
+    while has_row(session, occurrence):
         occurrence = replace(occurrence, nominal_at=occurrence.nominal_at + timedelta(microseconds=1))
     return occurrence
 
@@ -210,61 +211,7 @@ def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
         "nominal_at": format_instant(occurrence.nominal_at),
     }
     covered = session.one("last_covered", **place)
-    return _has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])
-
-
-def _has_row(session: Session, occurrence: Occurrence) -> bool:
-    found = session.one(
-        "occurrence_exists",
-        plugin=occurrence.plugin,
-        schedule_id=occurrence.schedule_id,
-        nominal_at=format_instant(occurrence.nominal_at),
-    )
-    return found is not None
-
-
-def _record(session: Session, occurrence: Occurrence) -> None:
-    until = format_instant(occurrence.until_at or occurrence.nominal_at)
-    skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
-    late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
-    place = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
-    last = session.one("last_occurrence", **place) if skipped else None
-    if last is not None and _continues(last, occurrence):
-        # Adjacent skips for one reason are one row: a schedule that is off for a week stays readable.
-        session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
-    else:
-        session.run(
-            "insert_occurrence",
-            **place,
-            nominal_at=format_instant(occurrence.nominal_at),
-            until_at=until,
-            count=occurrence.count,
-            outcome=occurrence.outcome,
-            reason=occurrence.reason,
-            job_id=occurrence.job_id,
-            late_ms=late,
-            at=session.stamp,
-        )
-    entry = LedgerEntry(
-        kind=LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED,
-        job_id=occurrence.job_id,
-        data={
-            **place,
-            "nominal_at": format_instant(occurrence.nominal_at),
-            "until_at": until,
-            "count": occurrence.count,
-            "reason": occurrence.reason,
-            "late_ms": late,
-        },
-    )
-    write_ledger(session, (entry,))
-
-
-def _continues(last: tuple[Cell, ...], occurrence: Occurrence) -> bool:
-    """Whether a skip goes on with the row before it, and lies after it: the clock may have been set back."""
-    _, outcome, reason, until = last
-    later: bool = until < format_instant(occurrence.nominal_at)
-    return later and outcome == OccurrenceOutcome.SKIPPED and bool(reason == occurrence.reason)
+    return has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])
 
 
 def pause(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:

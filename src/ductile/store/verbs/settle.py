@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ductile.core.artifacts import combine_artifacts
+from ductile.core.instants import parse_instant
 from ductile.core.jobs import REASONS, Job, JobStatus, Reason, SubmittedBy, Transition
 from ductile.core.outcomes import (
     Completed,
@@ -23,6 +24,7 @@ from ductile.core.outcomes import (
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun, Progress, RunFacts
 from ductile.core.runs import begin, last_job, summarise
+from ductile.core.schedule import Slot
 from ductile.core.settle import as_event, settle
 from ductile.core.settlement import (
     CallbackEvent,
@@ -300,6 +302,14 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
         latest_of=None if latest is None else latest[0],
+        slot=None if latest is None else _slot(latest[1], latest[2]),
+        paused=latest is not None and latest[3] is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
     )
+
+
+def _slot(next_at: str | None, nominal_at: str | None) -> Slot | None:
+    if next_at is None or nominal_at is None:
+        return None
+    return Slot(nominal_at=parse_instant(nominal_at), start_at=parse_instant(next_at))

@@ -35,7 +35,7 @@ WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: schedule_of_latest_job
 -- The end of an older run does not decide when the next one is.
-SELECT schedule_id FROM schedule_entries
+SELECT schedule_id, next_at, nominal_at, paused_at FROM schedule_entries
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND last_job_id = :job_id
 
 -- name: redraw_schedule

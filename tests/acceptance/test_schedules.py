@@ -1,0 +1,51 @@
+"""Schedules of a real daemon, seen from outside: accounted time, the poll guard, running them by hand."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place
+
+#: Tells its process id to whoever opens the pipe beside it, then works for several intervals.
+LONG = """#!/bin/sh
+cat > /dev/null
+echo $$ > "$0.pipe"
+sleep 2.6
+echo '{"status": "ok", "result": "done"}'
+"""
+
+
+def wait_for_exit(pid: int) -> None:
+    """Also of a process that its parent has not waited for."""
+    handle = os.pidfd_open(pid)
+    try:
+        select.select([handle], [], [])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("policy", ["if_running: skip", "if_running: queue, catch_up: run_all"])
+def test_a_starved_daemon_accounts_for_every_occurrence(tmp_path: Path, policy: str) -> None:
+    """The daemon stands still while a run ends and others fall due, as on an overloaded machine."""
+    schedule = f"    schedules: [{{id: often, every: 1s, {policy}}}]\n"
+    place = a_place(tmp_path, f"  long:\n    max_outstanding_polls: 100\n{schedule}")
+    pipe = place.plugin("long", LONG) / "run.sh.pipe"
+    os.mkfifo(pipe)
+    with a_daemon(place) as daemon:
+        for _ in range(3):
+            pid = int(pipe.read_text())
+            daemon.process.send_signal(signal.SIGSTOP)
+            wait_for_exit(pid)
+            daemon.process.send_signal(signal.SIGCONT)
+        account = history(place)["account"]
+        assert (account["complete"], account["gaps"]) == (True, [])
+
+
+def history(place: Place) -> dict[str, Any]:
+    return place.said("schedule", "history", "long", "--limit", "200")
