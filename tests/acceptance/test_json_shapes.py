@@ -109,6 +109,7 @@ KNOWN = {
     "unhealthy": "{job_id: id or null, error: text or null, at: instant}",
     "artifacts": "any JSON",
     "ends": "{plugin: text, jobs: number, runs: number}",
+    "waiting_since": "instant",
 }
 #: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have
 #: not fired, of processes that were killed.

@@ -49,3 +49,44 @@ def test_a_starved_daemon_accounts_for_every_occurrence(tmp_path: Path, policy: 
 
 def history(place: Place) -> dict[str, Any]:
     return place.said("schedule", "history", "long", "--limit", "200")
+
+
+#: Every run waits until it is told to end: a line in the pipe beside it.
+WAITING = """#!/bin/sh
+cat > /dev/null
+read -r _ < "$0.pipe"
+echo '{"status": "ok", "result": "done"}'
+"""
+
+
+def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Path) -> None:
+    """The second waits for the first, and list, explain, history and doctor say so."""
+    both = "    schedules: [{id: a, every: 1h}, {id: b, every: 1h}]\n"
+    place = a_place(tmp_path, f"  long:\n{both}")
+    pipe = place.plugin("long", WAITING) / "run.sh.pipe"
+    os.mkfifo(pipe)
+    with a_daemon(place) as daemon:
+        waits = daemon.wait_for("schedule.deferred")
+        assert (waits["plugin"], waits["reason"]) == ("long", "outstanding_polls")
+        waiting = waits["schedule"]
+        (first,) = {"a", "b"} - {waiting}
+        since = {row["id"]: row["waiting_since"] for row in place.said("schedule", "list")["schedules"]}
+        assert (since[first], since[waiting] is None) == (None, False)
+        assert "waits for other polls since" in place.ductile("schedule", "list").out
+        explained = place.said("schedule", "explain", "long", waiting)
+        assert (explained["cause"], explained["occurrences"]) == ("waiting", [])
+        pipe.write_text("go\n")
+        fired = daemon.wait_for("schedule.fired", lambda line: line["schedule"] == waiting)
+        pipe.write_text("go\n")
+        ended = place.said("job", "wait", fired["job_id"])
+        assert ended["status"] == "succeeded"
+        (row,) = place.said("schedule", "history", "long", waiting)["occurrences"]
+        assert (row["outcome"], row["reason"], row["job_id"]) == (
+            "late",
+            "outstanding_polls",
+            fired["job_id"],
+        )
+        assert "it waited for other polls" in place.ductile("schedule", "explain", "long", waiting).out
+        for schedule_id in ("a", "b"):
+            account = place.said("schedule", "history", "long", schedule_id)["account"]
+            assert account["complete"] is True

@@ -44,7 +44,11 @@ breakers = st.builds(
     Breaker, state=st.sampled_from(BreakerState), failures=st.integers(0, 4), opened_at=around
 )
 views = st.builds(
-    FireView, previous_live=st.booleans(), outstanding=st.integers(0, 3), breaker=st.none() | breakers
+    FireView,
+    previous_live=st.booleans(),
+    outstanding=st.integers(0, 3),
+    breaker=st.none() | breakers,
+    deferred=st.booleans(),
 )
 situations = st.builds(
     ScheduleFacts,
@@ -134,6 +138,7 @@ OBSTACLES: dict[ScheduleCause, dict[str, Any]] = {
     },
     ScheduleCause.BREAKER_HALF_OPEN: {"view": replace(FREE, breaker=Breaker(state=BreakerState.HALF_OPEN))},
     ScheduleCause.RUNNING: {"view": replace(FREE, previous_live=True)},
+    ScheduleCause.WAITING: {"view": replace(FREE, outstanding=1, deferred=True)},
     ScheduleCause.OUTSTANDING_POLLS: {"view": replace(FREE, outstanding=1)},
     ScheduleCause.LAST_FAILED: {"last_failed": True},
     ScheduleCause.LAST_SKIPPED: {"last_skipped": True},

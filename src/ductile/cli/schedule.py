@@ -77,12 +77,19 @@ def _list_text(found: Said, screen: Screen) -> str:
             row["next_local"] or "-",
             moment(row["last_fired_at"]),
             row["last_job_id"] or "-",
-            "" if row["breaker"] == "closed" else f"breaker {row['breaker']}",
+            _about_schedule(row),
         )
         for row in found["schedules"]
     ]
     headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
     return _table(headers, rows, screen, spare=("LAST JOB", "COMMAND", "LAST"))
+
+
+def _about_schedule(row: Said) -> str:
+    parts = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
+    if row["waiting_since"]:
+        parts.append(f"waits for other polls since {moment(row['waiting_since'])}")
+    return ", ".join(parts)
 
 
 def _table(

@@ -127,7 +127,11 @@ class PluginSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     max_outstanding_polls: Annotated[
-        int, about("The scheduler adds no poll while this many are queued or running.", at_least=1)
+        int,
+        about(
+            "While this many polls are queued or running, a scheduled one waits for one of them to end.",
+            at_least=1,
+        ),
     ] = 1
     timeouts: Annotated[Mapping[str, Duration], about("Longest run time, by command.", at_least=1)] = {}
     timeout: Annotated[

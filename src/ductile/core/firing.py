@@ -32,6 +32,8 @@ class FireView(Value):
     #: Queued and running polls of the plugin, without those that this run replaces.
     outstanding: int
     breaker: Breaker | None
+    #: An earlier occurrence of the schedule waits for the poll guard.
+    deferred: bool = False
 
 
 class Start(Value):
@@ -40,7 +42,7 @@ class Start(Value):
 
 
 def decide_start(conditions: RunConditions, view: FireView, now: datetime) -> Start | SkipReason:
-    """Let the run start, or say why not."""
+    """Let the run start, or say why not. `OUTSTANDING_POLLS` means that it has to wait for other polls."""
     probe = False
     if conditions.breaker is not None and view.breaker is not None:
         match view.breaker.state:
@@ -54,6 +56,8 @@ def decide_start(conditions: RunConditions, view: FireView, now: datetime) -> St
                 pass
     if view.previous_live and conditions.if_running is IfRunning.SKIP:
         return SkipReason.RUNNING
+    if view.deferred:
+        return SkipReason.WAITING
     if conditions.max_polls is not None and view.outstanding >= conditions.max_polls:
         return SkipReason.OUTSTANDING_POLLS
     return Start(probe=probe)

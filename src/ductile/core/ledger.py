@@ -21,6 +21,7 @@ class LedgerKind(StrEnum):
     BREAKER_CHANGED = "breaker.changed"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_SKIPPED = "schedule.skipped"
+    SCHEDULE_DEFERRED = "schedule.deferred"
     SCHEDULE_PAUSED = "schedule.paused"
     SCHEDULE_RESUMED = "schedule.resumed"
     CONFIG_LOADED = "config.loaded"
@@ -42,6 +43,7 @@ LEDGER_KINDS: dict[LedgerKind, str] = {
     LedgerKind.BREAKER_CHANGED: "A circuit breaker changed its state.",
     LedgerKind.SCHEDULE_FIRED: "A scheduled run was put on the queue.",
     LedgerKind.SCHEDULE_SKIPPED: "One or more scheduled runs were skipped.",
+    LedgerKind.SCHEDULE_DEFERRED: "A scheduled run waits until other polls of its plugin have ended.",
     LedgerKind.SCHEDULE_PAUSED: "A schedule was paused.",
     LedgerKind.SCHEDULE_RESUMED: "A paused schedule was resumed.",
     LedgerKind.CONFIG_LOADED: "A configuration was loaded.",

@@ -35,6 +35,7 @@ class SkipReason(StrEnum):
     OUTSIDE_HOURS = "outside_hours"
     EXCLUDED_DAY = "excluded_day"
     RUNNING = "running"
+    WAITING = "waiting"
     OUTSTANDING_POLLS = "outstanding_polls"
     BREAKER_OPEN = "breaker_open"
     BREAKER_HALF_OPEN = "breaker_half_open"
@@ -49,6 +50,7 @@ SKIP_REASONS: dict[SkipReason, str] = {
     SkipReason.OUTSIDE_HOURS: "It was outside `only_between`.",
     SkipReason.EXCLUDED_DAY: "It was on a day that `not_on` excludes.",
     SkipReason.RUNNING: "The previous run had not ended (`if_running: skip`).",
+    SkipReason.WAITING: "The one before it still waited for other polls (`max_outstanding_polls`) to end.",
     SkipReason.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` were queued or running.",
     SkipReason.BREAKER_OPEN: "The circuit breaker was open.",
     SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the result of its probe.",

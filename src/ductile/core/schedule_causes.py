@@ -28,6 +28,7 @@ class ScheduleCause(StrEnum):
     BREAKER_OPEN = "breaker_open"
     BREAKER_HALF_OPEN = "breaker_half_open"
     RUNNING = "running"
+    WAITING = "waiting"
     OUTSTANDING_POLLS = "outstanding_polls"
     LAST_FAILED = "last_failed"
     LAST_SKIPPED = "last_skipped"
@@ -46,7 +47,9 @@ SCHEDULE_CAUSES: dict[ScheduleCause, str] = {
     ScheduleCause.BREAKER_OPEN: "The circuit breaker is open after too many failures.",
     ScheduleCause.BREAKER_HALF_OPEN: "The circuit breaker waits for the result of its probe.",
     ScheduleCause.RUNNING: "The previous run has not ended (`if_running: skip`).",
-    ScheduleCause.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` are queued or running.",
+    ScheduleCause.WAITING: "Its run is due and waits until other polls of the plugin have ended.",
+    ScheduleCause.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` are queued or running: "
+    "a run that falls due now waits for one of them to end.",
     ScheduleCause.LAST_FAILED: "It runs, and its last run failed.",
     ScheduleCause.LAST_SKIPPED: "It works normally; the last due run was skipped.",
     ScheduleCause.OVER: "It has nothing more to run: its time has come and gone.",
@@ -57,6 +60,7 @@ _OBSTACLES = {
     SkipReason.BREAKER_OPEN: ScheduleCause.BREAKER_OPEN,
     SkipReason.BREAKER_HALF_OPEN: ScheduleCause.BREAKER_HALF_OPEN,
     SkipReason.RUNNING: ScheduleCause.RUNNING,
+    SkipReason.WAITING: ScheduleCause.WAITING,
     SkipReason.OUTSTANDING_POLLS: ScheduleCause.OUTSTANDING_POLLS,
 }
 

@@ -49,7 +49,15 @@ _WHY_NOT_NOW = {
 
 
 #: Answers after which the occurrences of a firing are on record.
-_ACCOUNTED = frozenset({FiringAnswer.FIRED, FiringAnswer.SKIPPED})
+_ACCOUNTED = frozenset({FiringAnswer.FIRED, FiringAnswer.SKIPPED, FiringAnswer.DEFERRED})
+
+
+#: What is told of an occurrence that was planned to run, by what came of it.
+_SIGNALS = {
+    FiringAnswer.FIRED: Signal.SCHEDULE_FIRED,
+    FiringAnswer.SKIPPED: Signal.SCHEDULE_SKIPPED,
+    FiringAnswer.DEFERRED: Signal.SCHEDULE_DEFERRED,
+}
 
 
 class Equipment(Value):
@@ -93,6 +101,7 @@ class Engine:
             schedule_moved=self._move_schedule,
             job_ended=self._job_ended,
             short_of_resources=self._rest,
+            poll_ended=self._poll_ended,
         )
         # A copy: reading os.environ decodes every variable anew, for each job.
         surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
@@ -464,6 +473,9 @@ class Engine:
     def _expect_retry(self, due_at: datetime) -> None:
         self._releases.expect(due_at)
 
+    def _poll_ended(self, plugin: str) -> None:
+        self._scheduler.poll_ended(plugin)
+
     def _move_schedule(self) -> None:
         self._scheduler.poke()
 
@@ -478,15 +490,18 @@ class Engine:
             self._dispatcher.wake()
         if report.ended:
             self.ended(report.ended)
-        for occurrence in firing.occurrences if answer in _ACCOUNTED else ():
-            skipped = answer is FiringAnswer.SKIPPED or occurrence.job_id is None
+        if answer not in _ACCOUNTED or (answer is FiringAnswer.DEFERRED and firing.was_deferred):
+            return
+        for occurrence in firing.occurrences:
+            planned = occurrence.job_id is not None
+            signal = _SIGNALS[answer] if planned else Signal.SCHEDULE_SKIPPED
             data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
-            if (reason := occurrence.reason or report.reason) is not None:
+            if (reason := (report.reason if planned else None) or occurrence.reason) is not None:
                 data["reason"] = reason
             self._with.signals.emit(
-                Signal.SCHEDULE_SKIPPED if skipped else Signal.SCHEDULE_FIRED,
+                signal,
                 plugin=occurrence.plugin,
-                job_id=None if skipped else occurrence.job_id,
+                job_id=occurrence.job_id if signal is Signal.SCHEDULE_FIRED else None,
                 data=data,
             )
 

@@ -45,12 +45,18 @@ _SIGNALS = {
 }
 
 
+#: The command that the poll guard counts.
+POLL = "poll"
+
+
 class Followers(Value):
     """Who goes on when a job was settled. None of them may block."""
 
     retry_expected: Callable[[datetime], None]
     schedule_moved: Callable[[], None]
     job_ended: Callable[[], None]
+    #: With the name of the plugin.
+    poll_ended: Callable[[str], None] = lambda _plugin: None
     settled: Callable[[SettleAnswer], None] = lambda _answer: None
     #: Told of a job whose process could not be started because the machine lacks something.
     short_of_resources: Callable[[str], None] = lambda _job_id: None
@@ -112,6 +118,8 @@ class Reporter:
             self._waiters.ended(job.id)
             if job.submitted_by is SubmittedBy.SCHEDULER:
                 self._followers.schedule_moved()
+            elif job.command == POLL:
+                self._followers.poll_ended(job.plugin)
 
     def ended(self, jobs: Sequence[MovedJob]) -> None:
         """Jobs that ended without an execution of their own: by hand, with their run, or as a run."""

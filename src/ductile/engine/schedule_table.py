@@ -13,9 +13,10 @@ from typing import TypeAlias
 from ductile.config.snapshot import PluginInstance, Schedule, Snapshot
 from ductile.core.accounting import RUN_NOW
 from ductile.core.firing import RunConditions
+from ductile.core.hours import is_within
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs import NewJob, SubmittedBy
-from ductile.core.occurrences import Item, Plan, Run, Skip, SkipReason, lateness
+from ductile.core.occurrences import Item, Plan, Run, Skip, SkipReason, forbidden, lateness
 from ductile.core.schedule import (
     Every,
     IfRunning,
@@ -129,6 +130,39 @@ def firing_of(watched: Watched, entry: ScheduleEntry, plan: Plan, *, now: dateti
         conditions=conditions_of(watched, in_a_row=plan.in_a_row),
         planned_from=entry,
     )
+
+
+def firing_of_deferred(
+    watched: Watched, entry: ScheduleEntry, deferred: Slot, *, now: datetime, dice: Random
+) -> Firing | None:
+    """The occurrence that waits for the poll guard: its run, or why it is not to run any more.
+
+    None while it has to wait for its preferred window.
+    """
+    rule, (name, schedule_id) = watched.rule, watched.key
+    occurrence = Occurrence(
+        plugin=name,
+        schedule_id=schedule_id,
+        nominal_at=deferred.nominal_at,
+        outcome=OccurrenceOutcome.SKIPPED,
+        reason=SkipReason.PAUSED if entry.paused_at is not None else forbidden(rule, now),
+    )
+    firing = Firing(
+        entry=replace(entry, deferred=None), occurrences=(occurrence,), planned_from=entry, was_deferred=True
+    )
+    if occurrence.reason is not None:
+        return firing
+    if rule.preferred_window is not None and not is_within(rule.preferred_window, now, rule.zone):
+        return None
+    job = _job(watched, now, dice)
+    late = replace(
+        occurrence,
+        outcome=OccurrenceOutcome.LATE,
+        reason=SkipReason.OUTSTANDING_POLLS,
+        job_id=job.id,
+        late=max(now - deferred.start_at, timedelta(0)),
+    )
+    return replace(firing, occurrences=(late,), job=job, conditions=conditions_of(watched))
 
 
 def without_job(firing: Firing, reason: SkipReason) -> Firing:

@@ -9,7 +9,7 @@ noticed (SPEC 5.8).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -24,6 +24,7 @@ from ductile.engine.schedule_table import (
     Watched,
     entries_for,
     firing_of,
+    firing_of_deferred,
     firing_on_demand,
     moved,
     paused_long_enough,
@@ -88,12 +89,19 @@ class Scheduler:
         self._read = (self._started_at, clock.monotonic())
         self._armed_for: Snapshot | None = None
         self._watched: dict[Key, Watched] = {}
+        #: Plugins of which an occurrence waits for other polls to end.
+        self._deferred: set[str] = set()
         #: Since when each schedule is looked after; what was due before was missed.
         self._armed_since: dict[Key, datetime] = {}
 
     def poke(self) -> None:
         """Something has changed that may make a schedule due earlier: look again."""
         self._woken.set()
+
+    def poll_ended(self, plugin: str) -> None:
+        """A poll of the plugin has ended: an occurrence may have waited for that."""
+        if plugin in self._deferred:
+            self.poke()
 
     def stop(self) -> None:
         """Start nothing more; a firing that is under way is told of as always, and then `run` ends."""
@@ -118,15 +126,38 @@ class Scheduler:
             was_set = was_set or timedelta()
         if was_set is not None:
             await self._follow_clock(was_set)
+        tried: set[Key] = set()
         while not self._stopped:
             closed = self._draining()
             entries = tuple(entry for entry in await self._entries() if entry.plugin not in closed)
+            self._deferred = {entry.plugin for entry in entries if entry.deferred is not None}
+            if await self._fire_deferred(entries, tried):
+                continue
             now = self._clock.now()
             firings = [firing for entry in entries if (firing := self._plan(entry, now)) is not None]
             if not firings:
                 return self._next_look(entries, now)
             await asyncio.gather(*map(self._fire_unless_draining, firings))
         return self._clock.now()
+
+    async def _fire_deferred(self, entries: Sequence[ScheduleEntry], tried: set[Key]) -> bool:
+        """Try the occurrences that wait for other polls, the longest waiting first, each once a turn.
+
+        Whether any was tried.
+        """
+        waiting = [
+            (entry.deferred.start_at, entry, entry.deferred)
+            for entry in entries
+            if entry.deferred is not None and (entry.plugin, entry.schedule_id) not in tried
+        ]
+        for _, entry, deferred in sorted(waiting, key=lambda each: each[0]):
+            key = (entry.plugin, entry.schedule_id)
+            tried.add(key)
+            now = self._clock.now()
+            firing = firing_of_deferred(self._watched[key], entry, deferred, now=now, dice=self._dice)
+            if firing is not None:
+                await self._fire_unless_draining(firing)
+        return bool(waiting)
 
     # -- what is looked after
 
@@ -218,6 +249,8 @@ class Scheduler:
             # Its payload cannot be stored, now or ever. The occurrence is accounted for without a job.
             firing = without_job(firing, SkipReason.BAD_PAYLOAD)
             report = await self._store.fire(firing)
+        if report.answer is FiringAnswer.DEFERRED:
+            self._deferred.add(firing.entry.plugin)
         self._fired(firing, report)
         for job_id in report.stopping:  # the new run starts when these are gone
             await self._stop_job(job_id)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from ductile.core.addresses import refused_host
 from ductile.core.breaker import BreakerState
+from ductile.core.occurrences import SkipReason
 from ductile.core.schedule_causes import OVERDUE_AFTER
 from ductile.engine.schedule_table import watched_schedules
 from ductile.operations.desk import Desk
 from ductile.operations.findings import Check, Finding, doubtful, fine, wrong
 from ductile.operations.schedule_account import account_of
 from ductile.store.values.reading import BreakerRow
-from ductile.store.values.schedules import ScheduleEntry
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.values.settling import InitRecord
 from ductile.store.values.upkeep import StoreVitals, TroubledReceiver, Troubles
 
 _MIB = 1024 * 1024
 #: The writer empties its log long before: somebody reads and does not stop reading.
 _LONG_LOG = 256 * _MIB
+_OF_LATE = timedelta(days=1)
+_OTHER_POLLS = frozenset({SkipReason.WAITING, SkipReason.OUTSTANDING_POLLS})
 #: The latest ones of each schedule are held against its rule; `schedule history` does it for all.
 _OCCURRENCES = 50
 
@@ -72,7 +75,7 @@ async def schedule_findings(desk: Desk) -> AsyncIterator[Finding]:
             if desk.engine is not None and entry.plugin in desk.engine.draining:
                 continue  # what falls due waits for the end of the drain
             finding = judge_schedule(entry, desk.now(), daemon_runs=desk.engine is not None)
-            finding = finding or await _gap(desk, entry)
+            finding = finding or await _judge_history(desk, entry)
             if finding is not None:
                 troubled = True
                 yield finding
@@ -91,21 +94,39 @@ def judge_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
         since = f"{entry.next_at:%Y-%m-%dT%H:%M:%SZ}"
         fix = f"ductile schedule explain {name}"
         return wrong(Check.SCHEDULES, f"{name} is overdue since {since}", where=where, fix=fix)
+    if daemon_runs and entry.deferred is not None and now - entry.deferred.start_at > OVERDUE_AFTER:
+        since = f"{entry.deferred.start_at:%Y-%m-%dT%H:%M:%SZ}"
+        fix = f"ductile schedule explain {name}"
+        message = f"{name} waits since {since} for other polls of {entry.plugin} to end"
+        return doubtful(Check.SCHEDULES, message, where=where, fix=fix)
     return None
 
 
-async def _gap(desk: Desk, entry: ScheduleEntry) -> Finding | None:
+async def _judge_history(desk: Desk, entry: ScheduleEntry) -> Finding | None:
     page = await desk.store.occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
     account = await account_of(desk, entry, page.rows, newest=True)
-    if account["complete"] is not False:
-        return None
     name = f"{entry.plugin} {entry.schedule_id}"
+    where = f"plugins.{entry.plugin}.schedules"
+    if account["complete"] is False:
+        message, fix = f"the history of {name} has a gap", f"ductile schedule history {name}"
+        return doubtful(Check.SCHEDULES, message, where=where, fix=fix)
+    skipped = sum(row.count for row in page.rows if _gave_way(row, desk.now()))
+    if not skipped:
+        return None
     return doubtful(
         Check.SCHEDULES,
-        f"the history of {name} has a gap",
-        where=f"plugins.{entry.plugin}.schedules",
-        fix=f"ductile schedule history {name}",
+        f"{name} runs less often than it is due: within a day {skipped} of its occurrences were skipped "
+        f"because other polls of {entry.plugin} were queued or running",
+        where=where,
+        fix=f"raise plugins.{entry.plugin}.max_outstanding_polls, or let its schedules be due less often; "
+        f"see: ductile schedule history {name}",
     )
+
+
+def _gave_way(row: Occurrence, now: datetime) -> bool:
+    """Whether it was skipped of late because of polls of others."""
+    recent = now - (row.until_at or row.nominal_at) < _OF_LATE
+    return recent and row.outcome is OccurrenceOutcome.SKIPPED and row.reason in _OTHER_POLLS
 
 
 def init_findings(marks: Mapping[str, InitRecord]) -> Iterator[Finding]:

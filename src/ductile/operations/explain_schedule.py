@@ -46,6 +46,10 @@ _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
         "ductile job explain {job}",
         "To let runs overlap or replace one another, set if_running to queue or cancel.",
     ),
+    ScheduleCause.WAITING: (
+        "ductile queue list --plugin {plugin}",
+        "To let polls of {plugin} run beside one another, raise plugins.{plugin}.max_outstanding_polls.",
+    ),
     ScheduleCause.OUTSTANDING_POLLS: (
         "ductile queue list --plugin {plugin}",
         "Or raise plugins.{plugin}.max_outstanding_polls.",
@@ -151,6 +155,7 @@ def _facts(case: _Case) -> ScheduleFacts:
             previous_live=last is not None and last.status not in TERMINAL,
             outstanding=case.outstanding,
             breaker=None if case.breaker is None else case.breaker.breaker,
+            deferred=case.entry is not None and case.entry.deferred is not None,
         ),
         last_failed=last is not None and last.status in (JobStatus.FAILED, JobStatus.DEAD),
         last_skipped=newest is not None and newest.outcome is OccurrenceOutcome.SKIPPED,
@@ -192,12 +197,19 @@ def _evidence(case: _Case, cause: ScheduleCause) -> list[str]:
         told.append(
             f"The breaker of {case.command} is {breaker.state}{since}, after {breaker.failures} failures."
         )
-    if cause is ScheduleCause.OUTSTANDING_POLLS:
+    if entry is not None and entry.deferred is not None:
+        told.append(f"The run of {moment_of(entry.deferred.nominal_at)} waits for other polls to end.")
+    if cause in (ScheduleCause.OUTSTANDING_POLLS, ScheduleCause.WAITING):
         told.append(f"{case.outstanding} polls of {case.name} are queued or running.")
     if entry is not None and entry.next_at is not None:
         told.append(f"Next due at {moment_of(entry.next_at)}.")
         told += _coming_skip(case, entry.next_at)
     for row in case.occurrences:
+        if row.reason == SkipReason.OUTSTANDING_POLLS and row.late is not None:
+            seconds = round(row.late.total_seconds(), 1)
+            told.append(
+                f"The run of {moment_of(row.nominal_at)} started {seconds} s late: it waited for other polls."
+            )
         if row.outcome is OccurrenceOutcome.SKIPPED:
             times = f", {row.count} times until {moment_of(row.until_at)}" if row.count > 1 else ""
             told.append(f"Skipped at {moment_of(row.nominal_at)}{times}: {_why_skipped(row)}")

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 
 from ductile.core.accounting import RUN_NOW, Gap, first_end, prove_no_gap
 from ductile.core.json_values import JsonObject
+from ductile.core.occurrences import SkipReason
 from ductile.core.schedule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.desk import Desk
 from ductile.operations.shown import instant
-from ductile.store.values.schedules import Occurrence, ScheduleEntry
+from ductile.store.values.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 
 _TICK = timedelta(microseconds=1)
 
@@ -25,7 +26,7 @@ async def account_of(
     rule = _rule_of(desk, entry)
     if rule is None:
         return _unproven("the schedule was changed after these were due")
-    held = _held_to(rule, entry, rows)
+    held = _held_to(rule, entry, [*rows, *_deferred(entry, rows)])
     if not held:
         return _unproven("nothing has been due since the schedule was last changed")
     since, last = held[0].nominal_at, max(row.until_at or row.nominal_at for row in held)
@@ -54,14 +55,38 @@ def _rule_of(desk: Desk, entry: ScheduleEntry) -> ScheduleRule | None:
     return rule if same else None
 
 
+def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
+    """The occurrence that waits for other polls: it has no row before it runs, and is no gap."""
+    deferred = entry.deferred
+    if deferred is None or any(deferred.nominal_at < _due_at(row) for row in rows[-1:]):
+        return []
+    return [
+        Occurrence(
+            plugin=entry.plugin,
+            schedule_id=entry.schedule_id,
+            nominal_at=deferred.nominal_at,
+            outcome=OccurrenceOutcome.LATE,
+            reason=SkipReason.OUTSTANDING_POLLS,
+        )
+    ]
+
+
 def _held_to(rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
-    """The rows that the rule can be held to, oldest first: those since it is the rule."""
+    """The rows that the rule can be held to, oldest first: those since it is the rule.
+
+    The row of a run that waited for other polls is written after those of later instants, which may be on the
+    page before. So the first row that was written in its turn begins, if there is one.
+    """
     begin = None if entry.defined_at is None else entry.defined_at - CLOCK_SLACK
     found = sorted((row for row in rows if begin is None or row.nominal_at >= begin), key=_due_at)
-    planned = [row for row in found if row.reason != RUN_NOW]
-    if isinstance(rule.trigger, Every):
-        return found
-    return found if not planned else [row for row in found if row.nominal_at >= planned[0].nominal_at]
+    # An `every` counts from a run by hand; the instants of the others do not move.
+    named = found if isinstance(rule.trigger, Every) else [row for row in found if row.reason != RUN_NOW]
+    in_turn = [row for row in named if not _waited(row)] or named
+    return [row for row in found if in_turn and row.nominal_at >= in_turn[0].nominal_at]
+
+
+def _waited(row: Occurrence) -> bool:
+    return row.outcome is OccurrenceOutcome.LATE and row.reason == SkipReason.OUTSTANDING_POLLS
 
 
 def _due_at(row: Occurrence) -> datetime:

@@ -71,6 +71,7 @@ def shown_schedule(desk: Desk, entry: ScheduleEntry, breakers: Mapping[Key, Brea
         "last_fired_at": instant(entry.last_fired_at),
         "last_job_id": entry.last_job_id,
         "paused_at": instant(entry.paused_at),
+        "waiting_since": None if entry.deferred is None else instant(entry.deferred.start_at),
         "breaker": BreakerState.CLOSED if breaker is None else breaker.breaker.state,
     }
 

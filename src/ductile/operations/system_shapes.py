@@ -42,6 +42,9 @@ _SCHEDULE = record(
         "last_fired_at": maybe(INSTANT),
         "last_job_id": maybe(ID),
         "paused_at": maybe(INSTANT),
+        "waiting_since": told(
+            maybe(INSTANT), "Since when an occurrence waits for other polls of the plugin to end."
+        ),
         "breaker": words(BreakerState),
     }
 )

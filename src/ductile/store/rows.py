@@ -12,6 +12,7 @@ from ductile.core.breaker import Breaker, BreakerState
 from ductile.core.instants import format_instant, parse_instant
 from ductile.core.jobs import Callback, Hold, Job, JobStatus, Reason, SubmittedBy
 from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
+from ductile.core.schedule import Slot
 from ductile.core.settlement import LogStatus
 from ductile.errors import RefusedError
 from ductile.store.values.deliveries import Delivery, DeliveryStatus
@@ -248,7 +249,7 @@ def read_breaker(row: tuple[Any, ...]) -> Breaker:
 
 def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
     plugin, schedule_id, fingerprint, *place, defined_at = row
-    next_at, nominal_at, last_job_id, last_fired_at, paused_at = place
+    next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at, deferred_due_at = place
     return ScheduleEntry(
         plugin=plugin,
         schedule_id=schedule_id,
@@ -258,6 +259,9 @@ def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
         last_job_id=last_job_id,
         last_fired_at=instant_or_none(last_fired_at),
         paused_at=instant_or_none(paused_at),
+        deferred=None
+        if deferred_nominal_at is None or deferred_due_at is None
+        else Slot(nominal_at=parse_instant(deferred_nominal_at), start_at=parse_instant(deferred_due_at)),
         defined_at=parse_instant(defined_at),
     )
 

@@ -58,6 +58,7 @@ class Signal(StrEnum):
     STATE_STALE = "state.stale"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_SKIPPED = "schedule.skipped"
+    SCHEDULE_DEFERRED = "schedule.deferred"
     BREAKER_CHANGED = "breaker.changed"
     CLOCK_JUMPED = "clock.jumped"
     SURVIVOR_ENDED = "survivor.ended"
@@ -136,6 +137,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.STATE_STALE: (Level.WARN, "A fact did not replace the state: a later-claimed job had written it."),
     Signal.SCHEDULE_FIRED: (Level.DEBUG, "A scheduled run was put on the queue."),
     Signal.SCHEDULE_SKIPPED: (Level.INFO, "A scheduled run was skipped."),
+    Signal.SCHEDULE_DEFERRED: (
+        Level.INFO,
+        "A scheduled run waits until other polls of its plugin have ended.",
+    ),
     Signal.BREAKER_CHANGED: (Level.WARN, "A circuit breaker opened, closed or lets a probe through."),
     Signal.CLOCK_JUMPED: (Level.WARN, "The clock was set, or the machine slept."),
     Signal.SURVIVOR_ENDED: (Level.WARN, "A plugin process that had outlived its daemon was ended."),

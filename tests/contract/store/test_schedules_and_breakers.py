@@ -26,7 +26,7 @@ from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
 from ductile.core.ledger import LedgerKind
 from ductile.core.outcomes import Interrupted, Outcome
 from ductile.core.rules import PluginRules, Rules
-from ductile.core.schedule import Every, IfRunning, ScheduleRule
+from ductile.core.schedule import Every, IfRunning, ScheduleRule, Slot
 from ductile.store.port import Store
 from ductile.store.values.reading import JobFilter
 from ductile.store.values.schedules import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
@@ -402,6 +402,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FiringAnswer, NewJob]:
     assert entry.nominal_at is not None
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
     firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
+    firing = replace(firing, entry=replace(firing.entry, deferred=entry.deferred))
     return (await store.fire(firing)).answer, job
 
 
@@ -525,9 +526,53 @@ async def test_the_poll_guard_counts_whoever_submitted(store: Store) -> None:
     await accept(store, a_new_job("p", "poll"))
     guarded = conditions(max_polls=1)
     assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FiringAnswer.REFUSED_POLLS
+    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.DEFERRED
+    (entry,) = await store.schedules()
+    assert entry.deferred == Slot(nominal_at=START, start_at=START)
+    assert (entry.nominal_at, entry.last_job_id, await history(store)) == (START + HOUR, None, [])
+    assert LedgerKind.SCHEDULE_DEFERRED in [row.kind for row in await whole_ledger(store)]
+    assert (await store.counts()).depth == 1
+
+
+async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
+    store_factory: StoreFactory,
+) -> None:
+    """SPEC 5.6: it is on disk, it is alone, and a try that comes too early changes nothing."""
+    store = await store_factory.open()
+    await store.put_schedules([an_entry()])
+    await accept(store, a_new_job("p", "poll"))
+    guarded = conditions(max_polls=1)
+    await fire_next(store, conditions=guarded)
+    store = await store_factory.reopen()
     assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.SKIPPED
+    (entry,) = await store.schedules()
+    job = a_scheduled_job(submitted_detail="default")
+    late = replace(
+        a_run(START, job).occurrences[0],
+        outcome=OccurrenceOutcome.LATE,
+        reason="outstanding_polls",
+        late=HOUR,
+    )
+    firing = a_run(
+        START,
+        job,
+        entry=replace(entry, deferred=None),
+        occurrences=(late,),
+        conditions=guarded,
+        planned_from=entry,
+        was_deferred=True,
+    )
+    assert (await store.fire(firing)).answer is FiringAnswer.DEFERRED
+    assert (await store.schedules()) == (entry,)
     await run_next(store, ok())
-    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.FIRED
+    assert (await store.fire(firing)).answer is FiringAnswer.FIRED
+    assert (await store.fire(firing)).answer is FiringAnswer.STALE
+    (after,) = await store.schedules()
+    assert (after.deferred, after.last_job_id, after.nominal_at) == (None, job.id, START + 2 * HOUR)
+    assert [(row.nominal_at, row.outcome, row.reason) for row in await history(store)] == [
+        (START + HOUR, "skipped", "waiting"),
+        (START, "late", "outstanding_polls"),
+    ]
 
 
 async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> None:

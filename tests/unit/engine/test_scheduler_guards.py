@@ -103,13 +103,71 @@ async def test_cancel_ends_everything_that_a_changed_policy_left_behind(tmp_path
 
 
 async def test_polls_from_every_door_count(tmp_path: Path) -> None:
-    """SPEC 5.6: whoever submitted them, queued or running."""
+    """SPEC 5.6: whoever submitted them, queued or running. One occurrence waits, and runs late."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         await accept(bench.store, a_new_job("p", "poll"))
         await bench.clock.advance(hours=1)
-        await bench.start_next()
+        other = await bench.start_next()
+        await bench.clock.advance(hours=2)
+        assert await bench.told() == ["12:00:00 skipped x2 waiting"]
+        await bench.clock.advance(minutes=5)
+        await bench.end(other, ok())
+        assert await bench.told() == ["12:00:00 skipped x2 waiting", "11:00:00 late outstanding_polls"]
+        assert (await bench.history())[-1].late == timedelta(hours=2, minutes=5)
+        await bench.run_next(ok())
         await bench.clock.advance(hours=1)
-        assert await bench.told() == ["11:00:00 skipped x2 outstanding_polls"]
+        assert (await bench.told())[-1] == "14:00:00 ran"
+
+
+async def test_an_occurrence_that_waits_survives_a_restart(tmp_path: Path) -> None:
+    plugins = 'p: {schedule: {cron: "0 * * * *"}}'
+    async with scheduling(tmp_path, plugins) as bench:
+        await accept(bench.store, a_new_job("p", "poll"))
+        await bench.clock.advance(hours=1)
+        other = await bench.start_next()
+    async with scheduling(tmp_path, plugins, clock=clock_at("2026-02-08 11:30")) as bench:
+        assert (await bench.told(), (await bench.entry()).deferred is None) == ([], False)
+        await bench.end(other, ok())
+        assert await bench.told() == ["11:00:00 late outstanding_polls"]
+
+
+async def test_the_occurrence_that_waits_longest_starts_first(tmp_path: Path) -> None:
+    plugins = 'p: {schedules: [{id: a, cron: "30 * * * *"}, {id: b, cron: "10 * * * *"}]}'
+    async with scheduling(tmp_path, plugins) as bench:
+        await accept(bench.store, a_new_job("p", "poll"))
+        await bench.clock.advance(minutes=40)
+        await bench.run_next(ok())
+        assert (await bench.told("a"), await bench.told("b")) == ([], ["10:10:00 late outstanding_polls"])
+        await bench.run_next(ok())
+        assert await bench.told("a") == ["10:30:00 late outstanding_polls"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"), [("", "paused"), (', only_between: "08:00-11:30"', "outside_hours")]
+)
+async def test_an_occurrence_that_may_not_run_any_more_does_not_wait(
+    tmp_path: Path, more: str, reason: str
+) -> None:
+    """It was paused, or its hours are over when the guard is free."""
+    async with scheduling(tmp_path, f'p: {{schedule: {{cron: "0 11 * * *"{more}}}}}') as bench:
+        await accept(bench.store, a_new_job("p", "poll"))
+        await bench.clock.advance(hours=1)
+        if reason == "paused":
+            await bench.scheduler.pause("p", "default")
+        await bench.clock.advance(hours=1)
+        await bench.run_next(ok())
+        assert await bench.told() == [f"11:00:00 skipped {reason}"]
+        assert (await bench.entry()).deferred is None
+
+
+async def test_with_queue_one_run_waits_for_the_one_before(tmp_path: Path) -> None:
+    """SPEC 5.6: its own previous poll fills the guard; only `if_running: skip` skips for that."""
+    async with scheduling(tmp_path, "p: {schedule: {every: 1h, if_running: queue}}") as bench:
+        first = await bench.start_next()
+        await bench.clock.advance(hours=1)
+        assert (await bench.entry()).deferred is not None
+        await bench.end(first, ok())
+        assert await bench.told() == ["10:00:00 ran", "11:00:00 late outstanding_polls"]
 
 
 async def test_other_commands_and_other_plugins_do_not_count(tmp_path: Path) -> None:
@@ -121,13 +179,17 @@ async def test_other_commands_and_other_plugins_do_not_count(tmp_path: Path) -> 
 
 
 async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path: Path) -> None:
-    """SPEC 5.6: both are planned with no poll outstanding; only one of them gets through."""
+    """SPEC 5.6: both are planned with no poll outstanding. One runs, the other waits for it and runs then."""
     plugins = 'p: {schedules: [{id: a, cron: "0 * * * *"}, {id: b, cron: "0 * * * *"}]}'
     async with scheduling(tmp_path, plugins) as bench:
-        await bench.clock.advance(hours=1)
-        told = [*await bench.told("a"), *await bench.told("b")]
-        assert sorted(told) == ["11:00:00 ran", "11:00:00 skipped outstanding_polls"]
-        assert (await bench.store.counts()).depth == 1
+        for hour in (11, 12):
+            await bench.clock.advance(hours=1)
+            assert (await bench.store.counts()).depth == 1
+            await bench.run_next(ok())
+            assert (await bench.store.counts()).depth == 1
+            await bench.run_next(ok())
+            told = [(await bench.told("a"))[-1], (await bench.told("b"))[-1]]
+            assert told == [f"{hour}:00:00 ran", f"{hour}:00:00 late outstanding_polls"]
 
 
 # -- the store decides
@@ -158,14 +220,17 @@ async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
         assert sorted(report.answer for report in reports) == ["fired", *["stale"] * 4]
 
 
-async def test_a_run_that_may_not_start_any_more_is_a_skip(tmp_path: Path) -> None:
+async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
     """SPEC 5.6: a poll came in between planning and firing."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         await accept(bench.store, a_new_job("p", "poll"))
-        assert (await bench.store.fire(firing)).answer is FiringAnswer.SKIPPED
-        assert await bench.told() == ["11:00:00 skipped outstanding_polls"]
-        assert (await bench.entry()).last_job_id is None
+        assert (await bench.store.fire(firing)).answer is FiringAnswer.DEFERRED
+        assert await bench.told() == []
+        entry = await bench.entry()
+        assert entry.last_job_id is None
+        assert entry.deferred is not None
+        assert entry.deferred.nominal_at == firing.occurrences[0].nominal_at
 
 
 async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from builders.clocks import SimulatedClock
-from builders.jobs import failed, ok
+from builders.jobs import a_new_job, failed, ok
 from builders.scheduling import Bench, scheduling
+from builders.stores import accept
 from ductile.operations.desk import Desk
 from ductile.operations.schedules import schedule_history
 
@@ -134,3 +135,45 @@ async def test_a_run_that_was_retried_leaves_no_gap(tmp_path: Path) -> None:
         assert len(await bench.history()) == 3
         found = await account(bench)
         assert (found["complete"], found["gaps"]) == (True, [])
+
+
+async def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
+    """A cron that was never due has nothing to account for, and after its first occurrence it has that."""
+    async with scheduling(tmp_path, HOURLY) as bench:
+        await bench.clock.advance(minutes=10)
+        await bench.scheduler.run_now("p", "default")
+        await bench.run_next(ok())
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (None, [])
+        assert found["about"] == "nothing has been due since the schedule was last changed"
+        await bench.clock.advance(hours=1)
+        found = await account(bench)
+        assert (found["complete"], found["gaps"]) == (True, [])
+
+
+@pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
+async def test_an_occurrence_that_waits_for_other_polls_is_no_gap(tmp_path: Path, plugins: str) -> None:
+    """Neither while it waits nor after, on whichever page its row comes to be."""
+    async with scheduling(tmp_path, plugins) as bench:
+        await bench.clock.advance(hours=1)
+        for job in await bench.start_all():
+            await bench.end(job, ok())
+        for _ in range(3):
+            await accept(bench.store, a_new_job("p", "poll"))
+            blocker = await bench.start_next()
+            for _ in range(4):
+                await bench.clock.advance(hours=1)
+                assert (await account(bench))["gaps"] == []
+            assert (await bench.entry()).deferred is not None
+            await bench.end(blocker, ok())
+            for _ in range(2):
+                for job in await bench.start_all():
+                    await bench.end(job, ok())
+                await bench.clock.advance(hours=1)
+            for job in await bench.start_all():
+                await bench.end(job, ok())
+        rows = await bench.history()
+        assert "outstanding_polls" in {row.reason for row in rows}
+        for limit in range(1, len(rows) + 1):
+            assert (await account(bench, limit=limit))["gaps"] == []
+        assert (await account(bench))["complete"] is True

@@ -8,6 +8,7 @@ from enum import StrEnum
 from ductile.core.firing import RunConditions
 from ductile.core.jobs import NewJob
 from ductile.core.rules import NO_RULES, Rules
+from ductile.core.schedule import Slot
 from ductile.store.values.submitting import MovedJob
 from ductile.value import Value
 
@@ -23,6 +24,8 @@ class ScheduleEntry(Value):
     last_job_id: str | None = None
     last_fired_at: datetime | None = None
     paused_at: datetime | None = None
+    #: The occurrence that waits until the poll guard lets it start, and the instant it was to start.
+    deferred: Slot | None = None
     #: Since when it is defined as it is; the store's to say.
     defined_at: datetime | None = None
 
@@ -68,6 +71,8 @@ class Firing(Value):
     planned_from: ScheduleEntry | None = None
     #: Somebody asked for this run: if it may not start, nothing is recorded and they are told why.
     on_demand: bool = False
+    #: This is the occurrence that was deferred: if the poll guard still blocks it, nothing is done.
+    was_deferred: bool = False
     #: What follows when it ends another run, as with `if_running: cancel`.
     rules: Rules = NO_RULES
 
@@ -75,6 +80,7 @@ class Firing(Value):
 class FiringAnswer(StrEnum):
     FIRED = "fired"
     SKIPPED = "skipped"
+    DEFERRED = "deferred"  # other polls are outstanding: it waits for them, and starts late
     ALREADY_FIRED = "already_fired"
     STALE = "stale"  # the schedule has moved on, was paused or is gone: plan again
     REFUSED_RUNNING = "refused_running"  # on demand only: the previous run has not ended

@@ -8,9 +8,10 @@ from datetime import timedelta
 from ductile.core.firing import FireView, Start, decide_start
 from ductile.core.instants import format_instant
 from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason
+from ductile.core.json_values import JsonObject
 from ductile.core.ledger import LedgerEntry, LedgerKind
 from ductile.core.occurrences import SkipReason
-from ductile.core.schedule import IfRunning
+from ductile.core.schedule import IfRunning, Slot
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
 from ductile.store.session import Session
 from ductile.store.values.schedules import (
@@ -62,6 +63,8 @@ def fire(session: Session, firing: Firing) -> FiringReport:
     start = _decide(session, firing, chain)
     if firing.on_demand and isinstance(start, SkipReason):
         return FiringReport(answer=_REFUSALS[start])
+    if start is SkipReason.OUTSTANDING_POLLS:
+        return _defer(session, firing)
     jobs = _started_jobs(firing, start)
     ids = {job.id for job in jobs}
     for occurrence in firing.occurrences:
@@ -82,6 +85,29 @@ def fire(session: Session, firing: Firing) -> FiringReport:
         stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
         reason=start if isinstance(start, SkipReason) else None,
     )
+
+
+def _defer(session: Session, firing: Firing) -> FiringReport:
+    """Other polls are outstanding: the occurrence waits until one of them has ended."""
+    report = FiringReport(answer=FiringAnswer.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
+    if firing.was_deferred:
+        return report
+    deferred = None
+    for occurrence in firing.occurrences:
+        if occurrence.job_id is None:
+            record(session, occurrence)
+        else:
+            due_at = session.now - (occurrence.late or timedelta(0))
+            deferred = Slot(nominal_at=occurrence.nominal_at, start_at=due_at)
+            data: JsonObject = {
+                "plugin": occurrence.plugin,
+                "schedule_id": occurrence.schedule_id,
+                "nominal_at": format_instant(occurrence.nominal_at),
+                "reason": SkipReason.OUTSTANDING_POLLS,
+            }
+            write_ledger(session, (LedgerEntry(kind=LedgerKind.SCHEDULE_DEFERRED, data=data),))
+    _advance(session, replace(firing.entry, deferred=deferred), ())
+    return report
 
 
 def _outdated(session: Session, firing: Firing) -> FiringAnswer | None:
@@ -145,6 +171,7 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Start | S
         previous_live=bool(chain),
         outstanding=outstanding,
         breaker=None if breaker is None else read_breaker(breaker),
+        deferred=firing.entry.deferred is not None and not firing.on_demand,
     )
     return decide_start(conditions, view, session.now)
 
@@ -192,6 +219,7 @@ def _as_cancelled(job: Job) -> MovedJob:
 
 
 def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> None:
+    deferred = entry.deferred
     session.run(
         "advance_schedule",
         plugin=entry.plugin,
@@ -200,6 +228,8 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
         nominal_at=text_or_none(entry.nominal_at),
         last_job_id=jobs[-1].id if jobs else None,
         last_fired_at=session.stamp if jobs else None,
+        deferred_nominal_at=None if deferred is None else format_instant(deferred.nominal_at),
+        deferred_due_at=None if deferred is None else format_instant(deferred.start_at),
         at=session.stamp,
     )
 

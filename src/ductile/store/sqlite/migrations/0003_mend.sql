@@ -72,3 +72,6 @@ UPDATE job_queue SET dedupe_key = 'key:' || substr(dedupe_key, 7) WHERE seq IN (
       AND other.command = candidate.command AND other.completed_at IS NULL
   ))
 );
+-- The occurrence of a schedule that waits for the poll guard: what it was due for, and when it was to start.
+ALTER TABLE schedule_entries ADD COLUMN deferred_nominal_at TEXT;
+ALTER TABLE schedule_entries ADD COLUMN deferred_due_at TEXT;

@@ -1,11 +1,13 @@
 -- Schedules and their accounted time.
 
 -- name: schedule
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, defined_at
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
+  deferred_due_at, defined_at
 FROM schedule_entries WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: all_schedules
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, defined_at
+SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
+  deferred_due_at, defined_at
 FROM schedule_entries ORDER BY plugin, schedule_id
 
 -- name: put_schedule
@@ -30,7 +32,8 @@ WHERE (plugin, schedule_id) NOT IN (
 -- name: advance_schedule
 UPDATE schedule_entries SET
   next_at = :next_at, nominal_at = :nominal_at, last_job_id = coalesce(:last_job_id, last_job_id),
-  last_fired_at = coalesce(:last_fired_at, last_fired_at), updated_at = :at
+  last_fired_at = coalesce(:last_fired_at, last_fired_at), deferred_nominal_at = :deferred_nominal_at,
+  deferred_due_at = :deferred_due_at, updated_at = :at
 WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: schedule_of_latest_job
