@@ -110,6 +110,7 @@ KNOWN = {
     "artifacts": "any JSON",
     "ends": "{plugin: text, jobs: number, runs: number}",
     "waiting_since": "instant",
+    "skipped_until": "instant",
 }
 #: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have
 #: not fired, of processes that were killed.

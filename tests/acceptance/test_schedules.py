@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import Place, a_daemon, a_place, answering
 
 #: Tells its process id to whoever opens the pipe beside it, then works for several intervals.
 LONG = """#!/bin/sh
@@ -90,3 +91,33 @@ def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Pa
         for schedule_id in ("a", "b"):
             account = place.said("schedule", "history", "long", schedule_id)["account"]
             assert account["complete"] is True
+
+
+def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
+    never_yet = '    schedules: [{id: yearly, cron: "0 0 29 2 *"}]\n'
+    place = a_place(tmp_path, f"  quick:\n{never_yet}")
+    place.plugin("quick", answering({"status": "ok", "result": "done"}))
+    with a_daemon(place):
+        job_id = place.said("schedule", "run", "quick")["job_id"]
+        place.said("job", "wait", job_id)
+        told = place.said("schedule", "history", "quick")
+        assert [row["reason"] for row in told["occurrences"]] == ["run_now"]
+        assert (told["account"]["complete"], told["account"]["gaps"]) == (None, [])
+        findings = place.said("system", "doctor")["findings"]
+        (schedules,) = [row for row in findings if row["check"] == "schedules"]
+        assert schedules["level"] == "ok"
+
+
+def test_next_goes_on_to_the_next_run_that_starts(tmp_path: Path) -> None:
+    """Outside its hours a schedule shows that it is skipped, until when, and the first run after that."""
+    opens = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
+    hours = f"{opens:%H:%M}-{opens + timedelta(hours=1):%H:%M}"
+    rule = f'{{every: 1s, only_between: "{hours}", timezone: UTC}}'
+    place = a_place(tmp_path, f"  quick:\n    schedules: [{rule}]\n")
+    place.plugin("quick", answering({"status": "ok", "result": "done"}))
+    skipped, first, second = place.said("schedule", "next", "quick", "-n", "2")["occurrences"]
+    expected = opens.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    assert (skipped["skip"], skipped["skipped_until"]) == ("outside_hours", expected)
+    assert (first["skip"], second["skip"]) == (None, None)
+    assert expected <= first["start_at"] < second["start_at"]
+    assert f"skipped: outside_hours until {opens:%Y-%m-%d}" in place.ductile("schedule", "next").out

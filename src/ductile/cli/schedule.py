@@ -124,11 +124,18 @@ def _coming_text(found: Said, screen: Screen) -> str:
             row["plugin"],
             row["id"],
             moment(row["nominal_at"]),
-            f"skipped: {row['skip']}" if row["skip"] else "",
+            _about_skip(row),
         )
         for row in found["occurrences"]
     ]
     return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, screen)
+
+
+def _about_skip(row: Said) -> str:
+    if not row["skip"]:
+        return ""
+    until = f" until {moment(row['skipped_until'])}" if row["skipped_until"] else ""
+    return f"skipped: {row['skip']}{until}"
 
 
 def _history_text(found: Said, screen: Screen) -> str:

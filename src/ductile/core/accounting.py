@@ -3,41 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from random import Random
 from typing import Protocol
 
 from ductile.core.jobs import TERMINAL, Reason, Transition
-from ductile.core.occurrences import SkipReason, forbidden, plan_due
-from ductile.core.schedule import CLOCK_SLACK, Every, ScheduleRule, Slot, place, slots_from, step
+from ductile.core.occurrences import SkipReason, allowed_from, forbidden, plan_due
+from ductile.core.schedule import CLOCK_SLACK, Cron, Every, ScheduleRule, Slot, place, slots_from, step
 from ductile.value import Value
 
 #: The reason under which a run that a person asked for stands in the history.
 RUN_NOW = "run_now"
+_TICK = timedelta(microseconds=1)
+
+
+#: Occurrences that a preview looks at, at most: a schedule may be allowed to run nowhere.
+_MOST_LOOKED_AT = 3000
 
 
 class Upcoming(Value):
-    """An occurrence to come. Only the first one's jitter is drawn; `skip` is known from its hours alone."""
+    """An occurrence to come. Only the first one's jitter is drawn; `skip` is known from its hours alone.
+
+    One that is skipped stands for all that follow it until runs are allowed again.
+    """
 
     nominal_at: datetime
     start_at: datetime
     skip: SkipReason | None
+    #: When the hours and days of the schedule allow runs again, if this one is skipped; None for never.
+    skipped_until: datetime | None = None
 
 
-def preview(rule: ScheduleRule, slot: Slot | None, count: int) -> tuple[Upcoming, ...]:
-    """The next occurrences from where a schedule stands, an `every` as if each run ended at once."""
+def preview(rule: ScheduleRule, slot: Slot | None, runs: int) -> tuple[Upcoming, ...]:
+    """The next runs from where a schedule stands, and what is skipped before each of them.
+
+    An `every` is followed as if each run ended at once.
+    """
     if slot is None:
         return ()
-    nominals = islice(slots_from(rule, slot.nominal_at), count)
-    return tuple(
-        Upcoming(
-            nominal_at=nominal,
-            start_at=slot.start_at if nominal == slot.nominal_at else place(rule, nominal),
-            skip=forbidden(rule, place(rule, nominal)),
+    found: list[Upcoming] = []
+    for nominal in islice(_slots_with_jumps(rule, slot.nominal_at), _MOST_LOOKED_AT):
+        placed = place(rule, nominal)
+        skip = forbidden(rule, placed)
+        if skip is not None and found and found[-1].skip is skip:
+            continue
+        found.append(
+            Upcoming(
+                nominal_at=nominal,
+                start_at=slot.start_at if nominal == slot.nominal_at else placed,
+                skip=skip,
+                skipped_until=None if skip is None else allowed_from(rule, placed),
+            )
         )
-        for nominal in nominals
-    )
+        runs -= skip is None
+        if runs <= 0:
+            break
+    return tuple(found)
+
+
+def _slots_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
+    """As `slots_from`, but of a stretch without runs only the first, where the rest need not be walked."""
+    trigger = rule.trigger
+    fixed = isinstance(trigger, Every) and isinstance(trigger.interval, timedelta)
+    if rule.preferred_window is not None or not (fixed or isinstance(trigger, Cron)):
+        yield from slots_from(rule, first)
+        return
+    at: datetime | None = first
+    while at is not None:
+        for nominal in slots_from(rule, at):
+            yield nominal
+            if forbidden(rule, nominal) is not None:
+                at = _first_from(rule, nominal)
+                break
+        else:
+            return
+
+
+def _first_from(rule: ScheduleRule, nominal: datetime) -> datetime | None:
+    """The first occurrence after a skipped one that the hours and days allow; None if there is none."""
+    opening = allowed_from(rule, nominal)
+    if opening is None:
+        return None
+    match rule.trigger:
+        case Cron(times=times):
+            return times.next_after(opening - _TICK)
+        case Every(interval=timedelta() as interval):
+            return nominal - ((nominal - opening) // interval) * interval
+        case _:
+            return None
 
 
 def made_up_at_start(

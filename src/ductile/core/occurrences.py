@@ -13,7 +13,7 @@ from itertools import groupby, islice, pairwise
 from random import Random
 from typing import TypeAlias
 
-from ductile.core.hours import is_within, next_opening, weekday_of
+from ductile.core.hours import day_around, is_within, next_opening, weekday_of
 from ductile.core.schedule import After, CatchUp, Every, ScheduleRule, Slot, place, slot_at, slots_from
 from ductile.value import Value
 
@@ -21,6 +21,8 @@ from ductile.value import Value
 MOST_CAUGHT_UP = 100
 #: Occurrences looked at in one plan: a year of minutes is accounted for in pieces that delay nobody.
 CHUNK = 1000
+#: In a week every weekday comes, and its hours once more.
+_ENOUGH_OPENINGS = 16
 #: A start later than this is recorded as late.
 LATE_AFTER = timedelta(seconds=1)
 
@@ -217,6 +219,19 @@ def forbidden(rule: ScheduleRule, instant: datetime) -> SkipReason | None:
         return SkipReason.OUTSIDE_HOURS
     if rule.not_on and weekday_of(instant, rule.zone) in rule.not_on:
         return SkipReason.EXCLUDED_DAY
+    return None
+
+
+def allowed_from(rule: ScheduleRule, instant: datetime) -> datetime | None:
+    """The instant, or the first one after it at which the hours and days of the rule allow a run."""
+    for _ in range(_ENOUGH_OPENINGS):
+        match forbidden(rule, instant):
+            case SkipReason.OUTSIDE_HOURS if rule.only_between is not None:
+                instant = next_opening(rule.only_between, instant, rule.zone)
+            case SkipReason.EXCLUDED_DAY:
+                instant = day_around(instant, rule.zone)[1]
+            case _:
+                return instant
     return None
 
 

@@ -76,8 +76,8 @@ def shown_schedule(desk: Desk, entry: ScheduleEntry, breakers: Mapping[Key, Brea
     }
 
 
-def coming_of(desk: Desk, entry: ScheduleEntry, count: int) -> list[JsonObject]:
-    """The next occurrences of a schedule that runs; none of one that is paused, or whose plugin cannot."""
+def coming_of(desk: Desk, entry: ScheduleEntry, runs: int) -> list[JsonObject]:
+    """The next runs of a schedule, with what is skipped before them; none if it is paused or cannot run."""
     schedule, plugin = configured(desk, entry), desk.snapshot().plugins.get(entry.plugin)
     if schedule is None or plugin is None or not plugin.runnable or entry.paused_at is not None:
         return []
@@ -90,19 +90,21 @@ def coming_of(desk: Desk, entry: ScheduleEntry, count: int) -> list[JsonObject]:
             "nominal_at": instant(each.nominal_at),
             "at_start": _waits_for_start(desk, each.start_at),
             "skip": each.skip,
+            "skipped_until": instant(each.skipped_until),
         }
-        for each in _upcoming(desk, schedule.rule, entry, count)
+        for each in _upcoming(desk, schedule.rule, entry, runs)
     ]
 
 
-def _upcoming(desk: Desk, rule: ScheduleRule, entry: ScheduleEntry, count: int) -> tuple[Upcoming, ...]:
+def _upcoming(desk: Desk, rule: ScheduleRule, entry: ScheduleEntry, runs: int) -> tuple[Upcoming, ...]:
     """Where nobody looks after it, what is overdue is made up for at the next start, or not at all."""
     slot = slot_of(entry)
     if desk.engine is not None or slot is None:
-        return preview(rule, slot, count)
+        return preview(rule, slot, runs)
     now = desk.now()
     made_up, following = made_up_at_start(rule, slot, now=now, dice=desk.dice)
-    return (*made_up, *preview(rule, following, count))[:count]
+    left = runs - len(made_up)
+    return (*made_up, *preview(rule, following, left)) if left > 0 else made_up[:runs]
 
 
 def _waits_for_start(desk: Desk, at: datetime | None) -> bool:

@@ -41,7 +41,7 @@ async def schedule_history(desk: Desk, given: JsonObject) -> JsonObject:
 
 
 async def schedule_next(desk: Desk, given: JsonObject) -> JsonObject:
-    """What is to come, across clock changes; of one schedule or of all."""
+    """The next runs, across clock changes, and what is skipped before them; of one schedule or of all."""
     plugin, schedule_id = await optional_plugin(desk, given), read.optional_text(given, "schedule")
     count = read.number(given, "count", 10, most=1000)
     standing = [entry for entry in await standing_schedules(desk) if plugin in (None, entry.plugin)]
@@ -53,7 +53,9 @@ async def schedule_next(desk: Desk, given: JsonObject) -> JsonObject:
         )
     coming = [each for entry in named for each in coming_of(desk, entry, count)]
     coming.sort(key=lambda each: str(each["start_at"]))
-    return {"occurrences": [*coming[:count]]}
+    starting = [position for position, each in enumerate(coming) if each["skip"] is None]
+    end = starting[count - 1] + 1 if len(starting) >= count else len(coming)
+    return {"occurrences": [*coming[:end]]}
 
 
 async def pause_schedule(desk: Desk, given: JsonObject) -> JsonObject:

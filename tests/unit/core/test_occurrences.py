@@ -244,7 +244,7 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
     """SPEC 5.9: `schedule next -n`."""
     rule = cron("30 2 * * *", NEW_YORK, not_on=frozenset({1}))
     place = Slot(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
-    shown = preview(rule, place, 4)
+    shown = preview(rule, place, 3)
     assert [each.nominal_at for each in shown] == [
         utc("2026-03-07 07:30"),
         utc("2026-03-08 07:00"),
@@ -255,6 +255,31 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
     assert [each.skip for each in shown] == [None, None, SkipReason.EXCLUDED_DAY, None]
     assert preview(at("2026-03-08 07:00"), slot("2026-03-08 07:00"), 20)[1:] == ()
     assert preview(rule, None, 20) == ()
+    (skipped, *_) = (each for each in shown if each.skip is not None)
+    assert skipped.skipped_until == utc("2026-03-10 04:00")
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (every("1s", only_between=hours("08:00-22:00")), "2026-03-08 08:00"),
+        (every("7m", only_between=hours("08:00-22:00")), "2026-03-08 08:03"),
+        (every("5m", not_on=frozenset({0, 1, 2})), "2026-03-11 00:00"),
+        (cron("*/5 * * * *", only_between=hours("08:00-22:00"), not_on=frozenset({0})), "2026-03-09 08:00"),
+        (every("daily", not_on=frozenset({0, 1})), "2026-03-10 00:00"),
+        (cron("0 3 * * *", only_between=hours("08:00-22:00")), None),
+        (every("5m", not_on=frozenset(range(7))), None),
+    ],
+)
+def test_the_preview_goes_on_to_the_next_run(rule: ScheduleRule, expected: str | None) -> None:
+    """What is skipped until then is one entry, however many occurrences that are."""
+    skipped, *runs = preview(rule, slot("2026-03-08 00:00"), 3)
+    assert skipped.skip in (SkipReason.OUTSIDE_HOURS, SkipReason.EXCLUDED_DAY)
+    starting = [each.start_at for each in runs if each.skip is None]
+    if expected is None:
+        assert starting == []
+    else:
+        assert (starting[0], len(starting)) == (utc(expected), 3)
 
 
 def row(start: str, until: str | None = None, *, count: int = 1, job: str | None = None) -> Occurrence:
