@@ -294,6 +294,8 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("system status")
     ask("system status", "--health")
     ask("job cancel", running["job_id"], tried=True)
+    ask("job wait", running["job_id"], status=1)
+    ask("job logs", running["job_id"])
     ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
     ask("job retry", bad["job_id"], tried=True)
     # Not left under way: as long as a poll is, its schedule may not be run.

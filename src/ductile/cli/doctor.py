@@ -28,7 +28,9 @@ def doctor(call: Call) -> Answer:
     if connection is not None:
         # Plugins are asked for their health, each in its own time: there is no limit to wait for.
         with waiting_for(call, "the health of the plugins"):
-            found: Said = converse(connection, "system.doctor", {"version": __version__}, timeout=None)
+            found: Said = converse(
+                connection, "system.doctor", {"version": __version__, "ask_health": True}, timeout=None
+            )
     else:
         import asyncio  # noqa: PLC0415 - a running daemon spares it
 

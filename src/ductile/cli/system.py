@@ -121,6 +121,8 @@ def _status_text(found: Said, screen: Screen) -> str:
         parts.append("\n".join(_refusal(plugin, screen) for plugin in refused))
     if ill := [plugin for plugin in found["plugins"] if plugin["unhealthy"]]:
         parts.append("\n".join(_illness(plugin, screen) for plugin in ill))
+    if failing := [plugin for plugin in found["plugins"] if plugin["health_error"]]:
+        parts.append("\n".join(_failed_health(plugin, screen) for plugin in failing))
     states = [plugin for plugin in found["plugins"] if plugin["state"]]
     parts += [
         f"{screen.style('bold', plugin['name'] + ' keeps')}\n{indented(to_yaml(plugin['state']))}"
@@ -197,6 +199,11 @@ def _refusal(plugin: Said, screen: Screen) -> str:
 def _illness(plugin: Said, screen: Screen) -> str:
     name = screen.style("red", f"{printable(plugin['name'])} is unhealthy:")
     return f"{name} its init failed: {screen.advice(illness_of(plugin['unhealthy']))}"
+
+
+def _failed_health(plugin: Said, screen: Screen) -> str:
+    name = screen.style("red", f"{printable(plugin['name'])} is not healthy:")
+    return f"{name} {printable(plugin['health_error'].partition(chr(10))[0])}"
 
 
 def _last_run(run: Said | None) -> str:

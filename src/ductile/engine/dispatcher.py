@@ -20,7 +20,7 @@ from functools import partial
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.admission import Caps
-from ductile.core.jobs import Job
+from ductile.core.jobs import Job, NewJob
 from ductile.engine.execution import ResultGivenUpError
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.store.port import Store
@@ -61,6 +61,8 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
         self._leaving: set[str] = set()
+        #: Those of them that need no worker: they were started beside the queue.
+        self._beside: set[str] = set()
         self._initialising: dict[str, str] = {}
         self._held: frozenset[str] = frozenset()
         self._caps_of: tuple[Snapshot, Caps] | None = None
@@ -117,6 +119,23 @@ class Dispatcher:
         self._initialising[plugin] = job_id
         self.wake()
 
+    async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
+        """Start a job at once, beside the queue and its workers.
+
+        False if `limit` jobs of its plugin run already, if its init has not ended, or if the daemon stops.
+        """
+        if self._stopped.is_set() or job.plugin in self._initialising or job.plugin in self._held:
+            return False
+        started = self._store.start_now(
+            job, owner=self._owner, lease=LEASE, limit=limit, told=self._beside_came
+        )
+        self._follow(started)
+        return bool(await asyncio.shield(started))
+
+    def _beside_came(self, claims: tuple[Claim, ...]) -> None:
+        self._beside.update(claim.job.id for claim in claims)
+        self._launch(claims)
+
     async def run(self) -> None:
         """Start what may start, until told to stop."""
         self._loop = asyncio.get_running_loop()
@@ -162,7 +181,8 @@ class Dispatcher:
 
     def _free(self) -> int:
         """Workers for whom nothing is there and nothing was asked for."""
-        return self._snapshot().max_workers - len(self._running) + len(self._leaving) - self._claimed_for
+        busy = len(self._running) - len(self._beside) - len(self._leaving)
+        return self._snapshot().max_workers - busy - self._claimed_for
 
     def _claim_for_free_workers(self) -> None:
         """Not for those that an earlier claim, still on its way, may be for."""
@@ -262,6 +282,8 @@ class Dispatcher:
             self._left(claim.job)
 
     def _make_room(self, job_id: str) -> None:
+        if job_id in self._beside:
+            return
         self._leaving.add(job_id)
         self.wake()
 
@@ -271,6 +293,7 @@ class Dispatcher:
         self._unstarted.discard(job.id)
         if not is_back:
             self._rests = 0
+        self._beside.discard(job.id)
         if job.id in self._leaving:
             self._leaving.discard(job.id)  # its room was offered when its result was handed in
         else:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import Job, JobStatus, Reason
+from ductile.core.jobs import Job, JobStatus, NewJob, Reason
 from ductile.core.json_values import JsonObject
 from ductile.engine.clock import Clock
 from ductile.engine.deliveries import LAST_SECONDS, Deliveries
@@ -88,6 +89,7 @@ class Engine:
         self._ready = False
         self._adopting = asyncio.Lock()
         self._reloads: set[asyncio.Task[JsonObject]] = set()
+        self._shared: dict[str, asyncio.Task[JsonObject]] = {}
         self._waiters = Waiters()
         self._slots = Slots()
         store, clock, signals = equipment.store, equipment.clock, equipment.signals
@@ -153,6 +155,16 @@ class Engine:
 
     def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
         return self._waiters.waiting_for(job_id)
+
+    async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
+        return await self._dispatcher.start_beside(job, limit=limit)
+
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, JsonObject]]) -> JsonObject:
+        task = self._shared.get(name)
+        if task is None:
+            task = self._shared[name] = asyncio.create_task(make(), name=name)
+            task.add_done_callback(lambda _: self._shared.pop(name, None))
+        return await asyncio.shield(task)
 
     async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
         return await self._scheduler.resume(plugin, schedule_id)

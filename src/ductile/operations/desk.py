@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs import NewJob, SubmittedBy
@@ -56,6 +56,14 @@ class RunningEngine(Protocol):
 
     def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
         """A future that is done when the job has ended, or the daemon stops."""
+        ...
+
+    async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
+        """Start a job at once, beside the queue; False if `limit` jobs of its plugin run, or it may not."""
+        ...
+
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, JsonObject]]) -> JsonObject:
+        """The answer of a task that runs once at a time: who asks while it runs gets the same answer."""
         ...
 
     async def end_running(self, job_id: str) -> None:

@@ -23,7 +23,7 @@ from ductile.operations.desk import Desk, RunningEngine
 from ductile.operations.findings import Check, Finding, doubtful, fine, of_error, shown
 from ductile.operations.orphans import orphans
 from ductile.operations.plugin_health import unhealthy_plugins
-from ductile.operations.system import check_health
+from ductile.operations.system import check_health, past_health
 
 __all__ = [
     "Check",
@@ -42,7 +42,7 @@ async def doctor(desk: Desk, given: JsonObject) -> JsonObject:
     found = [*await _config(desk), *_surroundings(desk.snapshot(), daemon_runs=desk.engine is not None)]
     if desk.engine is not None:
         found.append(_daemon(desk.engine, read.optional_text(given, "version")))
-        found += await _health(desk)
+        found += await _health(desk, ask=read.flag(given, "ask_health"))
     else:
         found.append(not_running())
     found += await _store(desk)
@@ -113,9 +113,12 @@ def _daemon(engine: RunningEngine, caller: str | None) -> Finding:
     return fine(Check.DAEMON, f"the daemon runs, version {__version__}", f"process {status['pid']}")
 
 
-async def _health(desk: Desk) -> list[Finding]:
+async def _health(desk: Desk, *, ask: bool) -> list[Finding]:
+    """What the plugins say now or, for a caller who may only look, what they said when last asked."""
     try:
-        return [*files.health_findings(await check_health(desk, {}))]
+        if ask:
+            return [*files.health_findings(await check_health(desk, {}))]
+        return [*files.past_health_findings(await past_health(desk))]
     except DuctileError as error:
         return [of_error(Check.HEALTH, error)]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ductile.config.integrity import CHECKSUMS_FILE
 from ductile.config.locate import resolve_path
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject
+from ductile.core.settlement import LogStatus
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.operations.findings import Check, Finding, Level, doubtful, fine, of_problem, wrong
+from ductile.operations.system import NOT_ASKED
+from ductile.store.values.reading import LogRow
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -127,7 +130,12 @@ def health_findings(checked: JsonObject) -> Iterator[Finding]:
     """What the plugins' own health commands said."""
     rows = checked["health"]
     assert isinstance(rows, list)  # noqa: S101 - as `check_health` makes it
-    ill = [row for row in rows if isinstance(row, dict) and row["status"] != "succeeded"]
+    asked = [row for row in rows if isinstance(row, dict) and row["status"] != NOT_ASKED]
+    ill = [row for row in asked if row["status"] != "succeeded"]
+    for row in rows:
+        if isinstance(row, dict) and row["status"] == NOT_ASKED:
+            message = f"{row['plugin']} was not asked for its health: it is busy, and runs one job at a time"
+            yield fine(Check.HEALTH, message)
     for row in ill:
         said = row["error"] or row["status"]
         yield wrong(
@@ -136,7 +144,27 @@ def health_findings(checked: JsonObject) -> Iterator[Finding]:
             where=f"job {row['job_id']}",
             fix=f"ductile job explain {row['job_id']}",
         )
-    if rows and not ill:
-        yield fine(Check.HEALTH, f"{len(rows)} plugins say that they are healthy")
+    if asked and not ill:
+        yield fine(Check.HEALTH, f"{len(asked)} plugins say that they are healthy")
     if not rows:
         yield fine(Check.HEALTH, "no plugin has a health command")
+
+
+def past_health_findings(checked: Mapping[str, LogRow | None]) -> Iterator[Finding]:
+    """What they said when they were asked last."""
+    rows = [row for row in checked.values() if row is not None]
+    ill = [row for row in rows if row.status is not LogStatus.SUCCEEDED]
+    for row in ill:
+        yield wrong(
+            Check.HEALTH,
+            f"{row.plugin} was not healthy at {row.completed_at:%Y-%m-%dT%H:%M:%SZ}: "
+            f"{row.error or row.status}",
+            where=f"job {row.job_id}",
+            fix=f"ductile job explain {row.job_id}",
+        )
+    if not checked:
+        yield fine(Check.HEALTH, "no plugin has a health command")
+    elif not rows:
+        yield fine(Check.HEALTH, "no plugin was asked for its health yet; `ductile doctor` asks them")
+    elif not ill:
+        yield fine(Check.HEALTH, f"{len(rows)} plugins were healthy when they were last asked")

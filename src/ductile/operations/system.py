@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
@@ -20,14 +21,15 @@ from ductile.operations.plugin_names import unknown_plugin
 from ductile.operations.schedule_view import standing_schedules
 from ductile.operations.shown import instant, shown_breaker, shown_execution
 from ductile.operations.status_rows import running_now, troubled_first
-from ductile.store.values.reading import BreakerRow, LogFilter
+from ductile.store.values.reading import BreakerRow, LogFilter, LogRow
 from ductile.store.values.schedules import ScheduleEntry
-from ductile.store.values.submitting import Submission
 
 _HISTORY = 50
 #: How long a drain is waited for where no time is given.
 LONGEST_DRAIN = timedelta(hours=1)
-_QUEUE_SECONDS = 20.0
+_ENDING_SECONDS = 20.0
+#: In place of a status: the check could not be started now.
+NOT_ASKED = "not_asked"
 
 
 def engine_of(desk: Desk) -> RunningEngine:
@@ -78,7 +80,7 @@ async def _plugin_status(
     reveal: bool,
 ) -> JsonObject:
     kept = await desk.store.plugin_state(plugin.name)
-    last = (await desk.store.log(LogFilter(plugin=plugin.name), limit=1)).rows
+    last = (await desk.store.log(LogFilter(plugin=plugin.name, runs_only=True), limit=1)).rows
     health = (await desk.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
     own = [entry for entry in schedules if entry.plugin == plugin.name]
     due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]
@@ -96,6 +98,7 @@ async def _plugin_status(
         "next_run": instant(min(due, default=None)),
         "paused": bool(own) and all(entry.paused_at is not None for entry in own),
         "health": None if not health else health[0].status,
+        "health_error": None if not health else health[0].error,
         "breakers": {
             row.command: shown_breaker(row.breaker) for row in breakers if row.plugin == plugin.name
         },
@@ -113,7 +116,21 @@ async def check_health(desk: Desk, given: JsonObject) -> JsonObject:
         for plugin in desk.snapshot().plugins.values()
         if plugin.runnable and only in (None, plugin.name) and has_command(plugin, "health")
     ]
-    return {"health": await asyncio.gather(*(_check_one(desk, engine, plugin) for plugin in plugins))}
+    checks = (
+        engine.share(f"health of {plugin.name}", partial(_check_one, desk, engine, plugin))
+        for plugin in plugins
+    )
+    return {"health": await asyncio.gather(*checks)}
+
+
+async def past_health(desk: Desk) -> dict[str, LogRow | None]:
+    """The latest health check of every plugin that has one, by the name of the plugin."""
+    found: dict[str, LogRow | None] = {}
+    for plugin in desk.snapshot().plugins.values():
+        if plugin.runnable and has_command(plugin, "health"):
+            rows = (await desk.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
+            found[plugin.name] = rows[0] if rows else None
+    return found
 
 
 def has_command(plugin: PluginInstance, command: str) -> bool:
@@ -121,7 +138,11 @@ def has_command(plugin: PluginInstance, command: str) -> bool:
 
 
 async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) -> JsonObject:
-    """One attempt and no more: a health check that is retried says nothing about now (SPEC 3.5)."""
+    """One attempt and no more: a health check that is retried says nothing about now (SPEC 3.5).
+
+    It starts at once, beside the queue. Only a plugin that does not bear two processes is not asked while
+    as many of its jobs run as may.
+    """
     job = NewJob(
         id=make_id(desk.now(), desk.dice),
         plugin=plugin.name,
@@ -130,10 +151,12 @@ async def _check_one(desk: Desk, engine: RunningEngine, plugin: PluginInstance) 
         max_attempts=1,
         trace_id=make_trace_id(desk.dice),
     )
+    safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
     with engine.waiting_for(job.id) as ended:
-        await desk.enqueue(Submission(jobs=(job,)))
-        # It waits in the queue like any other job, so it may take longer than its own time.
-        await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _QUEUE_SECONDS)
+        if not await engine.start_beside(job, limit=None if safe else plugin.parallelism):
+            return {"plugin": plugin.name, "job_id": None, "status": NOT_ASKED, "error": None}
+        # The process is ended at its deadline, which takes a moment.
+        await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _ENDING_SECONDS)
     found = await desk.store.job(job.id)
     return {
         "plugin": plugin.name,

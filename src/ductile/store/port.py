@@ -124,6 +124,21 @@ class Store(Protocol):
         """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
         ...
 
+    def start_now(
+        self,
+        job: NewJob,
+        *,
+        owner: str,
+        lease: timedelta,
+        limit: int | None,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
+        """Submit a job and claim it in the same step, whatever waits in the queue.
+
+        Nothing is submitted if `limit` jobs of its plugin run already.
+        """
+        ...
+
     def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
         """Record that the plugin has its request, for jobs whose state is pushed to a caller.
 

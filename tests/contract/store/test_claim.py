@@ -213,3 +213,16 @@ async def test_a_job_named_twice_is_claimed_once(store: Store) -> None:
     job_id = await accept(store, a_new_job())
     claims = await store.claim_these([job_id, job_id], owner="cli", lease=LEASE)
     assert [claim.job.id for claim in claims] == [job_id]
+
+
+async def test_a_job_can_be_submitted_and_claimed_in_one_step(store: Store) -> None:
+    """Whatever waits in the queue; unless as many of its plugin run as may."""
+    await accept(store, a_new_job("p"))
+    beside = a_new_job("p", "health")
+    (claim,) = await store.start_now(beside, owner="me", lease=LEASE, limit=1)
+    assert (claim.job.id, claim.job.status, claim.job.execution) == (beside.id, JobStatus.RUNNING, 1)
+    refused = a_new_job("p", "health")
+    assert await store.start_now(refused, owner="me", lease=LEASE, limit=1) == ()
+    assert await store.job(refused.id) is None
+    (another,) = await store.start_now(refused, owner="me", lease=LEASE, limit=None)
+    assert another.job.id == refused.id

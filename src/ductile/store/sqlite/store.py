@@ -154,6 +154,22 @@ class SqliteStore:
             told=told,
         )
 
+    def start_now(
+        self,
+        job: NewJob,
+        *,
+        owner: str,
+        lease: timedelta,
+        limit: int | None,
+        told: Callable[[tuple[Claim, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[Claim, ...]]:
+        # Not in the lane of submissions: it does not wait behind a flood of them.
+        return self._write(
+            Lane.SETTLE,
+            lambda session: claim.start_now(session, job, owner=owner, lease=lease, limit=limit),
+            told=told,
+        )
+
     def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
         # In the lane of settling: the end of a quick job must not overtake the news that it works.
         return self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))

@@ -49,6 +49,8 @@ class LogFilter(Value):
     completed_before: datetime | None = None
     #: Words that must all occur in the result, the error or stderr.
     query: str | None = None
+    #: Leave out what the core itself asks of a plugin: `health` and `init`.
+    runs_only: bool = False
 
 
 class LogRow(Value):

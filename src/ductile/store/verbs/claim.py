@@ -7,15 +7,17 @@ from datetime import timedelta
 
 from ductile.core.admission import Caps, next_start
 from ductile.core.instants import format_instant
-from ductile.core.jobs import Job, JobStatus, Reason, Transition
+from ductile.core.jobs import Job, JobStatus, NewJob, Reason, Transition
 from ductile.core.json_values import JsonObject
 from ductile.core.settlement import CallbackEvent, CallbackState
 from ductile.errors import StoreError
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.values.settling import Claim
+from ductile.store.values.submitting import Accepted
 from ductile.store.verbs.runs import graph_of
 from ductile.store.verbs.settle import claim_run
+from ductile.store.verbs.submit import submit_job
 from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
@@ -56,6 +58,20 @@ def claim_these(
         if (row := session.one("ready_job", id=job_id)) is not None
     ]
     return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in ready)
+
+
+def start_now(
+    session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
+) -> tuple[Claim, ...]:
+    """Submit and claim one job in a single step; nothing if `limit` jobs of its plugin run already."""
+    running: dict[str, int] = {} if limit is None else dict(session.all("running_counts"))
+    if limit is not None and running.get(job.plugin, 0) >= limit:
+        return ()
+    answer = submit_job(session, job, timedelta(0))
+    if not isinstance(answer, Accepted):
+        raise StoreError(f"the job {job.id} was not accepted")
+    until = format_instant(session.now + lease)
+    return (_claim_one(session, answer.seq, owner=owner, until=until),)
 
 
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:

@@ -126,6 +126,7 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None) -
         "submitted_by": where.submitted_by,
         "completed_from": text_or_none(where.completed_from),
         "completed_before": text_or_none(where.completed_before),
+        "runs_only": int(where.runs_only),
     }
     if words is not None:
         query = "log_with_words"

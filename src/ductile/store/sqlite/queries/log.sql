@@ -11,6 +11,7 @@ AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
 AND (:completed_from IS NULL OR completed_at >= :completed_from)
 AND (:completed_before IS NULL OR completed_at < :completed_before)
+AND (:runs_only = 0 OR command NOT IN ('health', 'init'))
 
 -- name: executions_of_job
 SELECT {log_columns}, result, stderr, payload FROM job_log WHERE job_id = :job_id ORDER BY execution, seq

@@ -1,0 +1,101 @@
+"""Health checks of plugins: beside the queue, one at a time, never by those who may only read."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from builders.daemons import Place, a_daemon, a_place
+from builders.http import an_api, an_api_place, token_for
+from builders.plugins import a_manifest, a_plugin
+
+#: Healthy; whatever else it is asked for it does not end by itself.
+BUSY = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    '[ "$DUCTILE_COMMAND" = health ] || exec sleep 300\n'
+    'echo \'{"status": "ok", "result": "fine"}\'\n'
+)
+#: Runs well, and says that it is not.
+SICK = (
+    "#!/bin/sh\ncat >/dev/null\n"
+    'if [ "$DUCTILE_COMMAND" = health ]; then\n'
+    '  echo \'{"status": "error", "error": "no paper left"}\'; exit\nfi\n'
+    'echo \'{"status": "ok", "result": "done"}\'\n'
+)
+
+
+def health_findings(place: Place, *, status: int = 0) -> list[dict[str, Any]]:
+    said = place.said("system", "doctor", status=status)
+    return [row for row in said["findings"] if row["check"] == "health"]
+
+
+def private(place: Place) -> Place:
+    place.config.parent.chmod(0o700)
+    place.config.chmod(0o600)
+    return place
+
+
+def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
+    """All workers are busy and jobs wait: the plugins are asked all the same, at once."""
+    place = private(a_place(tmp_path, "  busy: {}\n"))
+    place.plugin("busy", BUSY)
+    place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
+    with a_daemon(place) as daemon:
+        running = place.said("plugin", "run", "busy", "--no-wait")["job_id"]
+        daemon.wait_until_started(running)
+        for plugin in ("busy", "echo", "echo"):
+            place.said("plugin", "run", plugin, "--no-wait")
+        (found,) = health_findings(place)
+        assert (found["level"], found["message"]) == ("ok", "2 plugins say that they are healthy")
+        waiting = place.said("job", "list", "--status", "queued")["jobs"]
+        assert {job["command"] for job in waiting} == {"poll"}, "nothing overtook the queue but the checks"
+        assert len(waiting) == 3
+
+
+def test_a_plugin_that_bears_one_process_is_not_asked_while_it_is_busy(tmp_path: Path) -> None:
+    place = private(a_place(tmp_path, "  lone: {}\n"))
+    manifest = a_manifest("lone", extra="concurrency_safe: false\n")
+    a_plugin(place.config.parent / "plugins", "lone", manifest=manifest, script=BUSY)
+    with a_daemon(place) as daemon:
+        daemon.wait_until_started(place.said("plugin", "run", "lone", "--no-wait")["job_id"])
+        noted, healthy = health_findings(place)
+        assert {noted["level"], healthy["level"]} == {"ok"}
+        assert any("lone was not asked" in row["message"] for row in (noted, healthy))
+
+
+def test_a_health_check_is_no_run_and_its_failure_is_told(tmp_path: Path) -> None:
+    place = private(a_place(tmp_path, "  sick: {}\n"))
+    place.plugin("sick", SICK)
+    with a_daemon(place):
+        ran = place.said("plugin", "run", "sick")["job_id"]
+        place.said("system", "status", "--health")
+        shown = {row["name"]: row for row in place.said("system", "status")["plugins"]}["sick"]
+        assert (shown["last_run"]["job_id"], shown["last_run"]["command"]) == (ran, "poll")
+        assert (shown["health"], shown["health_error"]) == ("failed", "no paper left")
+        assert "sick is not healthy: no paper left" in place.ductile("system", "status").out
+
+
+def test_whoever_may_only_read_starts_no_health_check(tmp_path: Path) -> None:
+    """A GET is answered with what was found when the plugins were last asked."""
+    place = an_api_place(tmp_path, "  sick: {}\n")
+    place.plugin("sick", SICK)
+    with an_api(place) as api:
+
+        def told() -> list[dict[str, Any]]:
+            found = api.get("/system/doctor", token=token_for("system:ro"))["findings"]
+            return [row for row in found if row["check"] == "health"]
+
+        assert "no plugin was asked" in told()[0]["message"]
+        assert api.get("/jobs")["jobs"] == []
+        place.said("system", "doctor", status=1)
+        checks = {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]}
+        threads = [threading.Thread(target=told) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (ill,) = [row for row in told() if row["level"] == "error"]
+        assert "sick was not healthy at " in ill["message"]
+        assert ill["message"].endswith("no paper left")
+        assert {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]} == checks

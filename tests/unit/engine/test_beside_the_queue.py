@@ -1,0 +1,60 @@
+"""Jobs that start beside the queue: health checks, which must not wait for workers nor take one away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from builders.engines import an_engine
+from ductile.core.jobs import JobStatus
+from ductile.operations.system import check_health
+from ductile.telemetry.signals import Signal
+
+#: Healthy when a line is written to the pipe beside it.
+WAITING = """#!/bin/sh
+cat > /dev/null
+read -r _ < "$0.pipe"
+echo '{"status": "ok", "result": "done"}'
+"""
+
+
+async def test_one_health_check_at_a_time_for_each_plugin(tmp_path: Path) -> None:
+    """Callers who ask while one runs share its answer; who asks later gets a new one."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        entrypoint = tmp_path / "plugins" / "echo" / "run.sh"
+        entrypoint.write_text(WAITING)
+        pipe = Path(f"{entrypoint}.pipe")
+        os.mkfifo(pipe)
+        await bench.started()
+        first = asyncio.create_task(check_health(bench.desk, {}))
+        await bench.until(Signal.JOB_STARTED)
+        second = asyncio.create_task(check_health(bench.desk, {"plugin": "echo"}))
+        # A caller that goes away takes the check from nobody else.
+        gone = asyncio.create_task(check_health(bench.desk, {}))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.to_thread(pipe.write_text, "go\n")
+        answers = await asyncio.gather(first, second)
+        assert answers[0] == answers[1]
+        assert [signal.signal for signal in bench.told].count(Signal.JOB_STARTED) == 1
+        again = asyncio.create_task(check_health(bench.desk, {}))
+        await asyncio.to_thread(pipe.write_text, "go\n")
+        assert (await again)["health"] != answers[0]["health"]
+
+
+async def test_a_job_beside_the_queue_takes_no_worker(tmp_path: Path) -> None:
+    """Two workers, one check under way: two jobs run beside it, and after it not three."""
+    async with an_engine(tmp_path, "  echo: {}\n") as bench:
+        entrypoint = tmp_path / "plugins" / "echo" / "run.sh"
+        entrypoint.write_text(WAITING)
+        os.mkfifo(f"{entrypoint}.pipe")
+        await bench.started()
+        jobs = [await bench.submit(max_attempts=1) for _ in range(2)]
+        for _ in jobs:
+            await bench.until(Signal.JOB_STARTED)
+        checking = asyncio.create_task(check_health(bench.desk, {}))
+        started = await bench.until(Signal.JOB_STARTED)
+        assert started.job_id not in jobs
+        assert (await bench.job(started.job_id or "")).status is JobStatus.RUNNING
+        checking.cancel()
