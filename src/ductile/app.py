@@ -51,6 +51,7 @@ from ductile.operations.desk import Desk
 from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
 from ductile.serving import Listeners
+from ductile.store.sqlite.connection import refuse_log_without_database
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_to_read
 from ductile.store.values.settling import NewInit
 from ductile.store.values.upkeep import ConfigOrigin
@@ -304,9 +305,10 @@ async def diagnose_without_daemon(
         path = state_file(snapshot)
     except ConfigError as error:
         return doctor.doctor_without_config(error, None if config is None else config.parent)
-    if not path.exists():
-        return doctor.doctor_without_store(snapshot, doctor.not_running(), doctor.no_store(path))
     try:
+        refuse_log_without_database(path)
+        if not path.exists():
+            return doctor.doctor_without_store(snapshot, doctor.not_running(), doctor.no_store(path))
         async with to_look_at(named, environ) as desk:
             return await doctor.doctor(desk, given)
     except StoreBusyError as busy:
@@ -321,7 +323,12 @@ def store_files() -> StoreFiles:
     from ductile.operations.backup import StoreFiles  # noqa: PLC0415 - only for backups
     from ductile.store.sqlite.copying import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
-    return StoreFiles(copy=copy_store, inspect=inspect_copy, renew=renew_id)
+    return StoreFiles(
+        copy=copy_store,
+        inspect=inspect_copy,
+        renew=renew_id,
+        refuse_incomplete=refuse_log_without_database,
+    )
 
 
 class Stopped(StrEnum):

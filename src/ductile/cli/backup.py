@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.app import store_files
 from ductile.cli.answers import Answer, Call
+from ductile.cli.daemon import find_daemon
 from ductile.cli.wording import count, moment
 from ductile.config.load import Seal
+from ductile.control.client import converse
+from ductile.control.place import linked_socket
+from ductile.errors import ConfigError, DaemonNotRunningError, StoreBusyError
 from ductile.operations import restore as restoring
-from ductile.operations.backup import Progress, Wanted, parse_scopes
+from ductile.operations.backup import Progress, Scope, Wanted, parse_scopes
 from ductile.operations.backup import back_up as write_backup
-from ductile.operations.configuration import open_configuration
+from ductile.operations.configuration import OpenedConfiguration, open_configuration
+from ductile.value import replace
 
 if TYPE_CHECKING:
     from ductile.cli.daemon import Said
     from ductile.cli.screen import Screen
 
 _MIB = 1024 * 1024
+#: Seconds for the daemon to tell how its store is.
+_PATIENCE = 5.0
 
 
 def back_up(call: Call) -> Answer:
@@ -37,8 +45,25 @@ def back_up(call: Call) -> Answer:
     )
     # What is backed up need not be what was sealed: a broken seal is worth keeping as it is.
     opened = open_configuration(call.config, call.environ, seal=Seal.IGNORE)
+    if Scope.STATE in wanted.scopes:
+        wanted = replace(wanted, store_in_use=_is_store_in_use(call, opened))
     done: Said = write_backup(opened, wanted, store_files(), _progress(call))
     return Answer(data=done, text=lambda screen: _backup_text(done, screen))
+
+
+def _is_store_in_use(call: Call, opened: OpenedConfiguration) -> bool:
+    """Whether a daemon uses the store, or has left its link behind. Raises what the daemon says is wrong.
+
+    Only the daemon can tell whether the files at their paths are still those that it writes to. One that
+    does not answer does not keep anybody from a backup.
+    """
+    with suppress(ConfigError):  # a broken seal, which a backup may have; the link tells enough then
+        connection = find_daemon(call)
+        if connection is not None:
+            with suppress(StoreBusyError, DaemonNotRunningError):
+                converse(connection, "system.status", {}, timeout=_PATIENCE)
+            return True
+    return linked_socket(opened.loaded.path) is not None
 
 
 def restore(call: Call) -> Answer:

@@ -312,6 +312,7 @@ class Engine:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """From recovery until stopped. Raises what made it fail, if something did."""
+        self._with.store.watch_failure(self._fail)
         await self._recovery.run(self._snapshot.rules)
         if not self._stop_wanted.is_set():
             async with self._adopting:  # the socket is open already: somebody may ask for a reload
@@ -337,6 +338,7 @@ class Engine:
                 ("pruning", self._upkeep.prune_forever()),
                 ("indexing", self._upkeep.index_forever()),
                 ("deliveries", self._deliveries.run()),
+                ("store watch", self._watch_store()),
             )
         }
         for service in services.values():
@@ -452,6 +454,13 @@ class Engine:
             signal = Signal.STORE_FAILED if isinstance(error, StoreFailedError) else Signal.SERVICE_FAILED
             self._with.signals.emit(signal, str(error) or type(error).__name__)
         self._stop_wanted.set()
+
+    async def _watch_store(self) -> None:
+        """Look at the store's files with every tick: an idle daemon makes no commit that would do it."""
+        never = asyncio.Event()
+        while True:
+            await self._with.store.check_files()
+            await self._with.clock.wait(self._with.clock.now() + self._snapshot.service.tick_interval, never)
 
     async def _release_due(self) -> datetime | None:
         """Let jobs whose retry time has come move on."""

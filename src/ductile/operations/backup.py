@@ -17,7 +17,7 @@ from ductile.config.integrity import CHECKSUMS_FILE, name_in
 from ductile.config.locate import resolve_path
 from ductile.core.instants import format_instant
 from ductile.core.json_values import JsonObject
-from ductile.errors import ConflictError, NotFoundError, UsageError, file_error
+from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
 from ductile.operations.archive import Manifest, Member, digest_of, write_archive
 from ductile.operations.configuration import OpenedConfiguration, state_file
 from ductile.value import Value, replace
@@ -44,6 +44,8 @@ class StoreFiles(Value):
     inspect: Callable[[Path], int]
     #: Makes a sound copy a store of its own, which is not taken for its original.
     renew: Callable[[Path], None]
+    #: Raises `StoreError` if a file of a store lies there without its others.
+    refuse_incomplete: Callable[[Path], None] = lambda _path: None
 
 
 class Progress(Protocol):
@@ -58,6 +60,8 @@ class Wanted(Value):
     secrets: bool
     now: datetime
     dry_run: bool = False
+    #: A daemon writes to the store, or did when it ended: the file must be there.
+    store_in_use: bool = False
 
 
 class _Source(Value):
@@ -86,7 +90,7 @@ def back_up(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles, prog
     target = _target(opened, wanted)
     sources, left_out = _collect(opened, wanted)
     with _beside(target, dry_run=wanted.dry_run) as scratch:
-        store = _store_source(opened, wanted)
+        store = _store_source(opened, wanted, files)
         if store is not None and scratch is not None:
             copied = scratch / "state"
             files.copy(store.path, copied, lambda done, of: progress("copying the store", done, of))
@@ -177,11 +181,19 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
                 left_out.append(path)
 
 
-def _store_source(opened: OpenedConfiguration, wanted: Wanted) -> _Source | None:
+def _store_source(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles) -> _Source | None:
     if Scope.STATE not in wanted.scopes:
         return None
     path = _tidy(state_file(opened.snapshot))
-    return _source(opened.loaded.directory, path, Scope.STATE) if path.is_file() else None
+    files.refuse_incomplete(path)
+    if path.is_file():
+        return _source(opened.loaded.directory, path, Scope.STATE)
+    if wanted.store_in_use:
+        raise StoreFailedError(
+            f"there is no store at {path}, and a daemon has used one there",
+            hint="It was removed or moved. Put it back; `--scope config,plugins` backs up the rest.",
+        )
+    return None
 
 
 def _source(directory: Path, path: Path, scope: Scope) -> _Source:

@@ -39,6 +39,9 @@ _OF_LATE = timedelta(days=1)
 
 
 async def doctor(desk: Desk, given: JsonObject) -> JsonObject:
+    lost = await _lost_store(desk)
+    if lost is not None:  # the daemon stops, and what it could still tell of its store is not on disk
+        return shown([*await _config(desk), lost])
     found = [*await _config(desk), *_surroundings(desk.snapshot(), daemon_runs=desk.engine is not None)]
     if desk.engine is not None:
         found.append(_daemon(desk.engine, read.optional_text(given, "version")))
@@ -111,6 +114,14 @@ def _daemon(engine: RunningEngine, caller: str | None) -> Finding:
     if status["stopping"]:
         return doubtful(Check.DAEMON, "the daemon is stopping", where=f"process {status['pid']}")
     return fine(Check.DAEMON, f"the daemon runs, version {__version__}", f"process {status['pid']}")
+
+
+async def _lost_store(desk: Desk) -> Finding | None:
+    try:
+        await desk.store.check_files()
+    except StoreError as error:
+        return of_error(Check.STORE, error)
+    return None
 
 
 async def _health(desk: Desk, *, ask: bool) -> list[Finding]:

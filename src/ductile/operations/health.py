@@ -26,6 +26,7 @@ async def health(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = 
     """
     here = is_here(desk, peer, headers)
     try:
+        await desk.store.check_files()
         counts = await desk.store.counts()
         breakers = await desk.store.breakers()
     except StoreError as error:

@@ -12,6 +12,7 @@ _NAMED = 20
 
 async def selfcheck(desk: Desk, _given: JsonObject) -> JsonObject:
     """A rule that does not hold is a defect of Ductile, or somebody else has written to the store."""
+    await desk.store.check_files()
     checks: list[JsonValue] = []
     broken = 0
     for invariant, rule in INVARIANTS.items():

@@ -40,6 +40,7 @@ def engine_of(desk: Desk) -> RunningEngine:
 
 async def status(desk: Desk, given: JsonObject) -> JsonObject:
     """The daemon, the queue, and every plugin: what it keeps, when it ran and will run, how it is."""
+    await desk.store.check_files()
     snapshot = desk.snapshot()
     counts = await desk.store.counts()
     breakers = await desk.store.breakers()

@@ -20,6 +20,7 @@ from ductile.core.outcomes import Outcome
 from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
+from ductile.errors import StoreFailedError
 from ductile.store.invariants import Invariant
 from ductile.store.values.deliveries import (
     Delivery,
@@ -393,6 +394,17 @@ class Store(Protocol):
         ...
 
     # -- looking at the store itself
+
+    async def check_files(self) -> None:
+        """Raise `StoreFailedError` if the store has stopped, or its files were removed or replaced.
+
+        After that nothing more is written.
+        """
+        ...
+
+    def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
+        """Call `failed`, on the event loop of this call, once the store has stopped writing for good."""
+        ...
 
     async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
         """The ids of rows that break an invariant; none in a sound store."""

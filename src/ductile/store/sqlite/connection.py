@@ -39,7 +39,8 @@ def open_writer(path: Path) -> apsw.Connection:
     """The connection that writes; creates the file, private to its owner, if there is none."""
     refuse_network_filesystem(path, read_mounts())
     with translated(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(path.parent)
+        refuse_log_without_database(path)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -55,6 +56,36 @@ def open_writer(path: Path) -> apsw.Connection:
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         return connection
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory and those above it that are missing, each for its owner only.
+
+    `parents` of `mkdir` would leave those above to the umask.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was first
+            each.mkdir(mode=0o700)
+
+
+def refuse_log_without_database(path: Path) -> None:
+    """Raise `StoreFailedError` for a write-ahead log whose database is missing or empty.
+
+    SQLite removes the log when it makes the database anew, and with it what was accepted last.
+    """
+    real = Path(os.path.realpath(path))
+    log = real.with_name(f"{real.name}-wal")
+    if not log.exists():
+        return
+    if real.exists() and (real.stat().st_size or not log.stat().st_size):
+        return
+    is_what = "empty" if real.exists() else "missing"
+    raise StoreFailedError(
+        f"{real} is {is_what}, and its write-ahead log {log.name} is still there; nothing was touched",
+        hint="Put the file back if it was moved. If it is lost, move the log out of the way "
+        f"(mv {log} {log}.old), then restore a backup, or start with an empty store.",
+    )
 
 
 def open_reader(path: Path) -> apsw.Connection:
@@ -136,7 +167,13 @@ def _full(path: Path) -> StoreFullError:
 def must_stop(error: BaseException) -> bool:
     """Whether, after this, nothing the file says may be trusted until it is opened anew (ENGINE 5)."""
     return isinstance(
-        error, apsw.IOError | apsw.CorruptError | apsw.NotADBError | apsw.CantOpenError | apsw.ReadOnlyError
+        error,
+        apsw.IOError
+        | apsw.CorruptError
+        | apsw.NotADBError
+        | apsw.CantOpenError
+        | apsw.ReadOnlyError
+        | StoreFailedError,
     )
 
 

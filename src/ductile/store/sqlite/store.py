@@ -20,7 +20,7 @@ from ductile.core.outcomes import Outcome
 from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
-from ductile.errors import StoreBusyError
+from ductile.errors import StoreBusyError, StoreFailedError
 from ductile.store.invariants import Invariant
 from ductile.store.sqlite.connection import open_reader, open_writer, translated
 from ductile.store.sqlite.migrate import migrate, refuse_other_version
@@ -113,9 +113,19 @@ class SqliteStore:
     def store_id(self) -> str:
         return self._store_id
 
+    def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
+        self._writer.watch_failure(failed)
+
+    async def check_files(self) -> None:
+        self._writer.check()
+
     async def close(self) -> None:
         await self._writer.close()
         self._readers.close()
+        if self._writer.has_failed:
+            # The files stay as they are: copying the log into a file that is not to be trusted, and
+            # removing it, would leave nothing to recover from.
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
 
     # -- jobs
@@ -425,6 +435,12 @@ class SqliteStoreToRead(SqliteStore):
 
     def watch_outbox(self, grew: Callable[[], None]) -> None:
         _refuse_to_write(grew)
+
+    def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
+        _refuse_to_write(failed)
+
+    async def check_files(self) -> None:
+        """Nothing to check: the process that writes watches its files."""
 
 
 def _refuse_to_write(*_given: object, **_named: object) -> Any:

@@ -26,6 +26,7 @@ import msgspec
 
 from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError
 from ductile.store.sqlite.connection import must_stop, translate
+from ductile.store.sqlite.file_watch import FileWatch
 from ductile.store.sqlite.log_file import LogFile
 from ductile.store.sqlite.session import SqliteSession
 
@@ -93,7 +94,11 @@ class Writer:
         self._failure: StoreFailedError | None = None
         self._wal_pages = 0
         self._log = LogFile(connection.filename_wal, connection.pragma("page_size"))
+        self._files = FileWatch(connection.filename, connection.filename_wal)
         self._outbox_watcher: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
+        self._failure_watcher: tuple[asyncio.AbstractEventLoop, Callable[[StoreFailedError], None]] | None = (
+            None
+        )
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._loop, name="ductile-writer", daemon=True)
         self._thread.start()
@@ -129,6 +134,35 @@ class Writer:
     def watch_outbox(self, grew: Callable[[], None]) -> None:
         self._outbox_watcher = (asyncio.get_running_loop(), grew)
 
+    def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
+        self._failure_watcher = (asyncio.get_running_loop(), failed)
+        if self._failure is not None:
+            failed(self._failure)
+
+    def check(self) -> None:
+        """Raise `StoreFailedError` if writing has stopped, or a file was removed or replaced."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._files.check()
+        except StoreFailedError as error:
+            self._stop(error)
+            raise
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
+    def _stop(self, failure: StoreFailedError) -> None:
+        """Write nothing more. The first failure is the cause; later ones follow from it."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        if self._failure_watcher is not None:
+            loop, failed = self._failure_watcher
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(failed, failure)
+
     def _refuse_if_unfit(self, lane: Lane) -> None:
         if self._failure is not None:
             raise self._failure
@@ -156,12 +190,13 @@ class Writer:
 
     def _give_up(self, error: Exception) -> None:
         """What must not happen has: nothing more is written, and everybody who waits is told."""
-        self._failure = StoreFailedError(
+        stopped = StoreFailedError(
             f"the store has stopped: {error!r}", hint="Restart Ductile: it recovers from what is on disk."
         )
+        self._stop(stopped)
         waiting: list[Unit[Any]] = []
         while (unit := self._take()) is not None:
-            unit.error = self._failure
+            unit.error = self._failure or stopped
             waiting.append(unit)
         self._tell(waiting)
 
@@ -208,6 +243,8 @@ class Writer:
 
     def _commit(self) -> None:
         self._execute("COMMIT")
+        # A commit to a file that was unlinked succeeds too, and must not be acknowledged.
+        self._files.check()
         self._session.committed()
 
     def _run_plainly(self, done: list[Unit[Any]]) -> None:
@@ -300,10 +337,14 @@ class Writer:
             unit.error = error
 
     def _stop_if_untrusted(self, error: BaseException | None) -> None:
-        if isinstance(error, apsw.Error) and must_stop(error) and self._failure is None:
-            self._failure = StoreFailedError(
-                f"the store has stopped: {error}",
-                hint="Restart Ductile: it recovers from what is on disk. Check the disk if this repeats.",
+        if isinstance(error, StoreFailedError):
+            self._stop(error)
+        elif isinstance(error, apsw.Error) and must_stop(error):
+            self._stop(
+                StoreFailedError(
+                    f"the store has stopped: {error}",
+                    hint="Restart Ductile: it recovers from what is on disk. Check the disk if this repeats.",
+                )
             )
 
     def _roll_back(self) -> None:

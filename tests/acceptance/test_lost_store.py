@@ -1,0 +1,146 @@
+"""The files of the store are removed under a running daemon: it accepts nothing more, and says so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.http import an_api, an_api_place
+
+if TYPE_CHECKING:
+    from builders.terminal import Ran
+
+EVERY_FILE = ("state.db", "state.db-wal", "state.db-shm")
+BACKUP = ("system", "backup", "copy.tar.gz")
+SOON = "service: {max_workers: 4, log_level: debug, shutdown_grace: 100ms, tick_interval: 20ms}\n"
+
+
+def data(place: Place) -> Path:
+    return place.directory / "demo" / "data"
+
+
+def remove(place: Place, *names: str) -> None:
+    for name in names:
+        (data(place) / name).unlink()
+
+
+def assert_failed(daemon: Daemon, *, names: str) -> None:
+    """It has ended by itself, with an error, and has said which file is missing."""
+    line = daemon.wait_for("store.failed")
+    assert names in line["message"], line
+    assert "removed or replaced" in line["message"], line
+    assert daemon.process.wait(PATIENCE) == 1
+
+
+@pytest.mark.parametrize("names", [EVERY_FILE, ("state.db",), ("state.db-wal",)])
+def test_a_submission_after_the_store_was_removed_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """A 2xx answer means that the job is on disk. The tick is a minute here: the batch itself is checked."""
+    with an_api(an_api_place(tmp_path)) as api:
+        accepted = api.post("/plugin/echo/handle", {"payload": {}})
+        api.ended(accepted["job_id"])
+        remove(api.place, *names)
+        refused = api.ask("POST", "/plugin/echo/handle", {"payload": {}})
+        assert (refused.status, refused.code) == (503, "store_failed")
+        assert names[0] in refused.body["message"]
+        assert_failed(api.daemon, names=names[0])
+
+
+@pytest.mark.parametrize("probe", ["/healthz", "/readyz"])
+def test_a_probe_finds_that_the_store_was_removed(tmp_path: Path, probe: str) -> None:
+    with an_api(an_api_place(tmp_path)) as api:
+        remove(api.place, *EVERY_FILE)
+        assert api.ask("GET", probe).status == 503
+        assert_failed(api.daemon, names="state.db")
+
+
+@pytest.mark.parametrize("names", [EVERY_FILE, ("state.db-wal",), ("state.db-shm",)])
+def test_an_idle_daemon_notices_at_its_next_tick(tmp_path: Path, names: tuple[str, ...]) -> None:
+    place = a_place(tmp_path)
+    place.config.write_text(SOON + "plugins:\n  echo: {}\n")
+    with a_daemon(place) as daemon:
+        remove(place, *names)
+        assert_failed(daemon, names=names[0])
+
+
+def test_a_daemon_notices_that_its_whole_directory_is_gone(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.config.write_text(SOON + "plugins:\n  echo: {}\n")
+    with a_daemon(place) as daemon:
+        shutil.rmtree(data(place))
+        assert_failed(daemon, names="state.db")
+
+
+@contextmanager
+def a_quiet_daemon(place: Place) -> Iterator[Daemon]:
+    """One that has made the commits of its start. A purge goes through the lane that is served last."""
+    with a_daemon(place) as daemon:
+        assert place.ductile("queue", "purge", "--all").status == 0
+        yield daemon
+
+
+def assert_refused(place: Place, daemon: Daemon, words: tuple[str, ...], why: str) -> None:
+    ran = place.ductile(*words)
+    if ran.status == 0 and any(line["signal"] == "store.failed" for line in daemon.lines):
+        return  # a commit of the daemon's own was earlier, and it has ended
+    assert ran.status == 1, ran
+    assert why in said(ran)
+    assert not (place.directory / "copy.tar.gz").exists()
+
+
+def said(ran: Ran) -> str:
+    return " ".join(f"{ran.out}\n{ran.err}".split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("system", "doctor"), ("system", "selfcheck"), ("status",), BACKUP],
+)
+def test_commands_say_that_the_store_of_the_daemon_is_missing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    place = a_place(tmp_path)
+    with a_quiet_daemon(place) as daemon:
+        remove(place, *EVERY_FILE)
+        assert_refused(place, daemon, words, "state.db was removed or replaced")
+        assert_failed(daemon, names="state.db")
+
+
+def test_a_backup_of_a_store_without_its_log_is_refused(tmp_path: Path) -> None:
+    """The file alone lacks what was accepted last."""
+    place = a_place(tmp_path)
+    with a_quiet_daemon(place) as daemon:
+        remove(place, "state.db-wal")
+        assert_refused(place, daemon, BACKUP, "state.db-wal was removed or replaced")
+
+
+def test_a_backup_whose_store_has_gone_with_its_directory_is_an_error(tmp_path: Path) -> None:
+    """No socket is left to ask the daemon at; the link beside the configuration tells of it."""
+    place = a_place(tmp_path)
+    with a_quiet_daemon(place) as daemon:
+        shutil.rmtree(data(place))
+        assert_refused(place, daemon, BACKUP, "there is no store at")
+
+
+def test_a_log_without_its_file_is_left_alone_at_start(tmp_path: Path) -> None:
+    """It may hold jobs that were accepted: a new store beside it would throw them away."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        daemon.process.kill()
+        daemon.process.wait()
+    remove(place, "state.db", "state.db-shm")
+    log = (data(place) / "state.db-wal").read_bytes()
+    for words in (("system", "start"), ("run", "echo"), BACKUP):
+        ran = place.ductile(*words)
+        assert ran.status == 1, ran
+        assert "state.db is missing, and its write-ahead log" in said(ran)
+        assert "hint: Put the file back" in said(ran)
+    assert "its write-ahead log" in said(place.ductile("system", "doctor"))
+    assert (data(place) / "state.db-wal").read_bytes() == log
+    assert not (data(place) / "state.db").exists()
+    # The advice works.
+    (data(place) / "state.db-wal").rename(data(place) / "state.db-wal.old")
+    assert place.ductile("run", "echo").status == 0
