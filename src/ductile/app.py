@@ -82,7 +82,7 @@ async def serve(
     _leave_no_core()
     snapshot, config_file = _open(named, environ)
     path = state_file(snapshot)
-    lock = _lock(path.parent)
+    lock = _lock(path)
     log = LogWriter(sys.stdout.buffer, _now)
     signals = Signals()
     signals.subscribe(log)
@@ -108,11 +108,13 @@ async def serve(
         environ=environ,
         load=lambda: open_configuration(named, environ).snapshot,
         listening=listeners,
+        renew_lock=lock.renew,
     )
     engine = Engine(equipment, snapshot)
     # As the configuration in force says, not one that was refused.
     signals.subscribe(lambda _: _follow(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
+        lock.hold_database(path)
         await _serve_with(engine, equipment, listeners, news, path.parent, config_file)
     finally:
         await runner.close()
@@ -228,11 +230,12 @@ async def without_daemon(
     """
     snapshot = open_configuration(named, environ).snapshot
     path = state_file(snapshot)
-    lock = _lock_for_a_moment(path.parent, keeper)
+    lock = _lock_for_a_moment(path, keeper)
     try:
         store = open_sqlite_store(path, clock=_now, dice=Dice())
         runner = os.getpid() if keeper is Keeper.RUN else None
         try:
+            lock.hold_database(path)
             yield Desk(store=store, snapshot=lambda: snapshot, now=_now, dice=Dice(), runner_pid=runner)
         finally:
             await store.close()
@@ -261,19 +264,19 @@ async def to_look_at(named: str | None, environ: Mapping[str, str]) -> AsyncIter
         await store.close()
 
 
-def _lock(directory: Path, keeper: Keeper = Keeper.DAEMON) -> StoreLock:
+def _lock(path: Path, keeper: Keeper = Keeper.DAEMON) -> StoreLock:
     try:
-        return StoreLock(directory, keeper)
+        return StoreLock(path.parent, keeper, database=path)
     except OSError as error:
         hint = "Look at its permissions, or set state.path to another place."
-        raise file_error(f"the store's directory {directory} cannot be used", error, hint=hint) from error
+        raise file_error(f"the store's directory {path.parent} cannot be used", error, hint=hint) from error
 
 
-def _lock_for_a_moment(directory: Path, keeper: Keeper) -> StoreLock:
+def _lock_for_a_moment(path: Path, keeper: Keeper) -> StoreLock:
     try:
-        return _lock(directory, keeper)
+        return _lock(path, keeper)
     except ConflictError as held:
-        holder = holder_of(directory)
+        holder = holder_of(path.parent)
         if holder is not None and holder.keeper is not Keeper.DAEMON:
             raise StoreBusyError(held.message, hint=held.hint, details=held.details) from held
         raise StoreBusyError(

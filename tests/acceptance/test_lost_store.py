@@ -144,3 +144,27 @@ def test_a_log_without_its_file_is_left_alone_at_start(tmp_path: Path) -> None:
     # The advice works.
     (data(place) / "state.db-wal").rename(data(place) / "state.db-wal.old")
     assert place.ductile("run", "echo").status == 0
+
+
+def test_removing_the_lock_file_does_not_let_a_second_daemon_start(tmp_path: Path) -> None:
+    """Two daemons on one store would run jobs twice, and end each other's processes."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        remove(place, "ductile.lock")
+        for words in (("system", "start"), ("system", "start", "--dry-run")):
+            ran = place.ductile(*words)
+            assert ran.status == 1, ran
+            assert f"process {daemon.process.pid} uses this store already" in said(ran)
+        assert daemon.end() == 0
+
+
+def test_a_daemon_makes_its_lock_file_again(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.config.write_text(SOON + "plugins:\n  echo: {}\n")
+    with a_daemon(place) as daemon:
+        lock = data(place) / "ductile.lock"
+        assert lock.read_text() == f"{daemon.process.pid}\n"
+        lock.unlink()
+        daemon.wait_for("store.lock_renewed")
+        assert lock.read_text() == f"{daemon.process.pid}\n"
+        assert daemon.end() == 0

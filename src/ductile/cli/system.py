@@ -37,14 +37,13 @@ def start(call: Call) -> Answer:
 
 
 def _try_start(call: Call) -> Answer:
-    from ductile.engine.lock import LOCK_FILE, held, holder_of  # noqa: PLC0415 - as above
+    from ductile.engine.lock import refuse_held  # noqa: PLC0415 - as above
     from ductile.operations.configuration import open_configuration, state_file  # noqa: PLC0415
     from ductile.operations.doctor_machine import refuse_taken_addresses  # noqa: PLC0415
 
     snapshot = open_configuration(call.config, call.environ).snapshot
     store = state_file(snapshot)
-    if holder_of(store.parent) is not None:
-        raise held(store.parent / LOCK_FILE)
+    refuse_held(store)
     refuse_taken_addresses(snapshot)
     names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
     refused = [plugin.name for plugin in snapshot.refused]

@@ -64,6 +64,17 @@ def _refuse_special(path: Path, mode: int) -> None:
         raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
 
 
+def make_private_directory(directory: Path) -> None:
+    """Make a directory and those above it that are missing, each for its owner only.
+
+    `parents` of `mkdir` would leave those above to the umask.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another process was first
+            each.mkdir(mode=PRIVATE_DIRECTORY)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file, keeping the owner and mode it had; a new one is for its owner only.
 

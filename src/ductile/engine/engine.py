@@ -74,6 +74,8 @@ class Equipment(Value):
     load: Callable[[], Snapshot]
     poster: Poster = field(default_factory=HttpPoster)
     listening: Listening = NoListeners()
+    #: Takes the store's lock file again if it was removed; whether it was.
+    renew_lock: Callable[[], bool] = lambda: False
 
 
 class Engine:
@@ -460,6 +462,8 @@ class Engine:
         never = asyncio.Event()
         while True:
             await self._with.store.check_files()
+            if self._with.renew_lock():
+                self._with.signals.emit(Signal.STORE_LOCK_RENEWED)
             await self._with.clock.wait(self._with.clock.now() + self._snapshot.service.tick_interval, never)
 
     async def _release_due(self) -> datetime | None:

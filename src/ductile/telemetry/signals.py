@@ -65,6 +65,7 @@ class Signal(StrEnum):
     SURVIVOR_ALIVE = "survivor.alive"
     STORE_FULL = "store.full"
     STORE_FAILED = "store.failed"
+    STORE_LOCK_RENEWED = "store.lock_renewed"
     RETENTION_PRUNED = "retention.pruned"
     DELIVERY_DELIVERED = "delivery.delivered"
     DELIVERY_FAILED = "delivery.failed"
@@ -150,6 +151,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     ),
     Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
     Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
+    Signal.STORE_LOCK_RENEWED: (
+        Level.WARN,
+        "The lock file had been removed or replaced, and was made again; the store stayed locked meanwhile.",
+    ),
     Signal.RETENTION_PRUNED: (Level.DEBUG, "What had been kept long enough was removed."),
     Signal.DELIVERY_DELIVERED: (Level.DEBUG, "A receiver accepted a state webhook."),
     Signal.DELIVERY_FAILED: (Level.WARN, "A state webhook was not accepted; it will be sent again."),

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ductile.engine.lock import LOCK_FILE, Holder, Keeper, StoreLock, held, holder_of
-from ductile.errors import ConflictError
+from ductile.engine.lock import (
+    LOCK_FILE,
+    PURPOSE_FILE,
+    Holder,
+    Keeper,
+    StoreLock,
+    held,
+    holder_of,
+    refuse_held,
+)
+from ductile.errors import ConflictError, DeniedError
 
 
 def looking(directory: Path) -> int:
@@ -69,3 +78,94 @@ def test_a_lock_of_an_earlier_version_is_a_daemon_s(tmp_path: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert holder_of(tmp_path) == Holder(pid=4711, keeper=Keeper.DAEMON)
     os.close(descriptor)
+
+
+def test_the_lock_file_holds_the_pid_alone(tmp_path: Path) -> None:
+    """Whatever it is held for: tools read a PID file as a number."""
+    for keeper in Keeper:
+        lock = StoreLock(tmp_path, keeper)
+        assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
+        lock.release()
+        assert not (tmp_path / PURPOSE_FILE).exists()
+
+
+def test_the_purpose_of_an_earlier_process_is_not_taken_for_the_holder_s(tmp_path: Path) -> None:
+    """A run that was killed leaves its purpose; a daemon may get the same PID later."""
+    (tmp_path / PURPOSE_FILE).write_text(f"{os.getpid()} {Keeper.RUN}\n")
+    lock = StoreLock(tmp_path)
+    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    lock.release()
+
+
+def test_releasing_the_lock_writes_nothing(tmp_path: Path) -> None:
+    """The disk may be lost by then, and its error must not hide the one that ended the daemon."""
+    lock = StoreLock(tmp_path)
+    os.utime(tmp_path / LOCK_FILE, ns=(0, 0))
+    lock.release()
+    assert (tmp_path / LOCK_FILE).stat().st_mtime_ns == 0
+    lock.release()
+
+
+def test_a_lock_that_is_a_link_to_another_file_is_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("x" * 8000)
+    lock = tmp_path / "data" / LOCK_FILE
+    lock.parent.mkdir()
+    for link in (lock.symlink_to, lock.hardlink_to):
+        link(victim)
+        with pytest.raises(DeniedError, match="was left alone"):
+            StoreLock(lock.parent)
+        lock.unlink()
+    victim.rename(lock)
+    with pytest.raises(DeniedError, match="not a lock file of Ductile"):
+        StoreLock(lock.parent)
+    assert lock.read_text() == "x" * 8000
+
+
+def test_a_second_lock_on_the_database_holds_when_the_file_is_removed(tmp_path: Path) -> None:
+    database = tmp_path / "state.db"
+    database.touch()
+    lock = StoreLock(tmp_path, database=database)
+    (tmp_path / LOCK_FILE).unlink()
+    assert holder_of(tmp_path) is None
+    for refused in (lambda: StoreLock(tmp_path, database=database), lambda: refuse_held(database)):
+        with pytest.raises(ConflictError) as found:
+            refused()
+        assert found.value.details == {"pid": os.getpid()}
+    lock.release()
+    StoreLock(tmp_path, database=database).release()
+
+
+def test_a_lock_file_that_was_removed_or_replaced_is_made_again(tmp_path: Path) -> None:
+    lock = StoreLock(tmp_path)
+    assert not lock.renew()
+    (tmp_path / LOCK_FILE).unlink()
+    assert lock.renew()
+    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    (tmp_path / "other").write_text("")
+    (tmp_path / "other").rename(tmp_path / LOCK_FILE)
+    assert lock.renew()
+    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    assert not lock.renew()
+    lock.release()
+    assert holder_of(tmp_path) is None
+
+
+def test_a_lock_file_that_another_process_has_locked_meanwhile_is_waited_for(tmp_path: Path) -> None:
+    lock = StoreLock(tmp_path)
+    (tmp_path / LOCK_FILE).unlink()
+    other = looking(tmp_path)
+    assert not lock.renew()
+    os.close(other)
+    assert lock.renew()
+    lock.release()
+
+
+def test_directories_above_the_store_are_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        StoreLock(tmp_path / "a" / "b" / "c").release()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"]
+    assert [each.stat().st_mode & 0o777 for each in made] == [0o700] * 3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apsw
 
+from ductile.config.files import make_private_directory
 from ductile.errors import (
     StoreBusyError,
     StoreError,
@@ -56,17 +57,6 @@ def open_writer(path: Path) -> apsw.Connection:
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         return connection
-
-
-def make_private_directory(directory: Path) -> None:
-    """Make a directory and those above it that are missing, each for its owner only.
-
-    `parents` of `mkdir` would leave those above to the umask.
-    """
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another process was first
-            each.mkdir(mode=0o700)
 
 
 def refuse_log_without_database(path: Path) -> None:
