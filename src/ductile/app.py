@@ -94,7 +94,10 @@ async def serve(
     _follow(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
 
-    store = open_sqlite_store(path, clock=_now, dice=Dice())
+    store = open_sqlite_store(path, clock=_now, dice=Dice(), thorough=True)
+    if store.kept_log is not None:
+        kept = store.kept_log
+        signals.emit(Signal.STORE_LOG_DAMAGED, data={"kept": str(kept.path), "transactions_lost": kept.lost})
     runner = WarmRunner()
     news = News()
     signals.subscribe(news)

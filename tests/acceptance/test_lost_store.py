@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
@@ -168,3 +169,48 @@ def test_a_daemon_makes_its_lock_file_again(tmp_path: Path) -> None:
         daemon.wait_for("store.lock_renewed")
         assert lock.read_text() == f"{daemon.process.pid}\n"
         assert daemon.end() == 0
+
+
+def test_a_file_that_is_damaged_in_its_middle_is_refused_at_start(tmp_path: Path) -> None:
+    """Not when a job first touches the page: the daemon would have said that it is ready."""
+    place = a_place(tmp_path)
+    assert place.ductile("run", "echo").status == 0
+    database = data(place) / "state.db"
+    connection = apsw.Connection(str(database))
+    ((root,),) = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'job_log_failures'"
+    ).fetchall()
+    page = int(str(root))
+    connection.close()
+    content = bytearray(database.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    database.write_bytes(content)
+    ran = place.ductile("system", "start")
+    assert ran.status == 1, ran
+    assert "state.db is damaged: " in said(ran)
+    assert "ductile system restore FILE --to DIR" in said(ran)
+    assert database.read_bytes() == content
+
+
+def test_a_damaged_log_is_kept_and_told_of(tmp_path: Path) -> None:
+    """SQLite reads it up to the damage and would write over the rest."""
+    place = a_place(tmp_path)
+    with a_daemon(place) as daemon:
+        for _ in range(12):
+            assert place.ductile("run", "echo").status == 0
+        daemon.process.kill()
+        daemon.process.wait()
+    log = data(place) / "state.db-wal"
+    content = bytearray(log.read_bytes())
+    content[len(content.rstrip(b"\0")) * 3 // 4] ^= 0xFF
+    log.write_bytes(content)
+    with a_daemon(place) as daemon:
+        line = daemon.wait_for("store.log_damaged")
+        assert line["transactions_lost"] > 1
+        assert Path(line["kept"]).parent == data(place)
+        assert Path(line["kept"]).read_bytes() == content
+        assert line["kept"] in said(place.ductile("system", "doctor")).replace(" ", "")
+        assert place.ductile("system", "selfcheck").status == 0
+        assert daemon.end() == 0
+    with a_daemon(place) as daemon:  # told of once; the doctor goes on to tell
+        assert all(line["signal"] != "store.log_damaged" for line in daemon.whole_log())

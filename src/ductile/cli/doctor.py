@@ -91,6 +91,9 @@ def _selfcheck_text(found: Said, screen: Screen, *, verbose: bool) -> str:
             ]
         elif verbose:
             lines.append(f"{screen.style('green', 'holds')}   {check['name']}: {check['rule']}")
+    if found["search_rebuilt"]:
+        note = "the index for searching the log was damaged and is built anew; no job is affected"
+        lines.append(f"{screen.style('yellow', 'note:')} {note}")
     if found["sound"]:
         lines.append(f"All {len(found['checks'])} rules of the store hold.")
     else:

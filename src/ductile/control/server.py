@@ -53,7 +53,9 @@ class ControlServer:
         self._server.close()
         if self._open:
             await asyncio.wait(self._open, timeout=5)
-        self._path.unlink(missing_ok=True)
+        # The disk may be lost: that must not hide what ended the daemon.
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -43,6 +43,7 @@ class Upkeep:
 
     async def index_forever(self) -> None:
         never = asyncio.Event()
+        self._ended.set()  # an earlier daemon may have left some
         while True:
             await self._ended.wait()
             # A pause first: indexing a hundred jobs together costs little more than indexing one.

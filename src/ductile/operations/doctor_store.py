@@ -38,6 +38,20 @@ def judge_store(vitals: StoreVitals) -> Iterator[Finding]:
             where=vitals.place,
             fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
         )
+    if vitals.search_damage:
+        yield doubtful(
+            Check.STORE,
+            "the index for searching the log was damaged and is built anew; no job is affected",
+            where=vitals.place,
+        )
+    for kept in vitals.kept_logs:
+        yield doubtful(
+            Check.STORE,
+            "the write-ahead log was damaged when the store was opened: jobs that were accepted last may be "
+            "missing",
+            where=kept,
+            fix=f"look for them (ductile job list), send again what is missing, then: rm {kept}",
+        )
     if vitals.log_size > _LONG_LOG:
         yield doubtful(
             Check.STORE,

@@ -27,5 +27,11 @@ async def selfcheck(desk: Desk, _given: JsonObject) -> JsonObject:
                 "more": len(offenders) > _NAMED,
             }
         )
-    damage = (await desk.store.vitals()).damage
-    return {"sound": not broken and not damage, "checks": checks, "damage": list(damage)}
+    vitals = await desk.store.vitals()
+    return {
+        "sound": not broken and not vitals.damage,
+        "checks": checks,
+        "damage": list(vitals.damage),
+        # Not a matter of soundness: it holds nothing that is not in the log, and has been begun anew.
+        "search_rebuilt": bool(vitals.search_damage),
+    }

@@ -139,7 +139,9 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
             "findings": listed(_FINDING),
         }
     ),
-    "SelfCheck": answer({"sound": FLAG, "checks": listed(_RULE), "damage": listed(TEXT)}),
+    "SelfCheck": answer(
+        {"sound": FLAG, "checks": listed(_RULE), "damage": listed(TEXT), "search_rebuilt": FLAG}
+    ),
     "Reloaded": answer(
         {
             "config": told(TEXT, "The fingerprint of the configuration that is in force now."),

@@ -65,6 +65,7 @@ class Signal(StrEnum):
     SURVIVOR_ALIVE = "survivor.alive"
     STORE_FULL = "store.full"
     STORE_FAILED = "store.failed"
+    STORE_LOG_DAMAGED = "store.log_damaged"
     STORE_LOCK_RENEWED = "store.lock_renewed"
     RETENTION_PRUNED = "retention.pruned"
     DELIVERY_DELIVERED = "delivery.delivered"
@@ -151,6 +152,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     ),
     Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
     Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
+    Signal.STORE_LOG_DAMAGED: (
+        Level.ERROR,
+        "The write-ahead log was damaged: what could be read was recovered, and the log was kept in `kept`.",
+    ),
     Signal.STORE_LOCK_RENEWED: (
         Level.WARN,
         "The lock file had been removed or replaced, and was made again; the store stayed locked meanwhile.",

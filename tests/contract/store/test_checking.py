@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from random import Random
+from string import ascii_lowercase
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, accept, run_next
 from ductile.core.jobs import Callback, SubmittedBy
 from ductile.store.port import Store
 from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
+from ductile.store.values.reading import LogFilter
 
 TOLD = Callback(url="https://example.com/hook?key=sesame")
 DAY = timedelta(days=1)
@@ -20,6 +23,23 @@ async def test_a_new_store_is_sound_and_has_no_troubles(store: Store, clock: Clo
     assert vitals.size > 0
     troubles = await store.troubles(since=clock() - DAY)
     assert (troubles.newest_at, troubles.endings, troubles.receivers) == (None, (), ())
+
+
+async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> None:
+    """Connections that have searched hold parts of the index as it was, and must not judge it."""
+    words = Random(1)
+    assert (await store.vitals()).damage == ()
+    for _ in range(5):
+        for _ in range(40):
+            text = " ".join("".join(words.choices(ascii_lowercase, k=7)) for _ in range(750))
+            await accept(store, a_new_job())
+            await run_next(store, ok(stderr=text))
+        while await store.make_searchable():
+            pass
+        for _ in range(4):
+            await store.log(LogFilter(query="hello"), limit=1)
+            vitals = await store.vitals()
+            assert (vitals.damage, vitals.search_damage) == ((), ())
 
 
 async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, clock: Clock) -> None:

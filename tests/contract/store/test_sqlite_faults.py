@@ -30,12 +30,12 @@ from ductile.errors import (
 )
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite import writer as writer_module
-from ductile.store.sqlite.connection import APPLICATION_ID
+from ductile.store.sqlite.connection import APPLICATION_ID, log_path
 from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.store.sqlite.writer import Lane
-from ductile.store.values.reading import JobFilter
+from ductile.store.values.reading import JobFilter, LogFilter
 from ductile.store.values.submitting import Accepted, Deduplicated
 
 
@@ -583,6 +583,129 @@ async def test_damage_found_later_stops_the_store(path: Path) -> None:
         with pytest.raises(StoreFailedError) as told:
             await submit(store, a_new_job())
         assert told.value.hint
+    await store.close()
+
+
+async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> None:
+    """Closing it must not copy the log into a file that is damaged, and then remove the log."""
+    store = opened(path)
+    await accept(store, a_new_job())
+    ((page,),) = store._connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
+    ).fetchall()
+    await store.close()
+    damage(path, page=int(str(page)))
+    store = opened(path)
+    with pytest.raises(StoreFailedError):
+        await submit(store, a_new_job())
+    log = log_path(path).read_bytes()
+    await store.close()
+    assert log_path(path).read_bytes() == log
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path, crashed: bool) -> None:
+    """At the start of a daemon, and for anybody after an unclean end."""
+    store = opened(path)
+    await accept(store, a_new_job())
+    ((page,),) = store._connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'job_log_by_plugin'"
+    ).fetchall()
+    if crashed:
+        # Into the file first what is in the log: a page that is there is read from there.
+        store._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        await accept(store, a_new_job())
+        path = a_crashed_copy(path)
+    await store.close()
+    damage(path, page=int(str(page)))
+    before = {file.name: file.read_bytes() for file in (path, log_path(path)) if file.exists()}
+    for _ in range(2):
+        with pytest.raises(StoreFailedError) as told:
+            open_sqlite_store(path, clock=Clock(), dice=some_dice(), thorough=not crashed)
+        assert "is damaged: " in told.value.message
+        assert "restore" in (told.value.hint or "")
+    assert {file.name: file.read_bytes() for file in (path, log_path(path)) if file.exists()} == before
+
+
+def a_crashed_copy(path: Path) -> Path:
+    """The files of an open store as they are now: what a process that is killed leaves behind."""
+    copy = path.parent / "crashed" / path.name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    # SQLite's locks do not mind: this reads the log, not the database.
+    shutil.copy(log_path(path), log_path(copy))
+    return copy
+
+
+async def indexed(store: SqliteStore, text: str) -> None:
+    await accept(store, a_new_job())
+    await settle(store, await claim_one(store), ok(stderr=text))
+    while await store.make_searchable():
+        pass
+
+
+def damage_search_index(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE job_log_text_data SET block = zeroblob(8) WHERE id > 10").fetchall()
+    assert connection.changes()
+    connection.close()
+
+
+async def found(store: SqliteStore, word: str) -> int:
+    return len((await store.log(LogFilter(query=word), limit=10)).rows)
+
+
+async def filled_again(store: SqliteStore) -> None:
+    while await store.make_searchable():
+        pass
+
+
+async def test_a_damaged_search_index_is_built_anew_and_is_no_damaged_store(
+    store: SqliteStore, path: Path
+) -> None:
+    for number in range(3):
+        await indexed(store, f"needle straw{number}")
+    damage_search_index(path)
+    vitals = await store.vitals()
+    assert vitals.damage == ()
+    assert vitals.search_damage
+    await filled_again(store)
+    assert await found(store, "needle") == 3
+    vitals = await store.vitals()
+    assert (vitals.damage, vitals.search_damage) == ((), ())
+
+
+async def test_searching_a_damaged_index_has_it_built_anew(store: SqliteStore, path: Path) -> None:
+    await indexed(store, "needle")
+    damage_search_index(path)
+    with pytest.raises(StoreBusyError, match="built anew"):
+        await found(store, "needle")
+    await filled_again(store)
+    assert await found(store, "needle") == 1
+
+
+async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteStore, path: Path) -> None:
+    await indexed(store, "needle")
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE job_log_text_data SET block = x'ff' WHERE id = 10").fetchall()
+    connection.close()
+    await accept(store, a_new_job())
+    await settle(store, await claim_one(store), ok(stderr="needle"))
+    with pytest.raises(StoreBusyError, match="index for searching"):
+        await store.make_searchable()
+    await filled_again(store)
+    assert await found(store, "needle") == 2
+    await accept(store, a_new_job())
+
+
+async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: Path) -> None:
+    store = opened(path)
+    await indexed(store, "needle")
+    await store.close()
+    damage_search_index(path)
+    store = open_sqlite_store(path, clock=Clock(), dice=some_dice(), thorough=True)
+    await filled_again(store)
+    assert await found(store, "needle") == 1
     await store.close()
 
 

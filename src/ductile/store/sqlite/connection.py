@@ -42,10 +42,13 @@ def open_writer(path: Path) -> apsw.Connection:
     with translated(path):
         make_private_directory(path.parent)
         refuse_log_without_database(path)
+        has_log = log_path(path).exists()
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         _configure(connection)
+        # Should the store be refused, closing it must leave a log as it is. See `release_log`.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
         _refuse_foreign(connection, path)
         for pragma in (
             "journal_mode = WAL",
@@ -59,13 +62,23 @@ def open_writer(path: Path) -> apsw.Connection:
         return connection
 
 
+def log_path(path: Path) -> Path:
+    """The write-ahead log of a database. SQLite puts it beside the file that a link leads to."""
+    real = Path(os.path.realpath(path))
+    return real.with_name(f"{real.name}-wal")
+
+
+def release_log(connection: apsw.Connection) -> None:
+    """Let the last connection copy the log into the file when it closes, and remove it: the file is sound."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+
+
 def refuse_log_without_database(path: Path) -> None:
     """Raise `StoreFailedError` for a write-ahead log whose database is missing or empty.
 
     SQLite removes the log when it makes the database anew, and with it what was accepted last.
     """
-    real = Path(os.path.realpath(path))
-    log = real.with_name(f"{real.name}-wal")
+    real, log = Path(os.path.realpath(path)), log_path(path)
     if not log.exists():
         return
     if real.exists() and (real.stat().st_size or not log.stat().st_size):
@@ -127,11 +140,13 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
                 f"{path} is locked by another process",
                 hint="Find it with `fuser` or `lsof`, end it, and try again.",
             )
-        case apsw.NotADBError() | apsw.CorruptError():
-            return StoreFailedError(
-                f"{path} is damaged or is not an SQLite database: {error}",
-                hint="Keep a copy of the file, then restore a backup or point state.path to a new file.",
+        case apsw.CorruptError() if is_search_damage(error):
+            return SearchIndexError(
+                "the index for searching the log is damaged; it is built anew, and no job is affected",
+                hint="Search again in a moment.",
             )
+        case apsw.NotADBError() | apsw.CorruptError():
+            return damaged(path, f"{path} is damaged or is not an SQLite database: {error}")
         case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
             return StoreFailedError(
                 f"{path} cannot be opened for writing: {error}",
@@ -147,6 +162,24 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
             return StoreError(f"the store refused the operation: {error}")
 
 
+class SearchIndexError(StoreBusyError):
+    """The full-text index is damaged. All that is in it is in the log, so it can be built again."""
+
+
+def is_search_damage(error: BaseException) -> bool:
+    """Whether a virtual table found its own tables damaged; the only one is the full-text index."""
+    code = getattr(error, "extendedresult", None)
+    return isinstance(error, apsw.CorruptError) and code == apsw.SQLITE_CORRUPT_VTAB
+
+
+def damaged(path: Path, message: str) -> StoreFailedError:
+    return StoreFailedError(
+        message,
+        hint=f"Keep a copy of {path} and of what lies beside it (-wal), then restore a backup "
+        "(`ductile system restore FILE --to DIR`) or point state.path to a new file.",
+    )
+
+
 def _full(path: Path) -> StoreFullError:
     return StoreFullError(
         f"the disk that holds {path} is full",
@@ -156,7 +189,7 @@ def _full(path: Path) -> StoreFullError:
 
 def must_stop(error: BaseException) -> bool:
     """Whether, after this, nothing the file says may be trusted until it is opened anew (ENGINE 5)."""
-    return isinstance(
+    return not is_search_damage(error) and isinstance(
         error,
         apsw.IOError
         | apsw.CorruptError

@@ -39,16 +39,36 @@ class Readers:
             raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
 
+    async def read_afresh(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        """Run a reading verb on a connection that has read nothing before."""
+
+        def run() -> Answer:
+            self._drop_connection()
+            return self._run(verb)
+
+        if self._closed:
+            raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
     def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
         with translated(self.path):
-            connection = self._connection()
-            session = SqliteSession(connection, self._queries, Random(0), self._clock())
-            connection.execute("BEGIN").fetchall()
             try:
-                return verb(session)
-            except UnicodeEncodeError as error:
-                raise RefusedError("this text cannot be in any store: it is not valid Unicode") from error
-            finally:
+                return self._run_once(verb)
+            except apsw.CorruptError:
+                # "Damaged" sends people to their backups, so it is confirmed on a new connection.
+                self._drop_connection()
+                return self._run_once(verb)
+
+    def _run_once(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        connection = self._connection()
+        session = SqliteSession(connection, self._queries, Random(0), self._clock())
+        connection.execute("BEGIN").fetchall()
+        try:
+            return verb(session)
+        except UnicodeEncodeError as error:
+            raise RefusedError("this text cannot be in any store: it is not valid Unicode") from error
+        finally:
+            if connection.in_transaction:
                 connection.execute("END").fetchall()
 
     def _connection(self) -> apsw.Connection:
@@ -57,6 +77,13 @@ class Readers:
             connection = self._own.connection = open_reader(self.path)
             self._opened.append(connection)
         return connection
+
+    def _drop_connection(self) -> None:
+        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        if connection is not None:
+            self._own.connection = None
+            self._opened.remove(connection)
+            connection.close()
 
     def close(self) -> None:
         self._closed = True

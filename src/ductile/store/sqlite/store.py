@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
@@ -20,14 +21,23 @@ from ductile.core.outcomes import Outcome
 from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
-from ductile.errors import StoreBusyError, StoreFailedError
+from ductile.errors import StoreBusyError, StoreError, StoreFailedError
 from ductile.store.invariants import Invariant
-from ductile.store.sqlite.connection import open_reader, open_writer, translated
+from ductile.store.sqlite.connection import (
+    SearchIndexError,
+    damaged,
+    log_path,
+    open_reader,
+    open_writer,
+    release_log,
+    translated,
+)
+from ductile.store.sqlite.log_damage import LogDamage, find_log_damage, keep_log
 from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.places import load_compiled
 from ductile.store.sqlite.readers import Readers
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.vitals import read_vitals
+from ductile.store.sqlite.vitals import find_damage, read_vitals
 from ductile.store.sqlite.writer import Lane, Writer
 from ductile.store.values.deliveries import (
     Delivery,
@@ -97,6 +107,19 @@ from ductile.store.verbs import (
     upkeep,
 )
 
+Answer = TypeVar("Answer")
+
+#: Bytes. A file up to this size is looked through whenever a daemon starts: it takes a fraction of a second.
+CHECKED_AT_START = 256 * 1024 * 1024
+#: And one up to this size after an unclean end. A larger one would keep a daemon from being ready in time.
+CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
+
+
+class KeptLog(NamedTuple):
+    path: Path
+    #: Transactions that could not be read.
+    lost: int
+
 
 class SqliteStore:
     """`ductile.store.port.Store` on one SQLite file. Make one with `open_sqlite_store`."""
@@ -108,6 +131,9 @@ class SqliteStore:
         self._store_id = store_id
         self._write = writer.submit
         self._read = readers.read
+        self._indexing: set[asyncio.Task[None]] = set()
+        #: A damaged write-ahead log that was kept when the store was opened, and how much was in it.
+        self.kept_log: KeptLog | None = None
 
     @property
     def store_id(self) -> str:
@@ -120,6 +146,9 @@ class SqliteStore:
         self._writer.check()
 
     async def close(self) -> None:
+        for task in self._indexing:
+            task.cancel()
+        await asyncio.gather(*self._indexing, return_exceptions=True)
         await self._writer.close()
         self._readers.close()
         if self._writer.has_failed:
@@ -250,7 +279,7 @@ class SqliteStore:
         return await self._read(lambda session: reading.blocking_job(session, job_id))
 
     async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
-        return await self._read(lambda session: reading.jobs(session, where, limit=limit, cursor=cursor))
+        return await self._search(lambda session: reading.jobs(session, where, limit=limit, cursor=cursor))
 
     async def job_ids(self, beginning: str, *, limit: int) -> tuple[str, ...]:
         return await self._read(lambda session: reading.job_ids(session, beginning, limit=limit))
@@ -268,7 +297,7 @@ class SqliteStore:
         return await self._read(lambda session: reading.executions(session, job_id))
 
     async def log(self, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
-        return await self._read(lambda session: reading.log(session, where, limit=limit, cursor=cursor))
+        return await self._search(lambda session: reading.log(session, where, limit=limit, cursor=cursor))
 
     async def event(self, event_id: str) -> StoredEvent | None:
         return await self._read(lambda session: reading.event(session, event_id))
@@ -401,10 +430,44 @@ class SqliteStore:
         return await self._read(lambda session: reading.config_history(session, limit=limit))
 
     async def make_searchable(self) -> int:
-        return await self._write(Lane.MAINTENANCE, upkeep.make_searchable)
+        return await self._search_or_rebuild(self._index_more)
 
     async def prune(self, retention: Retention) -> Pruned:
-        return await self._write(Lane.MAINTENANCE, lambda session: upkeep.prune(session, retention))
+        return await self._search_or_rebuild(
+            lambda: self._write(Lane.MAINTENANCE, lambda session: upkeep.prune(session, retention))
+        )
+
+    async def _index_more(self) -> int:
+        try:
+            return await self._write(Lane.MAINTENANCE, upkeep.make_searchable)
+        except StoreError as error:
+            if error.code != StoreError.code:
+                raise
+            # Rows of the index that contradict each other break a constraint; nothing else here can.
+            raise SearchIndexError(f"the index for searching the log is damaged: {error}") from error
+
+    async def _search(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        return await self._search_or_rebuild(lambda: self._read(verb))
+
+    async def _search_or_rebuild(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask what needs the full-text index. A damaged one is built again, and this answer is an error."""
+        try:
+            return await ask()
+        except SearchIndexError:
+            await self._rebuild_search_index()
+            raise
+
+    async def _rebuild_search_index(self) -> None:
+        """Empty the index, then fill it again in the background. Nothing but the search is affected."""
+        await self._write(Lane.MAINTENANCE, upkeep.empty_search_index)
+        task = asyncio.create_task(self._index_everything(), name="search index")
+        self._indexing.add(task)
+        task.add_done_callback(self._indexing.discard)
+
+    async def _index_everything(self) -> None:
+        with suppress(StoreError):  # the next sweep goes on where this one stopped
+            while await self._index_more():
+                pass
 
     async def prunable(self, retention: Retention) -> Mapping[str, int]:
         return await self._read(lambda session: upkeep.count_prunable(session, retention))
@@ -415,7 +478,10 @@ class SqliteStore:
         return await self._read(lambda session: checking.violations(session, invariant, limit=limit))
 
     async def vitals(self) -> StoreVitals:
-        return await self._read(lambda session: read_vitals(session, self._readers.path))
+        vitals = await self._readers.read_afresh(lambda session: read_vitals(session, self._readers.path))
+        if vitals.search_damage:
+            await self._rebuild_search_index()
+        return vitals
 
     async def troubles(self, *, since: datetime) -> Troubles:
         return await self._read(lambda session: checking.troubles(session, since))
@@ -429,6 +495,7 @@ class SqliteStoreToRead(SqliteStore):
         self._store_id = store_id
         self._write = _refuse_to_write
         self._read = readers.read
+        self._indexing = set()
 
     async def close(self) -> None:
         self._readers.close()
@@ -441,6 +508,9 @@ class SqliteStoreToRead(SqliteStore):
 
     async def check_files(self) -> None:
         """Nothing to check: the process that writes watches its files."""
+
+    async def _rebuild_search_index(self) -> None:
+        """The process that writes does it, as soon as it finds the damage."""
 
 
 def _refuse_to_write(*_given: object, **_named: object) -> Any:
@@ -461,21 +531,56 @@ def open_sqlite_store_to_read(path: Path, *, clock: Callable[[], datetime]) -> S
     return SqliteStoreToRead(Readers(path, queries, clock), str(found[0]) if found else "")
 
 
-def open_sqlite_store(path: Path, *, clock: Callable[[], datetime], dice: Random) -> SqliteStore:
-    """Open the store, creating or upgrading the file as needed; a clear error if that cannot be."""
+def open_sqlite_store(
+    path: Path, *, clock: Callable[[], datetime], dice: Random, thorough: bool = False
+) -> SqliteStore:
+    """Open the store, creating or upgrading the file as needed; a clear error if that cannot be.
+
+    The file is looked through for damage first if the last process ended without closing it, and if this
+    is to be `thorough`. A damaged file is refused and left as it is.
+    """
     queries = load_compiled("ductile.store.sqlite.queries")
+    log = log_path(path)
+    crashed = _size(log) > 0
+    log_damage = find_log_damage(log) if crashed else None
     connection = open_writer(path)
     try:
-        migrate(connection, path)
         with translated(path):
             session = SqliteSession(connection, queries, dice, clock())
+            if _size(path) <= (CHECKED_AFTER_CRASH if crashed else CHECKED_AT_START if thorough else 0):
+                _refuse_damage(session, path)
+            kept = None if log_damage is None else _keep_log(log, log_damage)
+        release_log(connection)
+        migrate(connection, path)
+        with translated(path):
             session.never_before((session.one("latest_instant") or (None,))[0] or "")
             store_id = _store_id(session)
     except BaseException:
         connection.close()
         raise
     writer = Writer(connection, session, clock, path)
-    return SqliteStore(connection, writer, Readers(path, queries, clock), store_id)
+    store = SqliteStore(connection, writer, Readers(path, queries, clock), store_id)
+    store.kept_log = kept
+    return store
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _refuse_damage(session: SqliteSession, path: Path) -> None:
+    damage = find_damage(session)
+    if damage.file:
+        raise damaged(path, f"{path} is damaged: {damage.file[0]}")
+    if damage.search:
+        upkeep.empty_search_index(session)
+
+
+def _keep_log(log: Path, damage: LogDamage) -> KeptLog:
+    return KeptLog(path=keep_log(log, damage), lost=damage.transactions)
 
 
 def _store_id(session: SqliteSession) -> str:

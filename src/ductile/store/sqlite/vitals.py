@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from ductile.store.session import Session
-from ductile.store.sqlite.connection import filesystem_of, read_mounts
+from ductile.store.sqlite.connection import filesystem_of, log_path, read_mounts
+from ductile.store.sqlite.log_damage import kept_logs
 from ductile.store.sqlite.migrate import migrations
 from ductile.store.values.upkeep import StoreVitals
+from ductile.value import Value
 
 _SOUND = "ok"
+#: In every message about the full-text index, which SQLite checks with the rest.
+_OF_SEARCH = "fts5"
+
+
+class Damage(Value):
+    file: tuple[str, ...] = ()
+    #: Of the full-text index.
+    search: tuple[str, ...] = ()
+
+
+def find_damage(session: Session) -> Damage:
+    """What SQLite finds wrong with the file.
+
+    Only on a connection that was opened for this: one that has searched before may hold parts of the
+    full-text index from an earlier snapshot, and take the difference for damage.
+    """
+    return sort_damage(str(row[0]) for row in session.all("check_damage"))
+
+
+def sort_damage(found: Iterable[str]) -> Damage:
+    wrong = [line for line in found if line != _SOUND]
+    return Damage(
+        file=tuple(line for line in wrong if _OF_SEARCH not in line.lower()),
+        search=tuple(line for line in wrong if _OF_SEARCH in line.lower()),
+    )
 
 
 def read_vitals(session: Session, path: Path) -> StoreVitals:
-    found = [str(row[0]) for row in session.all("check_damage")]
+    damage = find_damage(session)
     version = session.one("check_schema_version")
     return StoreVitals(
         place=str(path),
         size=_size(path),
-        log_size=_size(path.with_name(f"{path.name}-wal")),
+        log_size=_size(log_path(path)),
         schema_version=0 if version is None else int(version[0]),
         newest_schema=migrations()[-1][0],
         filesystem=filesystem_of(path.resolve(), read_mounts()),
-        damage=() if found == [_SOUND] else tuple(found),
+        damage=damage.file,
+        search_damage=damage.search,
+        kept_logs=tuple(map(str, kept_logs(path.resolve()))),
     )
 
 

@@ -102,6 +102,10 @@ class StoreVitals(Value):
     filesystem: str | None
     #: What the database itself finds wrong with its files.
     damage: tuple[str, ...]
+    #: What it finds wrong with the index for searching the log, which can be built again.
+    search_damage: tuple[str, ...] = ()
+    #: Damaged write-ahead logs that were kept when the store was opened.
+    kept_logs: tuple[str, ...] = ()
 
 
 class BadEndings(Value):

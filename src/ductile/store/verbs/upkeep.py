@@ -150,6 +150,12 @@ def make_searchable(session: Session, *, limit: int = SWEEP) -> int:
     return len(rows)
 
 
+def empty_search_index(session: Session) -> None:
+    """Begin the full-text index anew: `make_searchable` fills it again, sweep by sweep."""
+    session.run("empty_search_index")
+    session.run("put_meta", key=_SEARCHABLE, value="0")
+
+
 def record_config(
     session: Session,
     config_hash: str,

@@ -58,3 +58,7 @@ SELECT seq, plugin, command, last_error, stderr, result FROM job_log WHERE seq >
 
 -- name: index_text
 INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)
+
+-- name: empty_search_index
+-- Throws all of it away, damaged or not; what is in the log is indexed again.
+INSERT INTO job_log_text (job_log_text) VALUES ('delete-all')
