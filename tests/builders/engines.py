@@ -20,7 +20,7 @@ from ductile.core.admission import Caps
 from ductile.core.jobs import Job
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, Equipment
-from ductile.errors import StoreFullError
+from ductile.errors import StoreBusyError, StoreFullError
 from ductile.operations.desk import Desk
 from ductile.plugins.discovery import discover
 from ductile.runner.spawn import SpawnRunner
@@ -39,6 +39,8 @@ class Faulty:
     def __init__(self, store: SqliteStore) -> None:
         self.real = store
         self.full: set[str] = set()
+        #: Verbs for which the database is locked.
+        self.busy: set[str] = set()
         self.pause_after_claim: asyncio.Event | None = None
         self.claimed = asyncio.Event()
         #: Set whenever the store was asked for jobs, whether it gave any or not.
@@ -49,10 +51,15 @@ class Faulty:
     def __getattr__(self, verb: str) -> Any:
         if verb in self.full:
             return self._refuse
+        if verb in self.busy:
+            return self._refuse_as_busy
         return getattr(self.real, verb)
 
     async def _refuse(self, *_args: object, **_kwargs: object) -> None:
         raise StoreFullError("the disk is full")
+
+    async def _refuse_as_busy(self, *_args: object, **_kwargs: object) -> None:
+        raise StoreBusyError("the database is locked")
 
     def claim(
         self,

@@ -27,7 +27,7 @@ from ductile.engine.plugin_versions import plugin_versions
 from ductile.engine.posting import HttpPoster, Poster
 from ductile.engine.recovery import Recovery
 from ductile.engine.reloading import Listening, NoListeners, ReloadPlan, plan_reload
-from ductile.engine.reporting import Followers, Reporter
+from ductile.engine.reporting import Followers, Reporter, refusal_signal
 from ductile.engine.scheduler import Refused, Scheduler, Started
 from ductile.engine.slots import Slots
 from ductile.engine.upkeep import Upkeep
@@ -407,7 +407,7 @@ class Engine:
                 ended.update(job.plugin for job in moved.jobs if job.reason is Reason.PLUGIN_REMOVED)
                 more = moved.more
         except (StoreFullError, StoreBusyError) as error:
-            self._with.signals.emit(Signal.STORE_FULL, error.message)
+            self._with.signals.emit(refusal_signal(error), error.message)
         return ended
 
     async def _wind_down(self, services: Mapping[str, asyncio.Task[None]]) -> None:

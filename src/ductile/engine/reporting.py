@@ -12,7 +12,7 @@ from ductile.core.json_values import JsonValue
 from ductile.core.ledger import LedgerKind
 from ductile.core.settlement import Settlement
 from ductile.engine.waiters import Waiters
-from ductile.errors import DuctileError
+from ductile.errors import DuctileError, StoreFullError
 from ductile.runner.judgement import Judgement, Remark
 from ductile.store.values.settling import SettleAnswer, Settled, Unsettled
 from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated, Enqueued, MovedJob
@@ -101,7 +101,8 @@ class Reporter:
         self._followers.short_of_resources(job.id)
 
     def held(self, job: Job, error: DuctileError) -> None:
-        self._signals.emit(Signal.STORE_FULL, error.message, plugin=job.plugin, job_id=job.id)
+        """Tell that a result could not be written yet, and why."""
+        self._signals.emit(refusal_signal(error), error.message, plugin=job.plugin, job_id=job.id)
 
     def settled(self, job: Job, answer: SettleAnswer) -> None:
         self._followers.settled(answer)
@@ -196,6 +197,11 @@ class Reporter:
             **{name: value for name, value in data.items() if value is not None},
         }
         self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data=told)
+
+
+def refusal_signal(error: DuctileError) -> Signal:
+    """How to tell that the store could not take something for now."""
+    return Signal.STORE_FULL if isinstance(error, StoreFullError) else Signal.STORE_BUSY
 
 
 def _signal_for(settlement: Settlement) -> Signal:

@@ -64,6 +64,7 @@ class Signal(StrEnum):
     SURVIVOR_ENDED = "survivor.ended"
     SURVIVOR_ALIVE = "survivor.alive"
     STORE_FULL = "store.full"
+    STORE_BUSY = "store.busy"
     STORE_FAILED = "store.failed"
     STORE_LOG_DAMAGED = "store.log_damaged"
     STORE_LOCK_RENEWED = "store.lock_renewed"
@@ -151,6 +152,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
         "A plugin process of an earlier daemon cannot be ended; the daemon does not start beside it.",
     ),
     Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
+    Signal.STORE_BUSY: (
+        Level.WARN,
+        "Another process has locked the database: finished results are held, and offered again.",
+    ),
     Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
     Signal.STORE_LOG_DAMAGED: (
         Level.ERROR,

@@ -55,6 +55,15 @@ async def test_a_result_is_held_while_the_store_is_full_and_kept_when_it_is_not(
     await bench.until(Signal.JOB_SUCCEEDED)
 
 
+async def test_a_locked_store_is_not_called_full(bench: Bench) -> None:
+    bench.store.busy.add("settle")
+    await bench.submit()
+    await bench.until(Signal.STORE_BUSY)
+    bench.store.busy.clear()
+    await bench.until(Signal.JOB_SUCCEEDED)
+    assert all(happening.signal is not Signal.STORE_FULL for happening in bench.told)
+
+
 async def test_a_second_stop_ends_a_daemon_whose_store_is_full(bench: Bench) -> None:
     """SPEC 4.8: at once means at once; the job is found running by the next start and loses nothing else."""
     bench.store.full.add("settle")
