@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,61 @@ def test_a_disk_that_may_not_be_written_to_is_a_refusal(words: str, names: str, 
     assert ran.status == 77, ran
     assert f"{names}" in ran.err
     assert "Read-only file system" in ran.err
+
+
+#: A daemon on the disk, asked before it is full, while it is, and when there is room again.
+PROBED = """
+import json, sys
+from pathlib import Path
+from builders.http import an_api, an_api_place
+
+disk = Path("disk").absolute()
+with an_api(an_api_place(disk)) as api:
+    said = []
+    def probe():
+        health, ready = api.ask("GET", "/healthz"), api.ask("GET", "/readyz")
+        said.append([health.status, health.body["status"], ready.status, ready.body["message"]])
+    probe()
+    with Path("disk/filling").open("wb", buffering=0) as filling:
+        try:
+            while filling.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    body = {"payload": {"x": "y" * 50_000}}
+    for _ in range(1000):
+        answer = api.ask("POST", "/plugin/echo/handle", body)
+        if answer.status != 202:
+            break
+    assert answer.code == "store_full", answer
+    probe()
+    Path("disk/filling").unlink()
+    probe()
+    api.post("/plugin/echo/handle", body)
+    json.dump(said, sys.stdout)
+"""
+
+
+def test_probes_say_that_the_disk_is_full(tmp_path: Path) -> None:
+    """While the last write was refused; with room again it is noticed although nobody submits."""
+    (tmp_path / "probed.py").write_text(PROBED)
+    tests = Path(__file__).parents[1]
+    ran = on_a_disk(tmp_path, f"PYTHONPATH={tests} {sys.executable} probed.py", kib=8000)
+    assert ran.status == 0, ran
+    well, full = "All is well.", "The disk is full: new work is refused."
+    assert json.loads(ran.out) == [
+        [200, "ok", 200, well],
+        [200, "full", 503, full],
+        [200, "ok", 200, well],
+    ]
+
+
+def test_a_start_on_a_full_disk_promises_nothing(tmp_path: Path) -> None:
+    """No daemon is left that could go on by itself."""
+    ran = on_a_disk(tmp_path, f"{INIT}fill\nductile system start --config disk/c\n")
+    assert ran.status == 75, ran
+    assert "by itself" not in ran.err
+    assert "Free some space, then try again." in ran.err
 
 
 def test_a_run_that_fills_the_disk_says_so_and_names_its_job(tmp_path: Path) -> None:

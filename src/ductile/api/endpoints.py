@@ -53,7 +53,7 @@ def _open_endpoints() -> Iterator[Endpoint]:
     )
     for path, summary, handler in (
         ("/healthz", "Whether the daemon and its store are well", handlers.show_health),
-        ("/readyz", "Whether it takes work: not while it stops", handlers.show_readiness),
+        ("/readyz", "Whether it takes work: not while it stops, nor on a full disk", handlers.show_readiness),
     ):
         yield Endpoint(
             method="GET",

@@ -9,10 +9,11 @@ from ductile import __version__
 from ductile.core.breaker import BreakerState
 from ductile.core.host_names import is_loopback_host, is_meant_for
 from ductile.core.json_values import JsonObject
-from ductile.errors import StoreError, TooBusyError
+from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.desk import Desk
 
 _WELL = "All is well."
+_FULL = "The disk is full: new work is refused."
 #: By these a proxy says that it asks for somebody else.
 _OF_PROXIES = frozenset((b"forwarded", b"via", b"x-real-ip"))
 _OF_PROXIES_BEGIN = b"x-forwarded-"
@@ -20,7 +21,7 @@ _NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 async def health(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS) -> JsonObject:
-    """What a probe is told; raises if the store is down. Strangers learn that we live, and no more.
+    """What a probe is told; raises if the store is down. Strangers learn `status`, and no more.
 
     `headers` are those that came with the question, by their names in lower case.
     """
@@ -29,15 +30,19 @@ async def health(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = 
         await desk.store.check_files()
         counts = await desk.store.counts()
         breakers = await desk.store.breakers()
+        is_full = await desk.store.is_full()
     except StoreError as error:
         if here:
             raise
         raise StoreError("the store is down") from error
+    standing: JsonObject = {"status": "ok", "message": _WELL}
+    if is_full:
+        standing = {"status": "full", "message": _FULL}
     if not here:
-        return {"status": "ok", "message": _WELL}
+        return standing
     status = {} if desk.engine is None else desk.engine.status()
     return {
-        "status": "ok",
+        **standing,
         "uptime_seconds": status.get("uptime_seconds"),
         "queue_depth": counts.depth,
         "plugins_loaded": sum(plugin.runnable for plugin in desk.snapshot().plugins.values()),
@@ -45,18 +50,22 @@ async def health(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = 
             {row.plugin for row in breakers if row.breaker.state is BreakerState.OPEN}
         ),
         "version": __version__,
-        "message": _WELL,
     }
 
 
 async def ready(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS) -> JsonObject:
-    """As `health`, but not before recovery is done, nor on the way out: nobody should send it work then."""
+    """As `health`, but an error while it takes no work: before recovery is done, on the way out, and while
+    the last write was refused because the disk is full.
+    """
     status = {} if desk.engine is None else desk.engine.status()
     if status.get("stopping"):
         raise TooBusyError("the daemon is stopping")
     if not status.get("ready", True):
         raise TooBusyError("the daemon is starting")
-    return await health(desk, peer, headers)
+    standing = await health(desk, peer, headers)
+    if standing["status"] != "ok":
+        raise StoreFullError(_FULL, hint="Free some space; new work is then accepted again.")
+    return standing
 
 
 def is_here(desk: Desk, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:

@@ -76,7 +76,7 @@ _RULE = record(
 SYSTEM_SHAPES: Mapping[str, JsonObject] = {
     "Health": answer(
         {
-            "status": words(("ok",)),
+            "status": told(words(("ok", "full")), "`full`: the disk is, and new work is refused."),
             "uptime_seconds?": maybe(NUMBER),
             "queue_depth?": told(COUNT, "Queued and running."),
             "plugins_loaded?": COUNT,

@@ -402,6 +402,13 @@ class Store(Protocol):
         """
         ...
 
+    async def is_full(self) -> bool:
+        """Whether the last submission was refused because the disk is full.
+
+        Something is written to see whether there is room again: while nobody submits, nothing else would.
+        """
+        ...
+
     def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
         """Call `failed`, on the event loop of this call, once the store has stopped writing for good."""
         ...

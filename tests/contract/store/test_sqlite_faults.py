@@ -19,7 +19,7 @@ import pytest
 
 from builders.invariants import violations
 from builders.jobs import Clock, a_new_job, ok, some_dice
-from builders.stores import accept, claim_one, settle, stored, submit
+from builders.stores import accept, claim_all, claim_one, settle, stored, submit
 from ductile.errors import (
     RefusedError,
     StoreBusyError,
@@ -327,6 +327,20 @@ async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None
     assert await store.job(kept) is not None
     limit_pages(store, 1_000_000)
     await accept(store, big)
+
+
+async def test_a_full_disk_is_known_until_something_is_written_again(store: SqliteStore) -> None:
+    """Also while nobody submits: a little is written to find out."""
+    assert not await store.is_full()
+    limit_pages(store, pages(store))
+    with pytest.raises(StoreFullError):
+        await submit(store, a_new_job(payload={"x": "y" * 200_000}))
+    assert await claim_all(store) == []  # a commit that writes nothing says nothing
+    assert await store.is_full()
+    assert await store.is_full()
+    limit_pages(store, 1_000_000)
+    assert not await store.is_full()
+    assert store._connection.execute("SELECT 1 FROM store_meta WHERE key = 'filling'").fetchall() == []
 
 
 async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: SqliteStore) -> None:

@@ -183,7 +183,7 @@ def damaged(path: Path, message: str) -> StoreFailedError:
 def _full(path: Path) -> StoreFullError:
     return StoreFullError(
         f"the disk that holds {path} is full",
-        hint="Free some space. Nothing was lost: intake resumes by itself.",
+        hint="Free some space, then try again. Nothing that was accepted is lost.",
     )
 
 

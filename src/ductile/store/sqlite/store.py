@@ -21,7 +21,7 @@ from ductile.core.outcomes import Outcome
 from ductile.core.pipelines import Graph
 from ductile.core.rules import Rules
 from ductile.core.run_values import NewRun
-from ductile.errors import StoreBusyError, StoreError, StoreFailedError
+from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.invariants import Invariant
 from ductile.store.sqlite.connection import (
     SearchIndexError,
@@ -144,6 +144,14 @@ class SqliteStore:
 
     async def check_files(self) -> None:
         self._writer.check()
+
+    async def is_full(self) -> bool:
+        if not self._writer.is_full:
+            return False
+        with suppress(StoreFullError, StoreBusyError):
+            await self._write(Lane.ENQUEUE, upkeep.fill_a_little)
+            await self._write(Lane.ENQUEUE, upkeep.remove_filling)
+        return self._writer.is_full
 
     async def close(self) -> None:
         for task in self._indexing:
@@ -508,6 +516,10 @@ class SqliteStoreToRead(SqliteStore):
 
     async def check_files(self) -> None:
         """Nothing to check: the process that writes watches its files."""
+
+    async def is_full(self) -> bool:
+        """Nothing is written here."""
+        return False
 
     async def _rebuild_search_index(self) -> None:
         """The process that writes does it, as soon as it finds the damage."""

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 import msgspec
 
-from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError
+from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.sqlite.connection import must_stop, translate
 from ductile.store.sqlite.file_watch import FileWatch
 from ductile.store.sqlite.log_file import LogFile
@@ -92,6 +92,9 @@ class Writer:
         self._closing = False
         self._idle = False
         self._failure: StoreFailedError | None = None
+        #: Whether the disk was full when something was last submitted.
+        self.is_full = False
+        self._has_written = False
         self._wal_pages = 0
         self._log = LogFile(connection.filename_wal, connection.pragma("page_size"))
         self._files = FileWatch(connection.filename, connection.filename_wal)
@@ -237,6 +240,7 @@ class Writer:
     def _begin(self) -> None:
         if self._failure is not None:
             raise self._failure
+        self._has_written = False
         self._execute("BEGIN IMMEDIATE")
         self._log.keep_room(self._wal_pages)
         self._session.begin_at(self._clock())
@@ -365,11 +369,19 @@ class Writer:
                 by_loop[unit.loop].append(unit)
             else:
                 by_loop[unit.loop] = [unit]
+        self._note_room(units)
         for loop, told in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_resolve, told)
             except RuntimeError:  # the loop is closed: nobody is waiting any more
                 continue
+
+    def _note_room(self, units: list[Unit[Any]]) -> None:
+        """A full disk is one for submissions: the end of a job may still fit where a new job does not."""
+        if any(isinstance(unit.error, StoreFullError) for unit in units):
+            self.is_full = True
+        elif self._has_written and any(unit.lane is Lane.ENQUEUE and unit.error is None for unit in units):
+            self.is_full = False
 
     def _tell_outbox(self) -> None:
         """Once for all that a batch has put there; if it was rolled back, somebody looks in vain."""
@@ -381,7 +393,9 @@ class Writer:
     # -- the write-ahead log
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        """Called by SQLite after each commit that has written something."""
         self._wal_pages = pages
+        self._has_written = True
         return apsw.SQLITE_OK
 
     def _checkpoint_if_large(self) -> None:

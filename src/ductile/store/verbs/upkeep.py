@@ -21,6 +21,8 @@ from ductile.store.verbs.writing import write_ledger
 #: So much of an execution's text can be searched.
 SEARCHABLE_CHARACTERS = 64 * 1024
 _SEARCHABLE = "searchable_until"
+_FILLING = "filling"
+_FILLING_BYTES = 1024 * 1024
 
 
 #: Rows of each kind that one unit removes. More would let a claim wait for longer than a few milliseconds.
@@ -148,6 +150,15 @@ def make_searchable(session: Session, *, limit: int = SWEEP) -> int:
     if rows:
         session.run("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
     return len(rows)
+
+
+def fill_a_little(session: Session) -> None:
+    """Write as much as a large submission does."""
+    session.run("put_meta", key=_FILLING, value="0" * _FILLING_BYTES)
+
+
+def remove_filling(session: Session) -> None:
+    session.run("forget_meta", key=_FILLING)
 
 
 def empty_search_index(session: Session) -> None:
