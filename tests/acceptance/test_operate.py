@@ -405,16 +405,62 @@ def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
     """The file of variables is named as left out; with --secrets it is in, and that is said."""
     place = a_place(tmp_path)
     (place.config.parent / ".env").write_text("KEY=canary-9b1d\n")
-    place.config.write_text("environment_vars: {include: [.env]}\n" + place.config.read_text())
+    place.config.write_text(
+        "environment_vars: {include: [.env]}\n"
+        + place.config.read_text()
+        + "  other: {uses: echo, env: {PASSWORD: '${KEY}'}}\n"
+    )
     shown = place.ductile("system", "backup", "without.tar.gz")
     assert "left out: demo/.env" in shown.out
+    assert "add --secrets to include them" in shown.out
+    assert "--secrets" not in place.ductile("system", "backup", "all.tar.gz", "--secrets").out
     assert "holds secrets" in place.ductile("system", "backup", "with.tar.gz", "--secrets").out
     for name, there in (("without.tar.gz", False), ("with.tar.gz", True)):
         with tarfile.open(tmp_path / name) as archive:
             assert ("inside/.env" in archive.getnames()) is there
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     restored = place.terminal.ductile("system", "restore", "without.tar.gz", "--to", "new")
-    assert "put it back yourself" in restored.out
+    assert "put it back at its place in new" in restored.out
+    checked = place.terminal.ductile("config", "check", "--config", "new")
+    assert "new/.env cannot be read" in checked.out
+    assert "put back" in checked.out
+    assert ":-" not in checked.out, "a secret is not to be written into the configuration"
+
+
+def test_a_restore_goes_to_the_place_that_the_archive_names_only_if_it_is_known(tmp_path: Path) -> None:
+    """An archive may be anybody's, and name ~/.ssh."""
+    place = a_place(tmp_path)
+    place.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
+    place.config.parent.rename(tmp_path / "before")
+    refused = place.terminal.ductile("system", "restore", "saved.tar.gz")
+    assert refused.status == 1
+    assert f"names {place.config.parent} as its place" in refused.err
+    assert f"ductile system restore {tmp_path / 'saved.tar.gz'} --to restored" in refused.err
+    assert not place.config.parent.exists()
+    assert place.ductile("system", "restore", "saved.tar.gz").status == 0
+    assert place.ductile("config", "check").status == 0
+
+
+def test_relative_plugin_roots_work_after_a_restore(tmp_path: Path) -> None:
+    """Also one that lies outside of the configuration's directory."""
+    place = a_place(tmp_path / "first")
+    (place.config.parent / "plugins").rename(tmp_path / "first" / "shared")
+    place.config.write_text("plugin_roots: [../shared]\n" + place.config.read_text())
+    assert place.ductile("run", "echo").status == 0
+    place.ductile("system", "backup", "saved.tar.gz")
+    (tmp_path / "first" / "demo").rename(tmp_path / "first" / "demo-before")
+    (tmp_path / "first" / "shared").rename(tmp_path / "first" / "shared-before")
+    said = json.loads(
+        place.terminal.ductile(
+            "system", "restore", "saved.tar.gz", "--to", str(tmp_path / "second"), "--json"
+        ).out
+    )
+    assert said["outside"] == []
+    assert said["config"] == str(tmp_path / "second" / "demo" / "config.yaml")
+    second = Place(directory=tmp_path / "second")
+    assert second.ductile("config", "check").status == 0
+    assert second.said("run", "echo")["result"]["result"] == "done"
+    assert len(second.said("job", "list")["jobs"]) == 2
 
 
 def test_a_damaged_archive_is_told_and_leaves_nothing(tmp_path: Path) -> None:

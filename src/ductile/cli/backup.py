@@ -13,6 +13,7 @@ from ductile.cli.answers import Answer, Call
 from ductile.cli.daemon import find_daemon
 from ductile.cli.wording import count, moment
 from ductile.config.load import Seal
+from ductile.config.locate import config_directories
 from ductile.control.client import converse
 from ductile.control.place import linked_socket
 from ductile.errors import ConfigError, DaemonNotRunningError, StoreBusyError
@@ -73,6 +74,7 @@ def restore(call: Call) -> Answer:
         None if to is None else Path(to).expanduser().absolute(),
         store_files(),
         _progress(call),
+        known=config_directories(call.config, call.environ),
         dry_run=call.switch("dry_run"),
     )
     return Answer(data=done, text=lambda screen: _restore_text(done, screen))
@@ -109,6 +111,10 @@ def _left_out_lines(done: Said, screen: Screen) -> list[str]:
 
 
 def _secret_lines(done: Said, screen: Screen) -> list[str]:
+    if done["secrets_left_out"]:
+        return [
+            "Files of variables hold secrets and are needed after a restore: add --secrets to include them."
+        ]
     if not done["secrets"]:
         return []
     return [f"{screen.style('yellow', 'warning:')} it holds secrets in the clear; keep it as safe as them."]
@@ -124,14 +130,16 @@ def _verified_text(found: Said, screen: Screen) -> str:
 
 def _restore_text(done: Said, screen: Screen) -> str:
     begin = "Would restore" if done["dry_run"] else "Restored"
-    lines = [f"{begin} {count(done['files'], 'file')} to {screen.place(done['directory'])}."]
+    size = f"{done['bytes'] / _MIB:.1f} MiB"
+    lines = [f"{begin} {count(done['files'], 'file')}, {size}, to {screen.place(done['directory'])}."]
     lines += [
         f"{screen.style('yellow', 'was elsewhere:')} {row['from']} is now {screen.place(row['to'])}"
         for row in done["outside"]
     ]
+    missing = screen.style("yellow", "not in the backup:")
+    where = done["directory"] if done["config"] is None else str(Path(done["config"]).parent)
     lines += [
-        f"{screen.style('yellow', 'not in the backup:')} {path}; put it back yourself"
-        for path in done["left_out"]
+        f"{missing} {path}; put it back at its place in {screen.place(where)}" for path in done["left_out"]
     ]
     if done["config"] is not None:
         lines.append(f"Next: ductile config check --config {screen.place(done['config'])}")

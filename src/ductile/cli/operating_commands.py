@@ -46,7 +46,7 @@ SYSTEM_CARE = (
         ),
         about="The store is copied as it is at one instant, whatever is written meanwhile. The archive is "
         "readable by its owner alone and never overwrites anything. Without --secrets the files of "
-        "variables are left out and named, so that you can keep them elsewhere.",
+        "variables are left out and named: keep them elsewhere, or add --secrets.",
         examples=(
             Example("ductile system backup /var/backups", "into a directory, under a name with the date"),
             Example("ductile system backup ductile.tar.gz --scope config,plugins", "without the store"),
@@ -59,12 +59,17 @@ SYSTEM_CARE = (
         "backup:restore",
         arguments=(Argument("FILE", "the archive that `system backup` wrote"),),
         options=(
-            Option(("--to",), "where to (default: the directory that was backed up)", "DIR"),
+            Option(
+                ("--to",),
+                "where to; needed unless what was backed up is the present configuration's directory",
+                "DIR",
+            ),
             DRY_RUN,
         ),
         about="Every hash is checked first, and nothing is overwritten. Either all of it is there "
         "afterwards, or nothing. What was outside of the configuration's directory is put below "
-        "`outside`, and its old place is shown.",
+        "`outside`, and its old place is shown; plugin roots that are written as relative paths keep their "
+        "place beside the configuration. The restored store gets an id of its own.",
     ),
 )
 

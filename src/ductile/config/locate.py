@@ -39,6 +39,17 @@ def locate_config(
     raise ConfigError(f"there is no {CONFIG_FILE} in {looked}", hint=_where_else())
 
 
+def config_directories(
+    named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+) -> tuple[Path, ...]:
+    """The directories where the configuration is looked for, whether it is there or not."""
+    chosen = named or environ.get("DUCTILE_CONFIG_DIR")
+    if not chosen:
+        return user_directory(environ), system
+    path = Path(chosen).expanduser().absolute()
+    return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
+
+
 def _where_else() -> str:
     """The directory one is in is no usual place: whose configuration lies there is not known."""
     if Path(CONFIG_FILE).is_file():

@@ -24,6 +24,8 @@ from ductile.value import Value, replace
 
 #: Where what lay outside of the configuration's directory is put.
 OUTSIDE = "outside"
+#: Where what the configuration reaches by a relative path outside of its directory is put.
+BESIDE = "beside"
 _PRIVATE = 0o700
 #: Made anew whenever it is needed, and different on every machine.
 _NOT_KEPT = frozenset({"__pycache__"})
@@ -88,7 +90,8 @@ def parse_scopes(text: str | None) -> frozenset[Scope]:
 def back_up(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles, progress: Progress) -> JsonObject:
     """Write the archive, whole or not at all; what is in it."""
     target = _target(opened, wanted)
-    sources, left_out = _collect(opened, wanted)
+    sources, left_out, secrets = _collect(opened, wanted)
+    base = _base(opened, wanted)
     with _beside(target, dry_run=wanted.dry_run) as scratch:
         store = _store_source(opened, wanted, files)
         if store is not None and scratch is not None:
@@ -107,10 +110,11 @@ def back_up(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles, prog
             members=tuple(_member(source) for source in sources),
             store=None if store is None else store.name,
             left_out=tuple(left_out),
+            prefix=None if base is None else _tidy(opened.loaded.directory).relative_to(base).as_posix(),
         )
         if scratch is not None:
             _write(target, scratch / "archive", manifest, sources, progress)
-    return _shown(target, manifest, dry_run=wanted.dry_run)
+    return _shown(target, manifest, secrets, dry_run=wanted.dry_run)
 
 
 def _target(opened: OpenedConfiguration, wanted: Wanted) -> Path:
@@ -132,9 +136,9 @@ def _taken(target: Path) -> ConflictError:
 # ------------------------------------------------------------------------------- what goes into it
 
 
-def _collect(opened: OpenedConfiguration, wanted: Wanted) -> tuple[list[_Source], list[str]]:
-    """Files as they lie on the disk, without the store; and the names of what is left out."""
-    directory = opened.loaded.directory
+def _collect(opened: OpenedConfiguration, wanted: Wanted) -> tuple[list[_Source], list[str], list[str]]:
+    """Files as they lie on the disk, without the store; what is left out, and what of that holds secrets."""
+    directory, base = _tidy(opened.loaded.directory), _base(opened, wanted)
     kept_back = frozenset() if wanted.secrets else _environment_files(opened)
     found: dict[Path, Scope] = {}
     left_out: list[Path] = []
@@ -146,9 +150,24 @@ def _collect(opened: OpenedConfiguration, wanted: Wanted) -> tuple[list[_Source]
             for path in _files_below(root, left_out):
                 if path.parent != store.parent or not path.name.startswith(store.name):
                     found.setdefault(path, Scope.PLUGINS)
-    left_out += [path for path in found if path in kept_back]
-    sources = [_source(directory, path, scope) for path, scope in found.items() if path not in kept_back]
-    return sources, [str(path) for path in left_out]
+    secrets = [path for path in found if path in kept_back]
+    left_out += secrets
+    sources = [
+        _source(directory, base, path, scope) for path, scope in found.items() if path not in kept_back
+    ]
+    return sources, [str(path) for path in left_out], [str(path) for path in secrets]
+
+
+def _base(opened: OpenedConfiguration, wanted: Wanted) -> Path | None:
+    """The directory that holds the configuration's and its relative plugin roots, if some lie outside."""
+    directory = _tidy(opened.loaded.directory)
+    if Scope.PLUGINS not in wanted.scopes:
+        return None
+    model = opened.loaded.model
+    named = [*model.plugin_roots, *([model.plugins_dir] if model.plugins_dir else [])]
+    roots = [_tidy(directory / name) for name in named if not Path(name).expanduser().is_absolute()]
+    base = Path(os.path.commonpath((directory, *roots)))
+    return None if base == directory else base
 
 
 def _config_files(opened: OpenedConfiguration) -> list[Path]:
@@ -187,7 +206,7 @@ def _store_source(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles
     path = _tidy(state_file(opened.snapshot))
     files.refuse_incomplete(path)
     if path.is_file():
-        return _source(opened.loaded.directory, path, Scope.STATE)
+        return _source(_tidy(opened.loaded.directory), _base(opened, wanted), path, Scope.STATE)
     if wanted.store_in_use:
         raise StoreFailedError(
             f"there is no store at {path}, and a daemon has used one there",
@@ -196,10 +215,12 @@ def _store_source(opened: OpenedConfiguration, wanted: Wanted, files: StoreFiles
     return None
 
 
-def _source(directory: Path, path: Path, scope: Scope) -> _Source:
+def _source(directory: Path, base: Path | None, path: Path, scope: Scope) -> _Source:
     name = name_in(directory, path)
     if not Path(name).is_absolute():
         return _Source(name=f"inside/{name}", path=path, scope=scope)
+    if base is not None and path.is_relative_to(base):
+        return _Source(name=f"{BESIDE}/{path.relative_to(base).as_posix()}", path=path, scope=scope)
     return _Source(name=f"{OUTSIDE}{name}", path=path, scope=scope, origin=str(path))
 
 
@@ -236,7 +257,7 @@ def _beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
 def _write(
     target: Path, scratch: Path, manifest: Manifest, sources: Sequence[_Source], progress: Progress
 ) -> None:
-    total = sum(member.size for member in manifest.members)
+    total = manifest.size
     done = 0
 
     def progressed(size: int) -> None:
@@ -279,7 +300,7 @@ def sync_directory(directory: Path) -> None:
             os.close(descriptor)
 
 
-def _shown(target: Path, manifest: Manifest, *, dry_run: bool) -> JsonObject:
+def _shown(target: Path, manifest: Manifest, secrets: list[str], *, dry_run: bool) -> JsonObject:
     counts: JsonObject = {
         scope: sum(member.scope == scope for member in manifest.members) for scope in manifest.scopes
     }
@@ -289,9 +310,10 @@ def _shown(target: Path, manifest: Manifest, *, dry_run: bool) -> JsonObject:
         "dry_run": dry_run,
         "scopes": list(manifest.scopes),
         "files": counts,
-        "bytes": sum(member.size for member in manifest.members),
+        "bytes": manifest.size,
         "store": manifest.store,
         "secrets": manifest.secrets,
         "left_out": list(manifest.left_out),
+        "secrets_left_out": [*secrets],
         "created_at": manifest.created_at,
     }

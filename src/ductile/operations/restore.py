@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from ductile.core.json_values import JsonObject
-from ductile.errors import ConflictError, file_error
+from ductile.errors import ConflictError, RefusedError, file_error
 from ductile.operations.archive import Manifest, Member, check_digest, digest_of, opened_archive
 from ductile.operations.backup import Progress, StoreFiles, sync_directory
 
 _INSIDE = "inside"
+_BESIDE = "beside"
+_MIB = 1024 * 1024
 
 
 def verify(path: Path, files: StoreFiles, progress: Progress) -> JsonObject:
@@ -30,7 +33,7 @@ def verify(path: Path, files: StoreFiles, progress: Progress) -> JsonObject:
         "directory": manifest.directory,
         "scopes": list(manifest.scopes),
         "files": len(manifest.members),
-        "bytes": sum(member.size for member in manifest.members),
+        "bytes": manifest.size,
         "schema_version": version,
         "secrets": manifest.secrets,
         "left_out": list(manifest.left_out),
@@ -46,12 +49,23 @@ def _scratch_for(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def restore(
-    path: Path, to: Path | None, files: StoreFiles, progress: Progress, *, dry_run: bool = False
+    path: Path,
+    to: Path | None,
+    files: StoreFiles,
+    progress: Progress,
+    *,
+    known: Sequence[Path] = (),
+    dry_run: bool = False,
 ) -> JsonObject:
-    """Put everything into a directory that is empty or not there."""
+    """Put everything into a directory that is empty or not there.
+
+    Without `to` that is the directory which the archive names, if it lies in one of the `known` ones: an
+    archive may be somebody else's, and name any place.
+    """
     with opened_archive(path) as (manifest, _members):
-        target = (to or Path(manifest.directory)).absolute()
+        target = _target(manifest, path, known) if to is None else to.absolute()
     _refuse_to_overwrite(target)
+    _refuse_without_room(target, manifest)
     if dry_run:
         verify(path, files, progress)
         return _shown(target, manifest, dry_run=True)
@@ -59,7 +73,7 @@ def restore(
         manifest, _version = _unpack(path, scratch, files, progress)
         for member in manifest.members:
             if member.name == manifest.store:
-                files.renew(scratch / placed(member))
+                files.renew(scratch / placed(member, manifest))
         for place, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(place))
         try:
@@ -69,6 +83,33 @@ def restore(
             raise file_error(f"cannot put it at {target}", error) from error
         sync_directory(target.parent)
     return _shown(target, manifest, dry_run=False)
+
+
+def _target(manifest: Manifest, path: Path, known: Sequence[Path]) -> Path:
+    """The directory that was backed up, with what lay beside it."""
+    named = Path(manifest.directory)
+    for _ in Path(manifest.prefix or "").parts:
+        named = named.parent
+    resolved = Path(os.path.realpath(named))
+    if any(resolved.is_relative_to(Path(os.path.realpath(place))) for place in known):
+        return named
+    command = f"ductile system restore {shlex.quote(str(path))} --to"
+    raise RefusedError(
+        f"the backup names {named} as its place, which is not in the directory of the present configuration",
+        hint=f"Say where to put it: `{command} {shlex.quote(str(named))}`, or `{command} restored`.",
+    )
+
+
+def _refuse_without_room(target: Path, manifest: Manifest) -> None:
+    """Before anything is unpacked; a small archive may hold a great deal."""
+    place = next(each for each in (target, *target.parents) if each.is_dir())
+    free = shutil.disk_usage(place).free
+    if manifest.size > free:
+        raise ConflictError(
+            f"unpacked it takes {manifest.size / _MIB:.1f} MiB, "
+            f"and there are {free / _MIB:.1f} MiB free at {place}",
+            hint="Free some space, or name another place with --to.",
+        )
 
 
 def _refuse_to_overwrite(target: Path) -> None:
@@ -104,11 +145,11 @@ def _unpack(
     """Every member with its hash checked; the version of the store that was among them."""
     version: int | None = None
     with opened_archive(path) as (manifest, members):
-        total, done = sum(member.size for member in manifest.members), 0
+        total, done = manifest.size, 0
         for member, stream in members:
             is_store = member.name == manifest.store
-            place = None if only_store and not is_store else scratch / placed(member)
-            found = digest_of(stream) if place is None else _write(stream, place, member, scratch.parent)
+            place = None if only_store and not is_store else scratch / placed(member, manifest)
+            found = digest_of(stream) if place is None else _write(stream, place, member, scratch)
             check_digest(path, member, found)
             if is_store and place is not None:
                 version = files.inspect(place)
@@ -117,13 +158,19 @@ def _unpack(
     return manifest, version
 
 
-def placed(member: Member) -> str:
-    """Where a member belongs, below the directory of the configuration."""
+def placed(member: Member, manifest: Manifest) -> str:
+    """Where a member belongs, below the directory that is restored.
+
+    That is the one of the configuration. If something lay beside it that the configuration reaches by a
+    relative path, it is the one that holds both, so that the path leads there again.
+    """
     first, _, rest = member.name.partition("/")
-    return rest if first == _INSIDE else member.name
+    if first == _INSIDE:
+        return rest if manifest.prefix is None else f"{manifest.prefix}/{rest}"
+    return rest if first == _BESIDE else member.name
 
 
-def _write(stream: IO[bytes], place: Path, member: Member, where: Path) -> tuple[int, str]:
+def _write(stream: IO[bytes], place: Path, member: Member, scratch: Path) -> tuple[int, str]:
     try:
         _make_private(place.parent)
         # Nothing for others, whatever the archive says.
@@ -133,7 +180,7 @@ def _write(stream: IO[bytes], place: Path, member: Member, where: Path) -> tuple
             target.flush()
             os.fsync(descriptor)
     except OSError as error:
-        raise file_error(f"cannot unpack {placed(member)} in {where}", error) from error
+        raise file_error(f"cannot unpack {place.relative_to(scratch)} in {scratch.parent}", error) from error
     return found
 
 
@@ -146,16 +193,19 @@ def _make_private(directory: Path) -> None:
 
 def _shown(target: Path, manifest: Manifest, *, dry_run: bool) -> JsonObject:
     outside: list[JsonObject] = [
-        {"from": member.origin, "to": str(target / placed(member))}
+        {"from": member.origin, "to": str(target / placed(member, manifest))}
         for member in manifest.members
         if member.origin is not None
     ]
     return {
         "directory": str(target),
-        "config": str(target / manifest.config_file) if "config" in manifest.scopes else None,
+        "config": str(target / (manifest.prefix or "") / manifest.config_file)
+        if "config" in manifest.scopes
+        else None,
         "restored": not dry_run,
         "dry_run": dry_run,
         "files": len(manifest.members),
+        "bytes": manifest.size,
         "scopes": list(manifest.scopes),
         "outside": [*outside],
         "left_out": list(manifest.left_out),

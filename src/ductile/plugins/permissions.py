@@ -98,13 +98,13 @@ def _is_open(found: os.stat_result) -> bool:
 
 def _foreign(place: Path, found: os.stat_result, *, is_last: bool) -> NotTrustedError:
     command = _chown(_our_name() if is_last else "root", place)
-    hint = command if is_last else f"move the plugins to another directory, or {command}"
+    hint = command if is_last else f"move the plugins to another directory, or run `{command}`"
     return NotTrustedError(Refusal.FOREIGN_OWNER, _belongs(place, found), hint)
 
 
 def _open(place: Path, found: os.stat_result, *, is_last: bool) -> NotTrustedError:
     command = f"chmod o-w {_quoted(place)}"
-    hint = command if is_last else f"{command}, or move the plugins to another directory"
+    hint = command if is_last else f"run `{command}`, or move the plugins to another directory"
     return NotTrustedError(Refusal.WORLD_WRITABLE, _can_change(place, found), hint)
 
 

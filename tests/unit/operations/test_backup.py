@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import os
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -158,7 +160,10 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="is not empty"):
         restore(target, home, store_files(), quiet)
     with pytest.raises(ConflictError, match="is not empty"):
-        restore(target, None, store_files(), quiet)
+        restore(target, None, store_files(), quiet, known=[home])
+    for known in ([], [tmp_path / "other"], [home / "below"]):
+        with pytest.raises(RefusedError, match="as its place"):
+            restore(target, None, store_files(), quiet, known=known)
     with pytest.raises(ConflictError, match="is not a directory"):
         restore(target, target, store_files(), quiet)
 
@@ -261,6 +266,17 @@ TAMPERED: dict[str, Callable[[dict[str, bytes]], dict[str, bytes]]] = {
     "a way out": renamed("inside/../../escaped"),
     "an absolute name": renamed("/escaped"),
     "the directory itself": renamed("inside/./x"),
+    "a manifest that nests": lambda all_: all_ | {MANIFEST: b"[" * 2_000_000},
+    "a prefix that leads out": lambda all_: with_manifest(
+        all_, lambda manifest: manifest.update(prefix="../..")
+    ),
+    "a manifest of many names": lambda all_: with_manifest(
+        all_,
+        lambda manifest: manifest["files"].extend(
+            manifest["files"][0] | {"name": f"inside/{'n' * 50}{number}"} for number in range(20_000)
+        ),
+    ),
+    "a very long name": lambda all_: {**all_, "x" * 900_000: b""},
 }
 
 
@@ -272,8 +288,9 @@ def test_an_archive_that_was_tampered_with_is_refused(tmp_path: Path, what: str)
     bad = rewritten(tmp_path / "b.tar.gz", TAMPERED[what])
     with pytest.raises(RefusedError, match="is not a whole backup"):
         verify(bad, store_files(), quiet)
-    with pytest.raises(RefusedError, match="is not a whole backup"):
+    with pytest.raises(RefusedError, match="is not a whole backup") as refused:
         restore(bad, tmp_path / "new", store_files(), quiet)
+    assert len(refused.value.message) < 500 + len(str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home", "tampered.tar.gz"]
 
 
@@ -290,6 +307,62 @@ def test_links_and_devices_in_an_archive_are_refused(tmp_path: Path) -> None:
         target.addfile(link)
     with pytest.raises(RefusedError, match="is not a whole backup"):
         restore(bad, tmp_path / "new", store_files(), quiet)
+
+
+def an_extended_header(kind: bytes, size: int) -> bytes:
+    """A header that says that the next so many bytes describe the file after it."""
+    info = tarfile.TarInfo("././@PaxHeader")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes, *, first: bool) -> None:
+    """A small archive can hold one of any size; it is refused before it is read."""
+    saved(a_home(tmp_path), tmp_path / "b.tar.gz", scopes=parse_scopes("config"))
+    with gzip.open(tmp_path / "b.tar.gz") as unpacked:
+        whole = unpacked.read()
+    size = 64 * 1024 * 1024
+    header = an_extended_header(kind, size)
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        manifest = archive.next()
+        assert manifest is not None
+        end = manifest.offset_data + -(-manifest.size // 512) * 512
+    at = 0 if first else end
+    with gzip.open(tmp_path / "bad.tar.gz", "wb", compresslevel=1) as bad:
+        bad.write(whole[:at] + header)
+        for _ in range(64):
+            bad.write(b"x" * (size // 64))
+        bad.write(whole[at:])
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match="a header is larger than 1 MiB"):
+            restore(tmp_path / "bad.tar.gz", tmp_path / "new", store_files(), quiet)
+        assert tracemalloc.get_traced_memory()[1] < size // 4
+    finally:
+        tracemalloc.stop()
+
+
+def test_headers_before_headers_without_an_end_are_refused(tmp_path: Path) -> None:
+    pax = an_extended_header(tarfile.XHDTYPE, 512) + b"10 path=xx\n".ljust(512, b"\0")
+    with gzip.open(tmp_path / "bad.tar.gz", "wb") as bad:
+        bad.write(pax * 5000)
+    with pytest.raises(RefusedError, match="is not a whole backup"):
+        verify(tmp_path / "bad.tar.gz", store_files(), quiet)
+
+
+def test_a_restore_needs_room(tmp_path: Path) -> None:
+    """What it takes is said before anything is unpacked."""
+    saved(a_home(tmp_path), tmp_path / "b.tar.gz")
+
+    def grow(manifest: Any) -> None:
+        manifest["files"][0]["size"] = 1 << 60
+
+    bad = rewritten(tmp_path / "b.tar.gz", lambda all_: with_manifest(all_, grow))
+    with pytest.raises(ConflictError, match="MiB free"):
+        restore(bad, tmp_path / "new", store_files(), quiet)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a tar", b"\x1f\x8b\x08cut off"])
