@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ductile.errors import Problem
@@ -9,6 +10,8 @@ from ductile.protocol.yaml12 import ListNode, MapNode, Node, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_MOST_COMPARED = 1000
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -50,8 +53,8 @@ def place_of(root: Node | None, path: KeyPath) -> Place | None:
     place = root.place if root is not None else None
     for part in path:
         match root, part:
-            case MapNode(entries=entries), str():
-                entry = next(((key, value) for key, value in entries if key.text == part), None)
+            case MapNode(), str():
+                entry = root.entry(part)
                 if entry is None:
                     return place
                 place, root = entry[0].place, entry[1]
@@ -85,5 +88,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint at the nearest known word, if one is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - 5 ms that only an error has to pay
 
-    near = get_close_matches(word, list(known), n=1, cutoff=NEAR)
+    # Comparing is slow. The ratio of two words is at most this, by their lengths alone.
+    size = len(word)
+    candidates = (name for name in known if 2 * min(len(name), size) >= NEAR * (len(name) + size))
+    near = get_close_matches(word, islice(candidates, _MOST_COMPARED), n=1, cutoff=NEAR)
     return f"did you mean {near[0]}?" if near else None

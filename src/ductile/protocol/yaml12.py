@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import yaml
@@ -83,14 +84,24 @@ class ListNode(Value):
     place: Place
 
 
-class MapNode(Value):
+class MapNode(Value, dict=True):
     """A mapping in written order; its keys are unique, and always text."""
 
     entries: tuple[tuple[ScalarNode, Node], ...]
     place: Place
 
     def get(self, key: str) -> Node | None:
-        return next((value for name, value in self.entries if name.text == key), None)
+        found = self.entry(key)
+        return None if found is None else found[1]
+
+    def entry(self, key: str) -> tuple[ScalarNode, Node] | None:
+        """A key as it is written, with its value."""
+        return self._by_name.get(key)
+
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[ScalarNode, Node]]:
+        """Problems of a large map look up each of its keys, so a search from the start would be quadratic."""
+        return {name.text: (name, value) for name, value in self.entries}
 
 
 class _Mark(Protocol):
