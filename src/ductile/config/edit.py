@@ -228,13 +228,22 @@ def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> by
 
     def append(tree: Any) -> None:
         *way, last = path
-        for part in way:
-            if isinstance(part, str) and tree.get(part) is None:
-                tree[part] = {}
-            tree = tree[part]
-        if tree.get(last) is None:
-            tree[last] = []
-        tree[last].append(deepcopy(entry))
+        try:
+            for part in way:
+                if isinstance(part, str) and tree.get(part) is None:
+                    tree[part] = {}
+                tree = tree[part]
+            known = tree[last] if isinstance(last, int) else tree.get(last)
+            if known is None:
+                tree[last] = known = []
+            known.append(deepcopy(entry))
+        except (
+            AttributeError,
+            TypeError,
+            IndexError,
+            KeyError,
+        ):  # the path goes through text, or ends at one
+            raise NotFoundError(f"nothing can be added at {format_path(path)}") from None
 
     return _rewrite(before, append, file)
 
