@@ -98,7 +98,16 @@ def test_status_without_plugins_says_so(tmp_path: Path) -> None:
 
 
 #: They wait for ever, need an endpoint or the id of a job, or write outside of the test's directory.
-_NOT_TYPED = ("--follow", "webhook send", "8000a1b2c3d4", "/var/backups", "--no-wait", "--stdin", "@")
+_NOT_TYPED = (
+    "--follow",
+    "webhook send",
+    "8000a1b2c3d4",
+    "/var/backups",
+    "--no-wait",
+    "--stdin",
+    "--drain",
+    "@",
+)
 _EXAMPLES = [
     example.line
     for noun in NOUNS

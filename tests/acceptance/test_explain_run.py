@@ -21,6 +21,7 @@ PIPELINE = """\
   relay: {}
 pipelines:
   - name: welcome
+    on: user.came
     steps:
       - {id: look, uses: crm}
       - {id: score, uses: relay}
@@ -131,3 +132,13 @@ def test_a_new_version_of_a_plugin_is_a_difference(place: Place) -> None:
     assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in told["differences"]
     (change,) = told["first_change"]["changes"]
     assert change == {"field": "payload.email", "change": "retyped", "good": "text", "now": "null"}
+
+
+def test_a_job_that_was_ended_by_hand_is_not_compared(place: Place) -> None:
+    """That an operator cancelled it is all there is to explain."""
+    run(place, status=0)
+    (begun,) = place.said("event", "send", "user.came")["started"]
+    assert place.ductile("job", "cancel", begun["job_id"]).status == 0
+    told = explain(place, begun["job_id"])
+    assert (told["status"], told["reason"]) == ("dead", "cancelled")
+    assert (told["compared_with"], told["differences"], told["not_compared"]) == (None, [], [])

@@ -79,7 +79,9 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
         told = [plain(line) for line in you.type("ductile event tail --config demo").splitlines()]
         assert len({JOB_ID.search(line).start() for line in told if JOB_ID.search(line)}) == 1  # type: ignore[union-attr]  # as asked for
 
-        assert "did you mean `status`?" in plain(you.type("ductile statsu --config demo"))
+        assert "did you mean `ductile status --config demo`?" in plain(
+            you.type("ductile statsu --config demo")
+        )
         assert "did you mean echo?" in plain(you.type("ductile run ecko --config demo"))
         assert plain(you.type("ductile run ecko --config demo; echo $?")).rstrip().endswith("\n1")
 

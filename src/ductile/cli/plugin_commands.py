@@ -71,8 +71,8 @@ PLUGIN_AUTHORING = (
         "jobs and is not scheduled; its accepted jobs, and the pipeline runs that use it, run to their end. "
         "Nothing is written before that: Ctrl-C, a timeout or a crash leaves the plugin enabled.",
         examples=(
-            Example("ductile plugin disable fetch --dry-run", "which of its jobs would end?"),
-            Example("ductile plugin disable fetch --drain --timeout 10m", "run them first"),
+            Example("ductile plugin disable echo --dry-run", "which of its jobs would end?"),
+            Example("ductile plugin disable echo --drain --timeout 10m", "run them first"),
         ),
     ),
     Action(

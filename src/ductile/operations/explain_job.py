@@ -36,6 +36,10 @@ from ductile.value import Value
 _CONFIGS = 200
 
 
+#: An operator ended the job: nothing in what it did explains that.
+_ENDED_BY_HAND = frozenset({Reason.CANCELLED, Reason.PURGED, Reason.PLUGIN_REMOVED})
+
+
 class _Case(Value):
     job: Job
     executions: tuple[LogRow, ...]
@@ -120,7 +124,7 @@ def _shown_blocker(blocker: Job) -> JsonObject:
 
 
 async def _compare(desk: Desk, case: _Case) -> Comparison:
-    if not case.ended_badly:
+    if not case.ended_badly or case.job.reason in _ENDED_BY_HAND:
         return Comparison()
     return await compare_with_last_good(desk, case.job, case.executions, case.configs)
 
@@ -224,7 +228,7 @@ async def _advice(desk: Desk, case: _Case, wait: Wait | None) -> list[str]:
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
         told.append(f"It is a step of a run: ductile job explain {job.run_id}")
     reason = last.reason if last is not None and case.ended_badly and case.run is None else job.reason
-    if job.reason in (Reason.CANCELLED, Reason.PURGED, Reason.PLUGIN_REMOVED):
+    if job.reason in _ENDED_BY_HAND:
         reason = job.reason
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]

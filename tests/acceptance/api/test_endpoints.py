@@ -348,7 +348,7 @@ def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
     for body in ({"command": "pull"}, {"command": "pull", "dry_run": True}):
         said = api.ask("POST", "/system/breaker/echo/reset", body)
         assert (said.status, said.code) == (404, "not_found")
-        assert said.body["error"]["hint"] == "It has poll, handle, health."
+        assert said.body["error"]["hint"] == "did you mean poll? It has poll, handle, health."
     assert api.post("/system/breaker/echo/reset", {"command": "poll"}, status=200)["reset"] == 0
 
 

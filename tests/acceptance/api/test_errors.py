@@ -174,7 +174,8 @@ def test_a_hint_at_what_was_meant(api: Api) -> None:
     )
     assert "goes into payload" in api.ask("POST", "/plugin/echo/poll", {"q": 1}).body["error"]["hint"]
     assert api.ask("POST", "/plugin/ecko/poll").body["error"]["hint"] == "did you mean echo?"
-    assert api.ask("POST", "/plugin/echo/pull").body["error"]["hint"] == "It has poll, handle, health."
+    hint = api.ask("POST", "/plugin/echo/pull").body["error"]["hint"]
+    assert hint == "did you mean poll? It has poll, handle, health."
 
 
 def test_content_type_does_not_matter(api: Api) -> None:
