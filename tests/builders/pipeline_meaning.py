@@ -79,7 +79,11 @@ def _without_errors(value: Any) -> Any:
     return value
 
 
-class TooMuchError(Exception):
+class UndecidedError(Exception):
+    """This reading cannot tell what the run has to do."""
+
+
+class TooMuchError(UndecidedError):
     """The run would have more jobs than the test has patience for."""
 
 
@@ -212,10 +216,19 @@ def _make(step: Written, line: Line) -> tuple[dict[str, Any], dict[str, Any]] | 
     baggage = dict(line.baggage)
     for name, source in step.get("baggage", {}).items():
         found = _find(source, line)
+        if name in line.baggage and _has_errors(found):
+            # Whether the claim repeats the value depends on the words of the errors in both.
+            raise UndecidedError
         if found is MISSING or (name in line.baggage and line.baggage[name] != found):
             return None
         baggage[name] = found
     return (payload if "with" in step else line.payload), baggage
+
+
+def _has_errors(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get("status") == "failed" or any(map(_has_errors, value.values()))
+    return isinstance(value, list) and any(map(_has_errors, value))
 
 
 def _find(path: str, line: Line) -> Any:

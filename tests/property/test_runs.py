@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, assume, event, given, note, settings
 from hypothesis import strategies as st
 
 from builders.jobs import Clock, emitted, failed, ok, timed_out
-from builders.pipeline_meaning import Behaviour, Interpreter, Told, TooMuchError, canonical
+from builders.pipeline_meaning import Behaviour, Interpreter, Told, UndecidedError, canonical
 from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
 from ductile.core.jobs import TERMINAL, JobStatus, Reason
@@ -318,7 +318,7 @@ def cases(
     by_name = {pipeline["name"]: pipeline for pipeline in pipelines}
     try:
         told = Interpreter(by_name, behaviour, most_jobs=MOST_JOBS).run("flow", "go", payload)
-    except TooMuchError:
+    except UndecidedError:
         told = None
     assume(told is not None)
     assert told is not None

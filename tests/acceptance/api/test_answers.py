@@ -249,6 +249,8 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
         ask(200, "POST", f"/schedule/broken/hourly/{action}")
         ask(200, "GET", "/schedules")
     ask(404, "POST", "/schedule/broken/nothing/run")
+    ask(200, "POST", "/system/sweep", {"dry_run": True})
+    ask(200, "POST", "/system/sweep")
     ask(200, "POST", "/system/reload", {"dry_run": True})
     ask(200, "POST", "/system/reload")
     (directory / "demo" / "config.yaml").write_text("nonsense: 1\n")

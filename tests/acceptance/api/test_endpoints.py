@@ -186,6 +186,7 @@ CASES = (
     ),
     Case(method="GET", path="/config/view", scopes=("system:ro", "system:rw"), template="/config/view"),
     Case(method="POST", path="/system/reload", scopes=("system:rw",), template="/system/reload"),
+    Case(method="POST", path="/system/sweep", scopes=("system:rw",), template="/system/sweep"),
     Case(
         method="POST",
         path="/system/breaker/echo/reset",

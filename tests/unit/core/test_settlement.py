@@ -239,9 +239,10 @@ def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) ->
     assert settlement.callback.state is CallbackState.FAILED
 
 
-def test_a_removed_plugin_is_told_even_for_a_cancelled_job() -> None:
+def test_a_cancelled_job_ends_cancelled_though_its_plugin_was_removed() -> None:
+    """An acknowledged cancel holds, whatever else ends the job."""
     ended = Ended(reason=Reason.PLUGIN_REMOVED, error="gone")
-    assert settled(a_job(cancel_requested_at=START), ended).reason is Reason.PLUGIN_REMOVED
+    assert settled(a_job(cancel_requested_at=START), ended).reason is Reason.CANCELLED
 
 
 @pytest.mark.parametrize("reason", [Reason.CANCELLED, Reason.PLUGIN_REMOVED, Reason.PURGED])
