@@ -52,6 +52,7 @@ from ductile.operations.shown import shown_job
 from ductile.runner.warm.pool import WarmRunner
 from ductile.serving import Listeners
 from ductile.store.sqlite.connection import refuse_log_without_database
+from ductile.store.sqlite.rescue import Rescue
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_to_read
 from ductile.store.values.settling import NewInit
 from ductile.store.values.upkeep import ConfigOrigin
@@ -122,10 +123,20 @@ async def serve(
     finally:
         await runner.close()
         await store.close()
+        _tell_rescue(store.rescue, signals)
         alive.cancel()
         lock.release()
         signals.emit(Signal.SERVICE_STOPPED)
         log.close()
+
+
+def _tell_rescue(rescue: Rescue | Exception | None, signals: Signals) -> None:
+    """How it went to save a store whose files had been removed, if they had."""
+    if isinstance(rescue, Rescue):
+        data: JsonObject = {"store": str(rescue.path), "put_back": rescue.put_back}
+        signals.emit(Signal.STORE_RESCUED, data=data)
+    elif rescue is not None:
+        signals.emit(Signal.STORE_FAILED, f"what was in the removed store could not be saved: {rescue}")
 
 
 def _leave_no_core() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.daemons import PATIENCE, SLOW, Daemon, Place, a_daemon, a_place
 from builders.http import Api, Said, an_api, an_api_place
 
 if TYPE_CHECKING:
@@ -87,6 +88,47 @@ def test_a_daemon_notices_that_its_whole_directory_is_gone(tmp_path: Path) -> No
     with a_daemon(place) as daemon:
         shutil.rmtree(data(place))
         assert_failed(daemon, names="state.db")
+
+
+@pytest.mark.parametrize("names", [EVERY_FILE, ("state.db",), ("state.db-wal",), ()])
+def test_the_store_is_put_back_before_the_daemon_ends(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Every job that was accepted is known after the next start, with nobody there to help."""
+    place = a_place(tmp_path, "  slow: {}\n")
+    place.plugin("slow", SLOW)
+    with a_quiet_daemon(place) as daemon:
+        done = place.said("run", "echo")["job_id"]
+        waiting = [place.said("run", "slow", "--no-wait")["job_id"] for _ in range(6)]
+        daemon.wait_until_started(waiting[0])
+        if names:
+            remove(place, *names)
+        else:
+            shutil.rmtree(data(place))
+        daemon.process.send_signal(signal.SIGHUP)  # a reload is written down, and finds that
+        assert daemon.wait_for("store.rescued")["put_back"] is True
+        assert daemon.process.wait(PATIENCE) == 1
+    assert not [*data(place).glob("state.db-wal*"), *data(place).glob("state.db.*")]
+    assert (data(place) / "state.db").stat().st_mode & 0o777 == 0o600
+    with a_daemon(place):
+        assert place.said("job", "show", done)["status"] == "succeeded"
+        assert {place.said("job", "show", job)["status"] for job in waiting} <= {"queued", "running"}
+        assert place.ductile("system", "selfcheck").status == 0
+
+
+def test_a_file_that_took_the_place_of_the_store_is_left_alone(tmp_path: Path) -> None:
+    """It may be a backup that was put there; what was accepted is saved beside it."""
+    place = a_place(tmp_path)
+    with a_quiet_daemon(place) as daemon:
+        job = place.said("run", "echo")["job_id"]
+        remove(place, "state.db")
+        (data(place) / "state.db").write_bytes(b"another file")
+        daemon.process.send_signal(signal.SIGHUP)  # a reload is written down, and finds that
+        told = daemon.wait_for("store.rescued")
+        assert told["put_back"] is False
+        assert daemon.process.wait(PATIENCE) == 1
+    assert (data(place) / "state.db").read_bytes() == b"another file"
+    remove(place, "state.db", "state.db-wal", "state.db-shm")
+    Path(told["store"]).rename(data(place) / "state.db")
+    assert place.said("job", "show", job)["status"] == "succeeded"
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _replace(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -125,10 +125,11 @@ def _copy_owner_and_mode(path: Path, descriptor: int) -> None:
         os.fchmod(descriptor, known.st_mode & 0o7777)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the new name survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sync_directory(directory: Path) -> None:
+    """Make new names in it survive a power cut, where the filesystem can."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

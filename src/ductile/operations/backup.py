@@ -6,13 +6,14 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from ductile import __version__
+from ductile.config.files import sync_directory
 from ductile.config.integrity import CHECKSUMS_FILE, name_in
 from ductile.config.locate import resolve_path
 from ductile.core.instants import format_instant
@@ -288,16 +289,6 @@ def _publish(scratch: Path, target: Path) -> None:
     except OSError:  # a filesystem without links: the name is taken first
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         scratch.replace(target)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make new names in it survive a power cut."""
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _shown(target: Path, manifest: Manifest, secrets: list[str], *, dry_run: bool) -> JsonObject:

@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from ductile.config.files import sync_directory
 from ductile.core.json_values import JsonObject
 from ductile.errors import ConflictError, RefusedError, file_error
 from ductile.operations.archive import Manifest, Member, check_digest, digest_of, opened_archive
-from ductile.operations.backup import Progress, StoreFiles, sync_directory
+from ductile.operations.backup import Progress, StoreFiles
 
 _INSIDE = "inside"
 _BESIDE = "beside"

@@ -67,6 +67,7 @@ class Signal(StrEnum):
     STORE_BUSY = "store.busy"
     STORE_FAILED = "store.failed"
     STORE_LOG_DAMAGED = "store.log_damaged"
+    STORE_RESCUED = "store.rescued"
     STORE_LOCK_RENEWED = "store.lock_renewed"
     RETENTION_PRUNED = "retention.pruned"
     DELIVERY_DELIVERED = "delivery.delivered"
@@ -160,6 +161,10 @@ SIGNALS: dict[Signal, tuple[Level, str]] = {
     Signal.STORE_LOG_DAMAGED: (
         Level.ERROR,
         "The write-ahead log was damaged: what could be read was recovered, and the log was kept in `kept`.",
+    ),
+    Signal.STORE_RESCUED: (
+        Level.WARN,
+        "The files of the store had been removed; `store` has all of it, in its place if `put_back` is true.",
     ),
     Signal.STORE_LOCK_RENEWED: (
         Level.WARN,

@@ -9,6 +9,7 @@ POSIX locks that SQLite holds on it.
 from __future__ import annotations
 
 import os
+from enum import Enum, auto
 from typing import TypeAlias
 
 from ductile.errors import StoreFailedError
@@ -16,12 +17,42 @@ from ductile.errors import StoreFailedError
 _Identity: TypeAlias = tuple[int, int]
 
 
+class Found(Enum):
+    """What lies at the path of a file that is in use."""
+
+    SAME = auto()
+    OTHER = auto()
+    MISSING = auto()
+
+
 class FileWatch:
     """Remembers the database, its write-ahead log and its shared memory as they are when this is made."""
 
     def __init__(self, database: str, log: str) -> None:
-        paths = (database, log, f"{database}-shm")
+        self.database, self.log, self.shared_memory = database, log, f"{database}-shm"
+        paths = (self.database, self.log, self.shared_memory)
         self._known = [(path, found) for path in paths if (found := _identity(path)) is not None]
+
+    def find(self, path: str) -> Found:
+        """What lies at the path of one of the files now."""
+        found = _identity(path)
+        if found is None:
+            return Found.MISSING
+        return Found.SAME if (path, found) in self._known else Found.OTHER
+
+    @property
+    def device(self) -> int:
+        """The device that the database was on when it was opened."""
+        return self._known[0][1][0]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether one of the files is no longer at its path."""
+        try:
+            self.check()
+        except StoreFailedError:
+            return True
+        return False
 
     def check(self) -> None:
         """Raise `StoreFailedError` if one of the files was removed or replaced. Costs a `stat` for each."""
@@ -47,6 +78,6 @@ def _identity(path: str) -> _Identity | None:
 def _lost(message: str) -> StoreFailedError:
     return StoreFailedError(
         message,
-        hint="Nothing more is accepted, and the daemon stops. Put the file back or restore a backup, then "
-        "start Ductile again; without its file the store begins empty.",
+        hint="Nothing more is accepted. The daemon writes the store back from what it still has open, and "
+        "stops; the line `store.rescued` of its log says where. Start it again.",
     )

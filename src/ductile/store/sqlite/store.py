@@ -36,6 +36,7 @@ from ductile.store.sqlite.log_damage import LogDamage, find_log_damage, keep_log
 from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.places import load_compiled
 from ductile.store.sqlite.readers import Readers
+from ductile.store.sqlite.rescue import Rescue, rescue_store
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.vitals import find_damage, read_vitals
 from ductile.store.sqlite.writer import Lane, Writer
@@ -134,6 +135,8 @@ class SqliteStore:
         self._indexing: set[asyncio.Task[None]] = set()
         #: A damaged write-ahead log that was kept when the store was opened, and how much was in it.
         self.kept_log: KeptLog | None = None
+        #: Where the store was saved to when it was closed, if its files had been removed; or why it was not.
+        self.rescue: Rescue | OSError | apsw.Error | None = None
 
     @property
     def store_id(self) -> str:
@@ -163,7 +166,15 @@ class SqliteStore:
             # The files stay as they are: copying the log into a file that is not to be trusted, and
             # removing it, would leave nothing to recover from.
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            await asyncio.to_thread(self._rescue_if_lost)
         self._connection.close()
+
+    def _rescue_if_lost(self) -> None:
+        if self._writer.files.is_lost:
+            try:
+                self.rescue = rescue_store(self._connection, self._writer.files)
+            except (OSError, apsw.Error) as error:
+                self.rescue = error
 
     # -- jobs
 

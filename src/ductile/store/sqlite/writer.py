@@ -156,6 +156,10 @@ class Writer:
     def has_failed(self) -> bool:
         return self._failure is not None
 
+    @property
+    def files(self) -> FileWatch:
+        return self._files
+
     def _stop(self, failure: StoreFailedError) -> None:
         """Write nothing more. The first failure is the cause; later ones follow from it."""
         if self._failure is not None:
