@@ -49,9 +49,10 @@ class Life:
         self._ready_or_over.wait()
         return self._is_ready
 
-    def end(self) -> None:
+    def end(self, *, by_itself: bool = False) -> None:
+        """Kill it; or, if it has ended by itself, expect that it said so by its status."""
         self.process.kill()
-        assert self.process.wait() == -signal.SIGKILL
+        assert self.process.wait() == (1 if by_itself else -signal.SIGKILL)
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -1,8 +1,9 @@
 """Everything at once: submissions, cancels, retries, reloads, freezes and kills. Nothing is lost or doubled.
 
 Several clients work on one daemon, each on jobs of its own, while the daemon is frozen for moments, told to
-reload, and killed at random instants. Each client remembers what was acknowledged; a last life finishes what
-is left, and every acknowledgement is held against the store.
+reload, and killed at random instants; in some lives the files of its store are removed instead. Each client
+remembers what was acknowledged; a last life finishes what is left, and every acknowledgement is held against
+the store.
 """
 
 from __future__ import annotations
@@ -200,24 +201,36 @@ def reload_often(ground: Ground, rng: Random, over: threading.Event) -> None:
             continue  # it is busy with another one, or gone
 
 
+def remove_store(ground: Ground, daemon: Life, rng: Random, over: threading.Event) -> None:
+    """Remove files of the store in one go, while the daemon is stopped; it ends by itself after that."""
+    over.wait(rng.uniform(0.5, 3))
+    daemon.process.send_signal(signal.SIGSTOP)
+    for name in rng.sample(["state.db", "state.db-wal", "state.db-shm"], rng.randrange(1, 4)):
+        (ground.store.parent / name).unlink()
+    daemon.process.send_signal(signal.SIGCONT)
+
+
 def live_through(ground: Ground, clients: list[Client], rng: Random) -> None:
-    """One life: everybody works until the daemon is killed, at an instant it knows nothing of."""
-    daemon = a_life(ground.directory, kill_after=rng.randrange(20, 700))
+    """One life, which ends by a kill at an instant that the daemon knows nothing of, or with its store."""
+    removes = rng.random() < 0.2
+    daemon = a_life(ground.directory, kill_after=None if removes else rng.randrange(20, 700))
     over = threading.Event()
     if daemon.wait_until_ready():
         threads = [threading.Thread(target=client.work, args=(over,)) for client in clients]
         seeds = [Random(rng.random()) for _ in range(2)]
-        threads += [
-            threading.Thread(target=freeze, args=(daemon, seeds[0], over)),
-            threading.Thread(target=reload_often, args=(ground, seeds[1], over)),
-        ]
+        harm = (
+            threading.Thread(target=remove_store, args=(ground, daemon, seeds[0], over))
+            if removes
+            else threading.Thread(target=freeze, args=(daemon, seeds[0], over))
+        )
+        threads += [harm, threading.Thread(target=reload_often, args=(ground, seeds[1], over))]
         for thread in threads:
             thread.start()
         daemon.process.wait()
         over.set()
         for thread in threads:
             thread.join()
-    daemon.end()
+    daemon.end(by_itself=removes)
     if ground.store.exists():
         assert violations(ground.store) == []
 
