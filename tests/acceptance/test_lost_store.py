@@ -114,6 +114,27 @@ def test_the_store_is_put_back_before_the_daemon_ends(tmp_path: Path, names: tup
         assert place.ductile("system", "selfcheck").status == 0
 
 
+def test_an_idle_daemon_that_is_stopped_puts_its_store_back(tmp_path: Path) -> None:
+    """It has not noticed yet that the files were removed: nothing was written since."""
+    place = a_place(tmp_path)
+    with a_quiet_daemon(place) as daemon:
+        job = place.said("run", "echo")["job_id"]
+        remove(place, *EVERY_FILE)
+        daemon.end()
+        assert daemon.wait_for("store.rescued")["put_back"] is True
+    assert place.said("job", "show", job)["status"] == "succeeded"
+
+
+def test_a_refused_submission_is_not_in_the_store_that_is_put_back(tmp_path: Path) -> None:
+    """Its caller was told so, and sends it again."""
+    with an_api(an_api_place(tmp_path)) as api:
+        api.ended(api.post("/plugin/echo/handle", {"payload": {}})["job_id"])
+        remove(api.place, *EVERY_FILE)
+        asked(api, "POST", "/plugin/echo/handle", {"payload": {}})
+        assert api.daemon.process.wait(PATIENCE) == 1
+    assert len(api.place.said("job", "list")["jobs"]) == 1
+
+
 def test_a_file_that_took_the_place_of_the_store_is_left_alone(tmp_path: Path) -> None:
     """It may be a backup that was put there; what was accepted is saved beside it."""
     place = a_place(tmp_path)

@@ -79,16 +79,16 @@ class Draining:
         """
         self._close(plugins)
         never = asyncio.Event()
-        while work := await self._look():
+        while work := await self._look(plugins):
             self._refuse_to_wait(work, until)
             await self._clock.wait(min(until, self._clock.now() + LONGEST_LOOK), self._woken)
             await self._clock.wait(self._clock.now() + BETWEEN_LOOKS, never)
         for plugin in sorted(plugins):
             self._signals.emit(Signal.PLUGIN_DRAINED, plugin=plugin)
 
-    async def _look(self) -> tuple[PluginWork, ...]:
+    async def _look(self, plugins: frozenset[str]) -> tuple[PluginWork, ...]:
         self._woken.clear()
-        names = sorted(self._closed)
+        names = sorted(self._closed | plugins)
         # The second time behind the writer: a submission that was let in before the drain may wait there.
         return await self._store.pending_work(names) or await self._store.pending_work(
             names, after_writes=True

@@ -246,7 +246,12 @@ class Engine:
                 raise
             switching = self._reload_in_background(drained=drained)
             switching.add_done_callback(lambda _: self._draining.reopen())
-            return await asyncio.shield(switching)
+            try:
+                return await asyncio.shield(switching)
+            except asyncio.CancelledError:
+                # The caller has gone. Another drain may begin only when this switch has ended.
+                await asyncio.wait({switching})
+                raise
 
     async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
         """Let these plugins run dry. They take no jobs until a reload removes them, or a minute is over."""

@@ -51,10 +51,12 @@ def find_survivors(
     dead: dict[str, bool] = {}
     for pid in pids_in(proc):
         variables = _environment(proc / str(pid) / "environ")
-        owner = variables.get(OWNER_VARIABLE)
-        if variables.get(STORE_VARIABLE) != store_id or owner is None:
+        if variables.get(STORE_VARIABLE) != store_id:
             continue
         job_id = variables.get(JOB_VARIABLE)
+        owner = variables.get(OWNER_VARIABLE) or _earlier_owner(owners, job_id)
+        if owner is None:
+            continue
         recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
         if not recorded or pid in ours or _in_our_session(pid):
             continue
@@ -63,6 +65,12 @@ def find_survivors(
         if dead[owner]:
             found.append(Survivor(pid=pid, job_id=job_id))
     return tuple(found)
+
+
+def _earlier_owner(owners: Mapping[str, str | None], job_id: str | None) -> str | None:
+    """The owner of a process without the variable: an earlier version set none, and recorded `host:pid`."""
+    candidates = owners.values() if job_id is None else (owners.get(job_id),)
+    return next((owner for owner in candidates if owner is not None and owner.count(":") == 1), None)
 
 
 def _ancestors(proc: Path) -> Iterator[int]:

@@ -21,7 +21,7 @@ from ductile.core.conditions import (
     verdict_to_json,
 )
 from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.patterns import BUDGET_SECONDS, MatchBudget
+from ductile.core.patterns import BUDGET_SECONDS, FREE_SECONDS, MatchBudget
 from ductile.core.references import MISSING, Missing, Scope, fault_in_path, find
 
 BIG = 2**53 + 1
@@ -349,6 +349,14 @@ def test_where_nothing_is_left_no_pattern_is_tried() -> None:
     with pytest.raises(ConditionError, match="took too long"):
         evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
     assert evaluate(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).holds
+
+
+def test_many_quick_matches_do_not_use_the_budget_up() -> None:
+    """A job may end with a thousand events, and each of them is judged by the same harmless pattern."""
+    budget = MatchBudget(Timer(FREE_SECONDS / 2))
+    scope = Scope(payload={"x": "a"})
+    for _ in range(1000):
+        assert evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
 
 
 def test_a_match_is_stopped_when_the_budget_is_spent() -> None:

@@ -35,9 +35,11 @@ DEAD = "host:999999999:1"
 
 
 def a_survivor(
-    store_id: str, job_id: str | None = "j1", *, new_session: bool = True, owner: str = DEAD
+    store_id: str, job_id: str | None = "j1", *, new_session: bool = True, owner: str | None = DEAD
 ) -> subprocess.Popen[bytes]:
-    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id, "DUCTILE_DAEMON": owner}
+    environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id}
+    if owner is not None:
+        environment["DUCTILE_DAEMON"] = owner
     if job_id is not None:
         environment["DUCTILE_JOB_ID"] = job_id
     process = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
@@ -153,6 +155,19 @@ def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
         assert found == {running.pid, server.pid}
     finally:
         for process in (running, ended, server):
+            process.kill()
+            process.wait()
+
+
+def test_what_an_earlier_version_has_started_is_found() -> None:
+    """It named no owner to its processes, and recorded one without the start time."""
+    cold, warm = a_survivor("one", "j1", owner=None), a_survivor("one", None, owner=None)
+    try:
+        found = {survivor.pid for survivor in find_survivors("one", {"j1": "host:999999999"})}
+        assert found == {cold.pid, warm.pid}
+        assert find_survivors("one", {"j1": DEAD}) == ()
+    finally:
+        for process in (cold, warm):
             process.kill()
             process.wait()
 

@@ -221,6 +221,26 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
         assert {(await bench.job(job)).reason for job in jobs} <= {Reason.SUBMITTED, Reason.CLAIMED}
 
 
+async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: Path) -> None:
+    """Its caller may have gone: the end of that switch would open what the next one has just closed."""
+    async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
+        await bench.started()
+        bench.configure(ECHO)
+        caller = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)), name="caller")
+        async with asyncio.timeout(60):
+            while not any(task.get_name() == "reload" for task in asyncio.all_tasks()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the caller waits for the switch
+        caller.cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(ConflictError, match="under way"):
+            await bench.engine.reload(timedelta(minutes=1))
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert "other" not in bench.engine.snapshot().plugins
+        assert (await bench.engine.reload(timedelta(minutes=1)))["removed"] == []
+
+
 async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_path: Path) -> None:
     """Between the drain and the reload that removes it nothing comes in."""
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:

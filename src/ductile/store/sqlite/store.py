@@ -135,6 +135,7 @@ class SqliteStore:
         self._indexing: set[asyncio.Task[None]] = set()
         #: A damaged write-ahead log that was kept when the store was opened, and how much was in it.
         self.kept_log: KeptLog | None = None
+        self._is_closed = False
         #: Where the store was saved to when it was closed, if its files had been removed; or why it was not.
         self.rescue: Rescue | OSError | apsw.Error | None = None
 
@@ -157,10 +158,15 @@ class SqliteStore:
         return self._writer.is_full
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         for task in self._indexing:
             task.cancel()
         await asyncio.gather(*self._indexing, return_exceptions=True)
         await self._writer.close()
+        with suppress(StoreFailedError):
+            self._writer.check()  # an idle daemon may not have noticed yet that its files were removed
         self._readers.close()
         if self._writer.has_failed:
             # The files stay as they are: copying the log into a file that is not to be trusted, and
@@ -570,9 +576,13 @@ def open_sqlite_store(
     try:
         with translated(path):
             session = SqliteSession(connection, queries, dice, clock())
+            is_search_damaged = False
             if _size(path) <= (CHECKED_AFTER_CRASH if crashed else CHECKED_AT_START if thorough else 0):
-                _refuse_damage(session, path)
+                is_search_damaged = _refuse_damage(session, path)
+            # Before anything is written: that goes into the log, over what is to be kept.
             kept = None if log_damage is None else _keep_log(log, log_damage)
+            if is_search_damaged:
+                upkeep.empty_search_index(session)
         release_log(connection)
         migrate(connection, path)
         with translated(path):
@@ -594,12 +604,12 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _refuse_damage(session: SqliteSession, path: Path) -> None:
+def _refuse_damage(session: SqliteSession, path: Path) -> bool:
+    """Raise `StoreFailedError` if the file is damaged. True if only the search index is."""
     damage = find_damage(session)
     if damage.file:
         raise damaged(path, f"{path} is damaged: {damage.file[0]}")
-    if damage.search:
-        upkeep.empty_search_index(session)
+    return bool(damage.search)
 
 
 def _keep_log(log: Path, damage: LogDamage) -> KeptLog:

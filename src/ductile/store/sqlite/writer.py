@@ -250,8 +250,10 @@ class Writer:
         self._session.begin_at(self._clock())
 
     def _commit(self) -> None:
+        # A commit to a file that was unlinked succeeds too. Checked before, so that what is refused is not
+        # in the store that is put back; and after, so that nothing is acknowledged that is not at its path.
+        self._files.check()
         self._execute("COMMIT")
-        # A commit to a file that was unlinked succeeds too, and must not be acknowledged.
         self._files.check()
         self._session.committed()
 
