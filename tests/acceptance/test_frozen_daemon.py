@@ -42,6 +42,12 @@ def test_a_program_is_told_the_same(place: Place, frozen: Daemon) -> None:
     assert (ran.status, error["code"], error["details"]) == (75, "store_busy", {"pid": frozen.process.pid})
 
 
+@pytest.mark.usefixtures("frozen")
+def test_it_does_not_keep_anybody_from_a_backup(place: Place) -> None:
+    assert place.ductile("system", "backup", "copy.tar.gz").status == 0
+    assert (place.directory / "copy.tar.gz").exists()
+
+
 def test_it_answers_when_it_goes_on(place: Place) -> None:
     with a_daemon(place) as daemon:
         daemon.process.send_signal(signal.SIGSTOP)

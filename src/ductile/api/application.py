@@ -19,9 +19,9 @@ from ductile.errors import (
     DuctileError,
     TooLargeError,
     TooSlowError,
-    UsageError,
 )
 from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
+from ductile.listening.host_check import headers_once
 from ductile.listening.rendering import cut_off, send_bytes, send_error, send_json
 from ductile.listening.sampling import LogSampler
 from ductile.telemetry.faults import described
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 #: What is noted for a caller who went away before there was an answer; nobody ever sees it sent.
 HUNG_UP = 499
 _REFUSED = 400
-#: Headers that may come once only.
-_ONCE = (b"authorization", b"host", b"origin", b"idempotency-key")
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
 _SMALL_BODY = 64 * 1024
@@ -120,7 +118,7 @@ class Application:
         scope = exchange.scope
         route = exchange.route = self._router.find(scope["method"], scope["raw_path"])
         endpoint = route.endpoint
-        headers = _headers(scope)
+        headers = headers_once(scope)
         began_with = self._desk.snapshot()
         self._admit(exchange, route, headers)
         if endpoint.intake:
@@ -191,20 +189,6 @@ class Application:
         if exchange.token is not None or self._sampler is None:
             return False
         return not self._sampler.in_full(str(exchange.status), exchange.peer)
-
-
-def _headers(scope: HTTPScope) -> dict[bytes, bytes]:
-    """By name. Raises if one comes twice that says who is calling: a proxy that looks at the first would let
-    pass what is done by the last.
-    """
-    pairs = list(scope["headers"])
-    headers = dict(pairs)
-    if len(headers) != len(pairs):
-        names = [name for name, _ in pairs]
-        for name in _ONCE:
-            if names.count(name) > 1:
-                raise UsageError(f"there is more than one {name.decode()} header", hint="Send one.")
-    return headers
 
 
 def _path_of(exchange: _Exchange) -> str:

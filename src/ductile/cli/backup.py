@@ -59,7 +59,10 @@ def _is_store_in_use(call: Call, opened: OpenedConfiguration) -> bool:
     does not answer does not keep anybody from a backup.
     """
     with suppress(ConfigError):  # a broken seal, which a backup may have; the link tells enough then
-        connection = find_daemon(call)
+        try:
+            connection = find_daemon(call)
+        except StoreBusyError:  # it is there, and does not answer
+            return True
         if connection is not None:
             with suppress(StoreBusyError, DaemonNotRunningError):
                 converse(connection, "system.status", {}, timeout=_PATIENCE)

@@ -136,7 +136,8 @@ _TOKEN_AS_USER = frozenset(("http", "https"))
 #: What is no more than a reference to a variable, or a template's, is no secret itself.
 _VARIABLE = r"\$?\{[\w.]+\}"
 _URL = re.compile(
-    r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://"
+    # The scheme is bounded: tried from each letter of a long text, it would take time by its square.
+    r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]{0,31})://"
     r"(?:(?P<user>[^/?#@:\s\"'<>]*)(?::(?P<password>[^/?#\s]*))?@)?"
     r"(?P<place>[^?#\s\"'<>]*)(?P<rest>[^\s\"'<>]*)"
 )

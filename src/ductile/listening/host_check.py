@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ductile.core.host_names import is_loopback_listener, is_meant_for
-from ductile.errors import MisdirectedError
+from ductile.errors import MisdirectedError, UsageError
+
+if TYPE_CHECKING:
+    from uvicorn._types import HTTPScope
+
+#: Headers that may come once only.
+_ONCE = (b"authorization", b"host", b"origin", b"idempotency-key")
+
+
+def headers_once(scope: HTTPScope) -> dict[bytes, bytes]:
+    """By name. Raises if one comes twice that says who is calling: a proxy that looks at the first would let
+    pass what is done by the last.
+    """
+    pairs = list(scope["headers"])
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise UsageError(f"there is more than one {name.decode()} header", hint="Send one.")
+    return headers
 
 
 def is_misdirected(listen: str, headers: Mapping[bytes, bytes]) -> bool:

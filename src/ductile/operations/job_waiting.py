@@ -156,7 +156,8 @@ async def _why_not_started(desk: Desk, job: Job) -> Wait:
     workers = desk.snapshot().max_workers
     if len(running) >= workers:
         key = "service.max_workers"
-        return _full(desk, running, f"all {len(running)} workers are busy ({key})", key)
+        busy = "the only worker is" if len(running) == 1 else f"all {len(running)} workers are"
+        return _full(desk, running, f"{busy} busy ({key})", key)
     return Wait(why="it is about to be started.")
 
 

@@ -28,7 +28,7 @@ from ductile.listening.bodies import (
     read_strangers_body,
     refuse_body,
 )
-from ductile.listening.host_check import is_misdirected, misdirected
+from ductile.listening.host_check import headers_once, is_misdirected, misdirected
 from ductile.listening.readers import Readers
 from ductile.listening.rendering import cut_off, send_error, send_json
 from ductile.listening.sampling import LogSampler, described_counts
@@ -146,7 +146,7 @@ class WebhookApplication:
         return _OK if "challenge" in answer else _ACCEPTED, answer
 
     async def _health(self, exchange: _Exchange) -> JsonObject:
-        headers = dict(exchange.scope["headers"])
+        headers = headers_once(exchange.scope)
         listen = self._desk.snapshot().webhooks_listen
         if is_misdirected(listen, headers) and not is_forwarded(headers):
             raise misdirected(listen, token_helps=False)

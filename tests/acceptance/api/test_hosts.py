@@ -107,3 +107,10 @@ def test_headers_that_decide_come_once(api: Api, twice: str) -> None:
     answer = api.send_raw(("\r\n".join(lines) + "\r\n\r\n").encode())
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"more than one" in answer
+
+
+def test_the_host_comes_once_at_the_listener_for_webhooks_too(hooks: Api) -> None:
+    answer = hooks.send_raw(
+        b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    assert answer.startswith(b"HTTP/1.1 400 ")

@@ -178,8 +178,9 @@ WHERE status IN ('failed', 'dead') AND completed_at >= :since
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: check_removed_endings
--- Jobs that ended since an instant because their plugin was removed or disabled.
-SELECT plugin, command, count(*), max(id) FROM job_queue
+-- Jobs that ended since an instant because their plugin was removed or disabled; and the latest that can be
+-- retried, which for a step is its run.
+SELECT plugin, command, count(*), max(coalesce(run_id, id)) FROM job_queue
 WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
