@@ -237,3 +237,16 @@ def test_switching_a_plugin_that_is_configured_under_another_name(tmp_path: Path
         assert refused.status == 1
         assert "the plugin tool is configured under other names only: first" in refused.err
     assert place.ductile("plugin", "disable", "first").status == 0
+
+
+def test_a_reload_says_which_plugins_it_can_no_longer_run(tmp_path: Path) -> None:
+    """Somebody made a directory writable for all: jobs of the plugin will fail from now on."""
+    place = a_gated_place(tmp_path)
+    with a_daemon(place):
+        directory = place.directory / "demo" / "plugins" / "gated"
+        directory.chmod(0o777)
+        for words in (("reload", "--dry-run"), ("reload",)):
+            (warning,) = place.said(*words)["warnings"]
+            assert "gated cannot run any more, and its jobs will fail: every user" in warning["message"]
+            assert warning["hint"] == f"chmod o-w {directory}"
+        assert place.said("reload")["warnings"] == []

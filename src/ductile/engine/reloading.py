@@ -12,7 +12,7 @@ from typing import Protocol
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json_values import JsonObject, JsonValue
 from ductile.core.rules import Rules
-from ductile.errors import ConflictError
+from ductile.errors import ConflictError, Problem
 from ductile.value import Value, replace, to_builtins
 
 
@@ -49,6 +49,8 @@ class ReloadPlan(Value):
     removed: tuple[str, ...]
     #: The sections of the configuration, besides `plugins`, that differ.
     settings: tuple[str, ...]
+    #: Plugins that could run until now and are refused by the new snapshot, each with the reason.
+    refused: tuple[Problem, ...] = ()
 
     def shown(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> JsonObject:
         """`jobs` and `runs` are those that need a removed plugin, by its name."""
@@ -64,7 +66,7 @@ class ReloadPlan(Value):
             "removed": list(self.removed),
             "settings": list(self.settings),
             "ends": ends,
-            "warnings": [to_builtins(problem) for problem in self.new.warnings],
+            "warnings": [to_builtins(problem) for problem in (*self.refused, *self.new.warnings)],
         }
 
 
@@ -83,6 +85,15 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
         changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
         removed=tuple(sorted(before.keys() - after.keys())),
         settings=_changed_sections(old, new),
+        refused=tuple(
+            Problem(
+                message=f"{name} cannot run any more, and its jobs will fail: {plugin.refused.reason}",
+                key=f"plugins.{name}",
+                hint=plugin.refused.hint,
+            )
+            for name, plugin in after.items()
+            if plugin.refused is not None and name in before and before[name].refused is None
+        ),
     )
 
 
