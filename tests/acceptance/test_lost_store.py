@@ -148,6 +148,10 @@ def test_a_file_that_took_the_place_of_the_store_is_left_alone(tmp_path: Path) -
         assert daemon.process.wait(PATIENCE) == 1
     assert (data(place) / "state.db").read_bytes() == b"another file"
     remove(place, "state.db", "state.db-wal", "state.db-shm")
+    # An empty store would hide the copy. The advice works.
+    refused = place.ductile("system", "start")
+    assert refused.status == 1
+    assert f"mv {told['store']} {data(place) / 'state.db'}" in said(refused)
     Path(told["store"]).rename(data(place) / "state.db")
     assert place.said("job", "show", job)["status"] == "succeeded"
 

@@ -73,12 +73,22 @@ def release_log(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
+#: How the name of a copy goes on that a daemon made when the files of its store were removed.
+RESCUED = "rescued-"
+
+
 def refuse_log_without_database(path: Path) -> None:
-    """Raise `StoreFailedError` for a write-ahead log whose database is missing or empty.
+    """Raise `StoreFailedError` for a write-ahead log, or a rescued copy, whose database is missing or empty.
 
     SQLite removes the log when it makes the database anew, and with it what was accepted last.
     """
     real, log = Path(os.path.realpath(path)), log_path(path)
+    rescued = sorted(real.parent.glob(f"{real.name}.{RESCUED}*"))
+    if rescued and not real.exists():
+        raise StoreFailedError(
+            f"{real} is missing; what it held when it was removed is in {rescued[-1]}",
+            hint=f"To go on with it: mv {rescued[-1]} {real}. For an empty store, move it elsewhere.",
+        )
     if not log.exists():
         return
     if real.exists() and (real.stat().st_size or not log.stat().st_size):
