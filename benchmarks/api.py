@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Line, compared
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 SECONDS = 2.0
 #: Rather often than long: the machine's own pace changes from one minute to the next.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ductile.listening.bodies import decode_object, read_body
-from ductile.listening.listener import Listener
-from ductile.listening.protocol import Limits
-from ductile.listening.rendering import send_json
+from ductile.http.body import decode_object, read_body
+from ductile.http.listener import Listener
+from ductile.http.protocol import ListenerLimits
+from ductile.http.responses import send_json
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
@@ -21,7 +21,7 @@ async def answer(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCalla
 
 
 async def main() -> None:
-    listener = Listener("bare", "127.0.0.1:0", answer, Limits())
+    listener = Listener("bare", "127.0.0.1:0", answer, ListenerLimits())
     (address,) = await listener.start()
     print(address.rpartition(":")[2], flush=True)
     await asyncio.Event().wait()

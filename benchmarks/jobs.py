@@ -16,16 +16,16 @@ from statistics import median, quantiles
 
 from benchmarks.plugins import HERE, compile_c, encoded_request, write_plugins
 from benchmarks.table import Line, compared
-from ductile.app import collect_seldom
+from ductile.admin.config import open_configuration
 from ductile.core.ids import make_id
-from ductile.core.jobs import NewJob, SubmittedBy
+from ductile.core.jobs.model import NewJob, SubmittedBy
+from ductile.daemon import tune_garbage_collector
 from ductile.engine.clock import SystemClock
-from ductile.engine.engine import Engine, Equipment
-from ductile.operations.configuration import open_configuration
+from ductile.engine.engine import Engine, EngineDeps
 from ductile.runner.warm.pool import WarmRunner
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values.submitting import Submission
-from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 AT_ONCE = 8
 #: With more of them there is work for both processors while results wait for the disk: the bare loop has
@@ -112,7 +112,7 @@ class Ends:
         #: When the program of the last job was started, by `time.perf_counter`.
         self.last_start = 0.0
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, happening: SignalEvent) -> None:
         if happening.signal is Signal.JOB_STARTED:
             self.last_start = time.perf_counter() - float(str(happening.data["ms_ago"])) / 1000
         elif happening.signal is Signal.JOB_SUCCEEDED:
@@ -131,14 +131,14 @@ class Ends:
 @asynccontextmanager
 async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, SqliteStore, Ends]]:
     snapshot = open_configuration(str(ground), os.environ).snapshot
-    store = open_sqlite_store(ground / f"{name}.db", clock=lambda: datetime.now(UTC), dice=Random(1))
-    signals, ends = Signals(), Ends()
+    store = open_sqlite_store(ground / f"{name}.db", clock=lambda: datetime.now(UTC), rng=Random(1))
+    signals, ends = SignalBus(), Ends()
     signals.subscribe(ends)
-    equipment = Equipment(
+    equipment = EngineDeps(
         store=store,
         runner=WarmRunner(),
         clock=SystemClock(),
-        dice=Random(2),
+        rng=Random(2),
         signals=signals,
         environ=os.environ,
         load=lambda: snapshot,
@@ -147,7 +147,7 @@ async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, Sqli
     ready = asyncio.Event()
     life = asyncio.create_task(engine.run(ready.set))
     await ready.wait()
-    collect_seldom()  # as the daemon does
+    tune_garbage_collector()  # as the daemon does
     try:
         yield engine, store, ends
     finally:
@@ -173,12 +173,12 @@ async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, 
     await ends.wait()
 
 
-_dice = Random(3)
+_rng = Random(3)
 
 
 def a_job(plugin: str) -> NewJob:
     return NewJob(
-        id=make_id(datetime.now(UTC), _dice),
+        id=make_id(datetime.now(UTC), _rng),
         plugin=plugin,
         command="handle",
         submitted_by=SubmittedBy.API,

@@ -12,7 +12,7 @@ from statistics import median
 
 from benchmarks.plugins import write_plugins
 from benchmarks.table import Line
-from ductile.control.client import ask
+from ductile.control.client import call_daemon
 
 JOBS = 20_000
 #: The median of so many: one alone says more about what else the machine did just then.
@@ -112,7 +112,7 @@ def timed_start(ground: Path, socket: Path, *, stays: bool = False) -> tuple[sub
 def wait_for(socket: Path) -> None:
     while True:
         try:
-            ask(socket, "queue.status", {})
+            call_daemon(socket, "queue.status", {})
         except Exception:  # noqa: BLE001 - it is not up yet
             time.sleep(0.005)
         else:
@@ -123,14 +123,14 @@ def run(socket: Path, jobs: int) -> None:
     """Submit over the socket, a few at a time, then wait for the last."""
     last = ""
     for _ in range(jobs):
-        last = str(ask(socket, "plugin.run", {"plugin": "c", "command": "handle"})["job_id"])
-    ask(socket, "job.wait", {"job_id": last})
+        last = str(call_daemon(socket, "plugin.run", {"plugin": "c", "command": "handle"})["job_id"])
+    call_daemon(socket, "job.wait", {"job_id": last})
 
 
 def open_all_readers(socket: Path) -> None:
     """Each of the store's readers opens the file when it is first needed, and keeps it open."""
     with ThreadPoolExecutor(8) as pool:
-        for asked in [pool.submit(ask, socket, "job.list", {}) for _ in range(64)]:
+        for asked in [pool.submit(call_daemon, socket, "job.list", {}) for _ in range(64)]:
             asked.result()
 
 

@@ -21,7 +21,7 @@ from statistics import median, quantiles
 from benchmarks.life import wait_for
 from benchmarks.plugins import encoded_request, write_plugins
 from benchmarks.table import Line, compared
-from ductile.core.json_values import JsonObject
+from ductile.core.json import JsonObject
 
 STEPS = 3
 RUNS = 200

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ductile.core.json_values import JsonObject
+from ductile.core.json import JsonObject
 from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
 
 HERE = Path(__file__).parent

@@ -17,11 +17,11 @@ import apsw
 
 from benchmarks.store_throughput import ANSWER, a_job
 from benchmarks.table import Line, compared
-from ductile.core.admission import Caps
-from ductile.core.rules import Rules
+from ductile.core.jobs.admission import Caps
+from ductile.core.policy import Policy
+from ductile.store.model.records import JobFilter, LogFilter
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values.reading import JobFilter, LogFilter
-from ductile.store.values.submitting import Submission
 
 FINISHED = 1_000_000
 CLAIMS = 400
@@ -86,7 +86,7 @@ def measure(directory: Path, rounds: int) -> list[Line]:
 
 
 def _deep() -> list[dict[str, object]]:
-    """A capped plugin, one key, and retry waits: a hundred thousand of each (ENGINE 4)."""
+    """A capped plugin, one key, and retry waits: a hundred thousand of each."""
     rows = 100_000
     return [
         {"rows": rows, "plugin": "capped", "hold": None, "key": None},
@@ -97,14 +97,14 @@ def _deep() -> list[dict[str, object]]:
 
 def open_filled(path: Path, filling: list[tuple[str, dict[str, object]]]) -> SqliteStore:
     # The tables are made by opening the store once.
-    asyncio.run(open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(0)).close())
+    asyncio.run(open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(0)).close())
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").fetchall()
     for sql, values in filling:
         connection.execute(sql, {"at": "2026-01-01T00:00:00.000000Z", **values}).fetchall()
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(1))
+    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(1))
 
 
 async def _measure(
@@ -124,12 +124,12 @@ async def _measure(
 
 async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
     """Median microseconds of a durable claim in each store; in turn, so that all meet the same disk."""
-    dice, rules = Random(7), Rules()
+    rng, rules = Random(7), Policy()
     costs: dict[str, list[float]] = {name: [] for name in stores}
     for store in stores.values():
-        await store.enqueue(Submission(jobs=tuple(a_job(dice) for _ in range(CLAIMS))))
+        await store.enqueue(Submission(jobs=tuple(a_job(rng) for _ in range(CLAIMS))))
     for _ in range(CLAIMS):
-        for name, store in dice.sample(sorted(stores.items(), key=lambda each: each[0]), k=len(stores)):
+        for name, store in rng.sample(sorted(stores.items(), key=lambda each: each[0]), k=len(stores)):
             began = time.perf_counter()
             (claim,) = await store.claim(owner="bench", caps=CAPS, limit=1, lease=timedelta(minutes=1))
             costs[name].append((time.perf_counter() - began) * 1e6)

@@ -12,19 +12,19 @@ from random import Random
 import apsw
 
 from benchmarks.table import Line, compared
-from ductile.core.admission import Caps
 from ductile.core.ids import make_id
-from ductile.core.jobs import NewJob, SubmittedBy
-from ductile.core.outcomes import Completed, Evidence, Response
-from ductile.core.rules import Rules
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import NewJob, SubmittedBy
+from ductile.core.jobs.outcomes import Completed, Evidence, PluginResponse
+from ductile.core.policy import Policy
+from ductile.store.model.jobs import Settled
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.settling import Settled
-from ductile.store.values.submitting import Submission
 
 CALLERS = (1, 8, 64)
 PAYLOAD = {"text": "x" * 200}
 ANSWER = Completed(
-    response=Response(ok=True, result="done"),
+    response=PluginResponse(ok=True, result="done"),
     evidence=Evidence(stdout='{"status": "ok", "result": "done"}', stderr="", exit_code=0),
 )
 
@@ -65,8 +65,8 @@ def bare_loop(path: Path, rows: int = 1500) -> float:
     for pragma in ("journal_mode = WAL", "synchronous = FULL"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     connection.execute("CREATE TABLE jobs (seq INTEGER PRIMARY KEY, id TEXT UNIQUE, body TEXT)").fetchall()
-    dice, now = Random(1), datetime.now(UTC)
-    ids = [make_id(now, dice) for _ in range(rows)]
+    rng, now = Random(1), datetime.now(UTC)
+    ids = [make_id(now, rng) for _ in range(rows)]
     began = time.perf_counter()
     for one in ids:
         connection.execute("INSERT INTO jobs (id, body) VALUES (?, ?)", (one, "x" * 400))
@@ -77,10 +77,10 @@ def bare_loop(path: Path, rows: int = 1500) -> float:
 
 async def store_rates(path: Path, *, callers: int, jobs: int) -> tuple[float, float]:
     """Jobs enqueued per second, and then claimed and settled per second, by so many callers at once."""
-    dice = Random(callers)
-    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=dice)
-    submissions = iter([Submission(jobs=(a_job(dice),)) for _ in range(jobs)])
-    caps, rules = Caps(workers=callers), Rules()
+    rng = Random(callers)
+    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=rng)
+    submissions = iter([Submission(jobs=(a_job(rng),)) for _ in range(jobs)])
+    caps, rules = Caps(workers=callers), Policy()
 
     async def submit() -> None:
         for submission in submissions:
@@ -97,10 +97,10 @@ async def store_rates(path: Path, *, callers: int, jobs: int) -> tuple[float, fl
         await store.close()
 
 
-def a_job(dice: Random) -> NewJob:
+def a_job(rng: Random) -> NewJob:
     return NewJob(
-        id=make_id(datetime.now(UTC), dice),
-        plugin=f"plugin-{dice.randrange(5)}",
+        id=make_id(datetime.now(UTC), rng),
+        plugin=f"plugin-{rng.randrange(5)}",
         command="handle",
         submitted_by=SubmittedBy.API,
         max_attempts=4,

@@ -17,13 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import SCHEMAS
-from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
+from ductile.cli.command_table import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
 from ductile.cli.help import option_line, usage_words
-from ductile.config.defaults import written_default
-from ductile.config.model import Config
-from ductile.config.shape import Choice, Key, Leaf, ListOf, MapOf, OneOf, SectionOf, Shape, settings_under
-from ductile.core.schedule_causes import SCHEDULE_CAUSES
-from ductile.operations.findings import CHECKS
+from ductile.config.schema.fields import (
+    Choice,
+    FieldType,
+    ListOf,
+    MapOf,
+    OneOf,
+    Scalar,
+    SectionOf,
+    SettingKey,
+    settings_under,
+    written_default,
+)
+from ductile.config.schema.model import Config
+from ductile.core.schedules.diagnosis import SCHEDULE_CAUSES
+from ductile.operations.diagnose.findings import DOCTOR_CHECKS
 from ductile.store.invariants import INVARIANTS
 
 if TYPE_CHECKING:
@@ -36,7 +46,7 @@ DOCS = Path(__file__).parent
 
 def configuration_keys() -> str:
     """A table for each section of the model: key, type, default, meaning."""
-    tables: dict[tuple[str, ...], list[Key]] = {}
+    tables: dict[tuple[str, ...], list[SettingKey]] = {}
     for path, key in settings_under(Config):
         tables.setdefault(path[:-1], []).append(key)
     parts = []
@@ -57,14 +67,14 @@ def section_title(path: tuple[str, ...]) -> str:
     return ".".join(path).replace(".[]", "[]").replace("*", "NAME") or "At the top"
 
 
-def _table(keys: list[Key]) -> str:
+def _table(keys: list[SettingKey]) -> str:
     rows = [f"| `{key.name}` | {_type(key.shape)} | {_default(key)} | {key.description} |" for key in keys]
     return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
-def _type(shape: Shape) -> str:
+def _type(shape: FieldType) -> str:
     match shape:
-        case Leaf(kind=kind):
+        case Scalar(kind=kind):
             return str(kind)
         case Choice(words=words):
             return ", ".join(f"`{word}`" for word in words)
@@ -78,11 +88,11 @@ def _type(shape: Shape) -> str:
             return " or ".join(_type(alternative) for alternative in alternatives)
 
 
-def _default(key: Key) -> str:
+def _default(key: SettingKey) -> str:
     if key.required:
         return "required"
-    if key.default_in_words is not None:
-        return key.default_in_words
+    if key.default_text is not None:
+        return key.default_text
     match written_default(key):
         case None | []:
             return "none"
@@ -221,7 +231,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/http.md": {"endpoints": endpoints, "shapes": shapes},
     "reference/configuration.md": {"configuration keys": configuration_keys},
     "reference/diagnosis.md": {
-        "checks": words_explained("check", CHECKS),
+        "checks": words_explained("check", DOCTOR_CHECKS),
         "rules": words_explained("rule", INVARIANTS),
         "causes": words_explained("cause", SCHEDULE_CAUSES),
     },

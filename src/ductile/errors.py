@@ -24,7 +24,7 @@
         ├── StoreSchemaError    written by a newer Ductile, or by something else
         └── StoreFailedError    corrupt, or an I/O error: nothing more is written
 
-What a *plugin* does wrong is not here: that is data, an `Outcome` (see `ductile.core.outcomes`).
+What a *plugin* does wrong is not here: that is data, an `Outcome` (see `ductile.core.jobs.outcomes`).
 
 Each class has a stable code; HTTP status and exit status hang on it in one table, so that no
 surface decides for itself. A message says what was wrong and a hint what to do about it.

@@ -1,4 +1,4 @@
-"""No command ever shows a secret (SPEC 2.1)."""
+"""No command ever shows a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from builders.plugins import a_plugin
 from builders.terminal import Ran
-from ductile.cli.commands import NOUNS
+from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 
 CANARIES = {
@@ -119,7 +119,7 @@ def lines() -> list[list[str]]:
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
 @pytest.mark.parametrize("store", ["a database", "a file"])
 def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) -> None:
-    """SPEC 2.1: in no output, as text or JSON, good or bad; nor after a job was given all of them."""
+    """In no output, as text or JSON, good or bad; nor after a job was given all of them."""
     if store == "a file":
         text = "\n".join(line for line in CONFIG.splitlines() if line.split(":")[0] not in ("state", "  url"))
         (place.directory / "config.yaml").write_text(f"{text}\n")
@@ -157,7 +157,7 @@ def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) ->
 )
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
 def test_no_error_shows_a_secret(place: Place, old: str, new: str, form: list[str]) -> None:
-    """SPEC 2.1: a configuration with a mistake in it still keeps its secrets."""
+    """A configuration with a mistake in it still keeps its secrets."""
     assert old in CONFIG
     (place.directory / "config.yaml").write_text(CONFIG.replace(old, new))
     for words in (["config", "check"], ["config", "show"], ["config", "set", "service.name", "x"]):
@@ -168,7 +168,7 @@ def test_no_error_shows_a_secret(place: Place, old: str, new: str, form: list[st
 
 
 def test_a_secret_that_is_set_is_not_echoed(place: Place) -> None:
-    """SPEC 2.1: the new value and the old one are masked in the diff."""
+    """The new value and the old one are masked in the diff."""
     for value in ("canary-new-4711", "[canary-new-4711", '"\\x63anary-new-4711"'):
         ran = place.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
         assert "canary" not in ran.out + ran.err

@@ -1,4 +1,4 @@
-"""`ductile config …` beyond what the transcripts show (SPEC 2.3, 11)."""
+"""`ductile config …` beyond what the transcripts show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def terminal(tmp_path: Path) -> Terminal:
 
 
 def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
-    """SPEC 11: set or default, from every file."""
+    """Set or default, from every file."""
     shown = json.loads(terminal.ductile("config", "show", "--json").out)
     assert shown["service"]["log_level"] == "info"
     assert shown["service"]["max_hops"] == 20
@@ -43,12 +43,12 @@ def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
     ],
 )
 def test_get_prints_a_value_a_script_can_use(terminal: Terminal, key: str, value: str) -> None:
-    """SPEC 11: text as it is, without quotes."""
+    """Text as it is, without quotes."""
     assert terminal.ductile("config", "get", key).out == f"{value}\n"
 
 
 def test_set_goes_to_the_file_that_defines_the_key(terminal: Terminal) -> None:
-    """SPEC 11: and leaves every other line of it alone."""
+    """And leaves every other line of it alone."""
     path = terminal.directory / "demo" / "pipelines.yaml"
     before = path.read_text()
     ran = terminal.ductile("config", "set", "pipelines[0].on", "echo.heard", "--json")
@@ -104,7 +104,7 @@ def test_get_of_a_computed_default_is_a_number(terminal: Terminal, key: str) -> 
 
 
 def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
-    """ENGINE 11: another change that nobody has authorised stays unauthorised."""
+    """Another change that nobody has authorised stays unauthorised."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text() + "# changed\n")
     assert terminal.ductile("config", "set", "service.log_level", "debug", "--lock").status == 0
@@ -115,7 +115,7 @@ def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
 
 
 def test_set_with_lock_refuses_a_file_that_was_changed_before(terminal: Terminal) -> None:
-    """ENGINE 11: or the renewal would authorise what nobody has looked at."""
+    """Or the renewal would authorise what nobody has looked at."""
     path = terminal.directory / "demo" / "config.yaml"
     path.write_text(path.read_text() + "# changed\n")
     before = path.read_text()
@@ -124,7 +124,7 @@ def test_set_with_lock_refuses_a_file_that_was_changed_before(terminal: Terminal
 
 
 def test_a_change_that_does_not_fit_the_plugins_is_not_written(terminal: Terminal) -> None:
-    """SPEC 11: the whole configuration is checked first, with its plugins."""
+    """The whole configuration is checked first, with its plugins."""
     path = terminal.directory / "demo" / "config.yaml"
     before = path.read_text()
     ran = terminal.ductile("config", "set", "plugins.echo.schedules[0].command", "dance")
@@ -134,7 +134,7 @@ def test_a_change_that_does_not_fit_the_plugins_is_not_written(terminal: Termina
 
 
 def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
-    """SPEC 2.3: unreadable is an error and not "missing"; locking again is the way out."""
+    """Unreadable is an error and not "missing"; locking again is the way out."""
     seal = terminal.directory / "demo" / ".checksums"
     seal.write_text("{")
     assert terminal.ductile("config", "check").status == 78
@@ -144,7 +144,7 @@ def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
 
 
 def test_check_tells_of_a_slip_in_a_sealed_file_beside_the_seal(terminal: Terminal) -> None:
-    """SPEC 2.1: every problem at once; who has edited a file hears of the slip before sealing it."""
+    """Every problem at once; who has edited a file hears of the slip before sealing it."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text("tokens: [{name: admin, ky: hunter2-in-the-clear}]\n")
     ran = terminal.ductile("config", "check", "--json")
@@ -159,7 +159,7 @@ def test_check_tells_of_a_slip_in_a_sealed_file_beside_the_seal(terminal: Termin
 
 
 def test_check_tells_of_refused_plugins_and_warnings_beside_the_seal(terminal: Terminal) -> None:
-    """SPEC 2.3, 3.1: a broken seal hides nothing that is to be put right."""
+    """A broken seal hides nothing that is to be put right."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text() + "# changed\n")
     (terminal.directory / "demo" / ".env").chmod(0o644)
@@ -176,7 +176,7 @@ def test_check_tells_of_refused_plugins_and_warnings_beside_the_seal(terminal: T
 
 
 def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> None:
-    """SPEC 2.3: what nobody has authorised is not looked into when it starts."""
+    """What nobody has authorised is not looked into when it starts."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text().replace("key:", "ky:"))
     ran = terminal.ductile("system", "start")
@@ -186,7 +186,7 @@ def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> N
 
 
 def test_a_misspelt_plugin_is_told_where_it_is_misspelt(terminal: Terminal) -> None:
-    """SPEC 3.1: and who names it rightly is not told to misspell it too."""
+    """And who names it rightly is not told to misspell it too."""
     config = terminal.directory / "demo" / "config.yaml"
     config.write_text(config.read_text().replace("\n  echo:", "\n  ecko:"))
     told = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
@@ -198,7 +198,7 @@ def test_a_misspelt_plugin_is_told_where_it_is_misspelt(terminal: Terminal) -> N
 
 
 def test_a_plugin_is_missed_only_when_the_roots_are_known(terminal: Terminal) -> None:
-    """SPEC 2.1: what could not be read is told, and nothing that may only follow from it."""
+    """What could not be read is told, and nothing that may only follow from it."""
     config = terminal.directory / "demo" / "config.yaml"
     config.write_text(config.read_text().replace("plugin_roots: [./plugins]", "plugin_roots: {a: b}"))
     (told,) = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
@@ -206,7 +206,7 @@ def test_a_plugin_is_missed_only_when_the_roots_are_known(terminal: Terminal) ->
 
 
 def test_lock_tells_what_it_authorises(terminal: Terminal) -> None:
-    """SPEC 2.3: files that come, change and go, and plugins."""
+    """Files that come, change and go, and plugins."""
     demo = terminal.directory / "demo"
     config = demo / "config.yaml"
     config.write_text(config.read_text().replace("pipelines.yaml", "more.yaml"))
@@ -223,7 +223,7 @@ def _changes(terminal: Terminal, *words: str) -> dict[str, str]:
 
 
 def test_the_schema_is_a_json_document(terminal: Terminal) -> None:
-    """SPEC 11: as text and with --json the same."""
+    """As text and with --json the same."""
     plain = json.loads(terminal.ductile("config", "schema").out)
     assert plain == json.loads(terminal.ductile("config", "schema", "--json").out)
     assert "service" in json.dumps(plain)

@@ -1,4 +1,4 @@
-"""What a new user types and sees, word for word (SPEC 2.1, 2.3, 3.1, 11).
+"""What a new user types and sees, word for word.
 
 Each scenario is a directory as somebody left it and the lines typed there. What comes out is compared
 with the file of its name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written
@@ -284,7 +284,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_typed_and_seen(name: str, tmp_path: Path) -> None:
-    """SPEC 11: what was wrong, where, what was expected, what to do; the exit status tells the kind."""
+    """What was wrong, where, what was expected, what to do; the exit status tells the kind."""
     scenario = SCENARIOS[name]
     scenario.arrange(tmp_path)
     terminal = Terminal(directory=tmp_path)

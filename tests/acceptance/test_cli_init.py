@@ -1,4 +1,4 @@
-"""`ductile init` (SPEC 11): a configuration that works at once and that nobody else can read."""
+"""`ductile init`: a configuration that works at once and that nobody else can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files_in(directory: Path) -> set[str]:
 
 
 def test_what_init_wrote_is_in_order(terminal: Terminal) -> None:
-    """SPEC 11: `config check` right after it has neither problems nor warnings."""
+    """`config check` right after it has neither problems nor warnings."""
     assert terminal.ductile("init", "demo").status == 0
     checked = terminal.ductile("config", "check", "--config", "demo", "--json")
     assert checked.status == 0
@@ -33,7 +33,7 @@ def test_what_init_wrote_is_in_order(terminal: Terminal) -> None:
 
 
 def test_nobody_else_can_read_it(terminal: Terminal) -> None:
-    """SPEC 2.3: directories 0700, files 0600; what is executable is so for its owner only."""
+    """Directories 0700, files 0600; what is executable is so for its owner only."""
     old = os.umask(0)
     try:
         assert terminal.ductile("init", "deep/demo").status == 0
@@ -51,7 +51,7 @@ def test_nobody_else_can_read_it(terminal: Terminal) -> None:
 
 
 def test_the_token_is_shown_once_and_kept_in_the_env_file(terminal: Terminal) -> None:
-    """SPEC 8.1: the configuration holds a reference, the 0600 env file the value."""
+    """The configuration holds a reference, the 0600 env file the value."""
     token = json.loads(terminal.ductile("init", "demo", "--json").out)["token"]
     holding = [name for name in files_in(terminal.directory / "demo") if token in _text(terminal, name)]
     assert holding == [".env"]
@@ -63,13 +63,12 @@ def _text(terminal: Terminal, name: str) -> str:
 
 
 def test_every_init_draws_its_own_token(terminal: Terminal) -> None:
-    """SPEC 8.1."""
     tokens = {json.loads(terminal.ductile("init", name, "--json").out)["token"] for name in ("a", "b")}
     assert len(tokens) == 2
 
 
 def test_a_dry_run_writes_nothing_and_tells_all(terminal: Terminal) -> None:
-    """SPEC 11: every mutation has --dry-run."""
+    """Every mutation has --dry-run."""
     planned = json.loads(terminal.ductile("init", "demo", "--dry-run", "--json").out)
     assert not (terminal.directory / "demo").exists()
     assert planned["token"] is None
@@ -78,7 +77,7 @@ def test_a_dry_run_writes_nothing_and_tells_all(terminal: Terminal) -> None:
 
 
 def test_an_existing_configuration_is_never_touched(terminal: Terminal) -> None:
-    """SPEC 11: exit 1, and every byte as it was."""
+    """Exit 1, and every byte as it was."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / "config.yaml").write_text("service: {}\n")
     assert terminal.ductile("init", "demo").status == 1
@@ -86,7 +85,7 @@ def test_an_existing_configuration_is_never_touched(terminal: Terminal) -> None:
 
 
 def test_a_file_in_the_way_stops_it_before_anything_is_written(terminal: Terminal) -> None:
-    """SPEC 11: all or nothing."""
+    """All or nothing."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / ".env").write_text("MINE=1\n")
     refused = terminal.ductile("init", "demo")
@@ -96,14 +95,14 @@ def test_a_file_in_the_way_stops_it_before_anything_is_written(terminal: Termina
 
 
 def test_a_directory_that_holds_other_things_is_fine(terminal: Terminal) -> None:
-    """SPEC 11: `ductile init .` in a fresh repository."""
+    """`ductile init .` in a fresh repository."""
     (terminal.directory / "demo" / ".git").mkdir(parents=True)
     assert terminal.ductile("init", "demo").status == 0
     assert terminal.ductile("config", "check", "--config", "demo").status == 0
 
 
 def test_what_was_written_is_taken_away_when_it_cannot_be_finished(terminal: Terminal) -> None:
-    """SPEC 11: all or nothing. Here the path of the example plugin is taken by a file."""
+    """All or nothing. Here the path of the example plugin is taken by a file."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / "plugins").write_text("in the way")
     refused = terminal.ductile("init", "demo")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.terminal import Terminal
-from ductile.cli.commands import NOUNS
+from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 
 

@@ -1,4 +1,4 @@
-"""`ductile plugin …`: what becomes of each plugin, and why (SPEC 3.1)."""
+"""`ductile plugin …`: what becomes of each plugin, and why."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def statuses(terminal: Terminal) -> dict[str, Any]:
 
 
 def test_every_plugin_is_listed_with_its_standing(tmp_path: Path) -> None:
-    """SPEC 3.1: configured ones by their own name, others as available or refused."""
+    """Configured ones by their own name, others as available or refused."""
     listed = statuses(a_setup(tmp_path))
     assert {name: plugin["status"] for name, plugin in listed.items()} == {
         "echo": "active",
@@ -54,7 +54,6 @@ def test_every_plugin_is_listed_with_its_standing(tmp_path: Path) -> None:
 
 
 def test_missing_required_config_refuses_the_instance_and_names_the_keys(tmp_path: Path) -> None:
-    """SPEC 3.1."""
     terminal = a_setup(tmp_path)
     assert "city, key" in statuses(terminal)["needy"]["reason"]
     (tmp_path / "config.yaml").write_text(CONFIG.replace("needy: {}", "needy: {config: {city: a, key: b}}"))
@@ -62,7 +61,7 @@ def test_missing_required_config_refuses_the_instance_and_names_the_keys(tmp_pat
 
 
 def test_config_check_fails_for_configured_plugins_only(tmp_path: Path) -> None:
-    """SPEC 3.1: a refused plugin that nobody asked for is not the configuration's fault."""
+    """A refused plugin that nobody asked for is not the configuration's fault."""
     terminal = a_setup(tmp_path)
     report = terminal.ductile("config", "check", "--json")
     assert report.status == 78
@@ -73,7 +72,7 @@ def test_config_check_fails_for_configured_plugins_only(tmp_path: Path) -> None:
 
 
 def test_a_plugin_under_development_is_checked_without_a_configuration(tmp_path: Path) -> None:
-    """SPEC 11: its author may have none."""
+    """Its author may have none."""
     directory = a_plugin(tmp_path / "somewhere", "mine")
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("plugin", "check", "somewhere/mine").status == 0
@@ -84,7 +83,7 @@ def test_a_plugin_under_development_is_checked_without_a_configuration(tmp_path:
 
 
 def test_looking_needs_no_seal(tmp_path: Path) -> None:
-    """SPEC 2.3: only what starts jobs has to verify it; whoever repairs has to be able to look."""
+    """Only what starts jobs has to verify it; whoever repairs has to be able to look."""
     terminal = a_setup(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG + "tokens: [{name: a, key: '${HOME}'}]\n")
     assert terminal.ductile("config", "check").status == 78
@@ -98,7 +97,7 @@ def test_looking_needs_no_seal(tmp_path: Path) -> None:
 
 
 def test_a_description_cannot_drive_the_terminal(tmp_path: Path) -> None:
-    """SPEC 11: it was written by somebody else."""
+    """It was written by somebody else."""
     manifest = a_manifest("echo", extra='description: "a\\e]0;title\\ab\\nsecond"\n')
     a_plugin(tmp_path / "plugins", manifest=manifest)
     (tmp_path / "config.yaml").write_text("plugins: {echo: {}}\n")

@@ -1,4 +1,4 @@
-"""The program as the shell sees it: start-up, pipes, terminals (SPEC 11)."""
+"""The program as the shell sees it: start-up, pipes, terminals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAVY = ("asyncio", "msgspec", "yaml", "ruamel", "apsw", "argparse", "dataclasse
 
 @pytest.mark.parametrize("words", [["--help"], ["config", "--help"], ["config", "set", "--help"]])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    """SPEC 11: help in under 100 ms; this is what keeps it so, and `make bench` measures it."""
+    """Help in under 100 ms; this is what keeps it so, and `make bench` measures it."""
     code = (
         "import sys; sys.argv = ['ductile', *sys.argv[1:]]\n"
         "from ductile.cli.main import main; main()\n"
@@ -30,7 +30,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
-    """SPEC 11: `ductile config schema | head -1` ends in silence."""
+    """`ductile config schema | head -1` ends in silence."""
     process = subprocess.Popen(
         [DUCTILE, "config", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -61,7 +61,7 @@ def on_a_terminal(directory: Path, *words: str, **variables: str) -> str:
 
 
 def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
-    """SPEC 11: a table on a terminal, plain when piped, and NO_COLOR is respected."""
+    """A table on a terminal, plain when piped, and NO_COLOR is respected."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     words = ("plugin", "list", "--config", "demo")
@@ -83,7 +83,7 @@ def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_what_a_table_is_read_for_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
-    """SPEC 11: this terminal is as narrow as one can be, and still all of it is told."""
+    """This terminal is as narrow as one can be, and still all of it is told."""
     assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
     seen = on_a_terminal(tmp_path, *words, "--config", "demo", NO_COLOR="1")
     table = [line for line in seen.splitlines() if "  " in line]
@@ -92,7 +92,7 @@ def test_what_a_table_is_read_for_is_not_cut_on_a_terminal(words: tuple[str, ...
 
 
 def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
-    """SPEC 11: where the script is not on the path."""
+    """Where the script is not on the path."""
     done = subprocess.run(
         [sys.executable, "-m", "ductile", "--version"],
         capture_output=True,
@@ -104,7 +104,7 @@ def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_the_configuration(tmp_path: Path) -> None:
-    """SPEC 2.1: --config, else DUCTILE_CONFIG_DIR, else the user's own."""
+    """--config, else DUCTILE_CONFIG_DIR, else the user's own."""
     plain = Terminal(directory=tmp_path)
     assert plain.ductile("init", "one").status == 0
     assert plain.ductile("init", "home/.config/ductile").status == 0

@@ -1,4 +1,4 @@
-"""What holds for every row of the table of commands (SPEC 11)."""
+"""What holds for every row of the table of commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import BROKEN, Place, a_daemon, a_place
-from ductile.cli.commands import NOUNS, SHORT_FORMS, Action
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, Action
 from ductile.cli.main import run
 
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
@@ -59,7 +59,7 @@ def needed(action: Action) -> list[str]:
 
 @pytest.mark.parametrize("words", ACTIONS)
 def test_mistakes_are_told_in_json_as_well(words: str, tmp_path: Path) -> None:
-    """SPEC 11: one shape of error, whichever command; the exit status of a mistake is 2, and of a missing
+    """One shape of error, whichever command; the exit status of a mistake is 2, and of a missing
     configuration 78.
     """
     for more, expected in (
@@ -81,7 +81,7 @@ def test_mistakes_are_told_in_json_as_well(words: str, tmp_path: Path) -> None:
 
 
 def test_help_of_everything_loads_nothing_heavy() -> None:
-    """SPEC 11: help in under 100 ms. Time depends on the machine; what is imported does not."""
+    """Help in under 100 ms. Time depends on the machine; what is imported does not."""
     lines = [["--help"], *([noun.name, "--help"] for noun in NOUNS)]
     lines += [[*words.split(), "--help"] for words in ACTIONS]
     lines += [[form.name, "--help"] for form in SHORT_FORMS]
@@ -99,7 +99,7 @@ def test_help_of_everything_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("noun", [noun.name for noun in NOUNS])
 def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
-    """SPEC 11: did-you-mean, for each action with a letter too many, and for the noun."""
+    """Did-you-mean, for each action with a letter too many, and for the noun."""
     for word, meant in (
         *(((noun, f"{words.split()[1]}s"), words) for words in ACTIONS if words.split()[0] == noun),
         ((f"{noun}z",), noun),
@@ -126,7 +126,7 @@ def everything(place: Place) -> dict[str, object]:
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
-    """SPEC 11: every mutation has --dry-run; after all of them each file and each row is as it was."""
+    """Every mutation has --dry-run; after all of them each file and each row is as it was."""
     place = a_place(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         place.plugin(name, BROKEN)
@@ -194,7 +194,7 @@ MISSPELT = (
 
 
 def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> None:
-    """SPEC 11: did-you-mean for names, wherever a name is asked for."""
+    """Did-you-mean for names, wherever a name is asked for."""
     place = a_place(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         place.plugin(name, BROKEN)
@@ -209,7 +209,7 @@ def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> Non
 
 
 def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_path: Path) -> None:
-    """SPEC 11: what to do. It is in the configuration, so that it has none would be wrong."""
+    """What to do. It is in the configuration, so that it has none would be wrong."""
     place = a_place(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         place.plugin(name, BROKEN)

@@ -1,4 +1,4 @@
-"""Completion of commands, tried in the shells themselves (SPEC 11)."""
+"""Completion of commands, tried in the shells themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.terminal import Terminal
-from ductile.cli.commands import NOUNS
+from ductile.cli.command_table import NOUNS
 
 
 def completed(tmp_path: Path, *words: str) -> set[str]:

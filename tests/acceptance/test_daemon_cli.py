@@ -1,4 +1,4 @@
-"""The daemon as a user has it: started, asked, changed and stopped by the command line (SPEC 4.8, 10, 11)."""
+"""The daemon as a user has it: started, asked, changed and stopped by the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
 
 
 def test_start_run_status_stop(tmp_path: Path) -> None:
-    """SPEC 11, 8.1: commands reach the daemon over its socket; an orderly stop is exit 0."""
+    """Commands reach the daemon over its socket; an orderly stop is exit 0."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         ran = place.ductile("run", "echo")
@@ -41,7 +41,7 @@ def test_start_run_status_stop(tmp_path: Path) -> None:
 
 
 def test_health_is_asked_on_demand(tmp_path: Path) -> None:
-    """SPEC 3.5: health runs when somebody asks, as a job of the core with one attempt, and is shown."""
+    """Health runs when somebody asks, as a job of the core with one attempt, and is shown."""
     place = a_place(tmp_path, "  sick: {}\n")
     place.plugin("sick", BROKEN)
     with a_daemon(place):
@@ -55,7 +55,7 @@ def test_health_is_asked_on_demand(tmp_path: Path) -> None:
 
 
 def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> None:
-    """SPEC 8.1: 0600 in a 0700 directory; nothing is left that looks like a daemon."""
+    """0600 in a 0700 directory; nothing is left that looks like a daemon."""
     place = a_place(tmp_path)
     data = place.config.parent / "data"
     with a_daemon(place) as daemon:
@@ -67,7 +67,7 @@ def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> 
 
 
 def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_path: Path) -> None:
-    """SPEC 11: whoever stops staging, a copy of production, must not stop production."""
+    """Whoever stops staging, a copy of production, must not stop production."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         shutil.copytree(
@@ -86,14 +86,14 @@ def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_
 
 
 def test_ctrl_c_is_an_orderly_stop(tmp_path: Path) -> None:
-    """SPEC 4.8: like SIGTERM."""
+    """Like SIGTERM."""
     with a_daemon(a_place(tmp_path)) as daemon:
         assert daemon.end(signal.SIGINT) == 0
         assert daemon.wait_for("service.stopped")
 
 
 def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
-    """ENGINE 3: its processes are killed, and it ends dead/cancelled."""
+    """Its processes are killed, and it ends dead/cancelled."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -115,7 +115,7 @@ def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:
-    """SPEC 11: exit 75 when the time is up; the job goes on."""
+    """Exit 75 when the time is up; the job goes on."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -128,7 +128,7 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
 
 
 def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
-    """SPEC 11: at 80 columns the open breaker, the health, why a plugin is refused and why a job failed."""
+    """At 80 columns the open breaker, the health, why a plugin is refused and why a job failed."""
     weak = "  weak:\n    retry: {max_attempts: 1}\n    circuit_breaker: {threshold: 1}\n"
     place = a_place(tmp_path, f"{weak}{HOURLY}  unrunnable: {{}}\n")
     place.plugin("weak", BROKEN)
@@ -162,7 +162,7 @@ def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
 
 
 def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
-    """SPEC 11: exit 130, and by which name to find the job again or to end it."""
+    """Exit 130, and by which name to find the job again or to end it."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -186,7 +186,7 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
 
 
 def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
-    """SPEC 4.6, 11: at once and with its error, not when the last retry is spent; each attempt once."""
+    """At once and with its error, not when the last retry is spent; each attempt once."""
     place = a_place(tmp_path, "  broken:\n    retry: {max_attempts: 4, backoff_base: 1h, backoff_max: 1h}\n")
     place.plugin("broken", BROKEN)
     with a_daemon(place):
@@ -224,7 +224,7 @@ def test_attempts_that_failed_quickly_are_each_told_once(tmp_path: Path) -> None
 
 
 def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path: Path) -> None:
-    """SPEC 10, 11: forgetting the reload is the commonest slip, and the configuration on disk shows it."""
+    """Forgetting the reload is the commonest slip, and the configuration on disk shows it."""
     place = a_place(tmp_path)
     steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
     with a_daemon(place):
@@ -247,7 +247,7 @@ def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path:
 
 
 def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
-    """SPEC 10: by the names of the sections, and nothing of what is in them."""
+    """By the names of the sections, and nothing of what is in them."""
     place = a_place(tmp_path)
     steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
     with a_daemon(place):
@@ -274,7 +274,7 @@ def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
 
 
 def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
-    """SPEC 11: `status` tells that it is paused, and the time of another schedule that is not."""
+    """`status` tells that it is paused, and the time of another schedule that is not."""
     two = f"{HOURLY}      - {{id: daily, every: 1d}}\n"
     place = a_place(tmp_path, f"  twice:\n    uses: echo\n{two}")
 
@@ -299,7 +299,7 @@ def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
 
 
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:
-    """SPEC 4.2: failed | dead → queued, with fresh attempts."""
+    """Failed | dead → queued, with fresh attempts."""
     place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}")
     plugin = place.plugin("broken", BROKEN)
     with a_daemon(place):
@@ -321,7 +321,7 @@ def test_a_dead_job_is_retried(tmp_path: Path) -> None:
 
 
 def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
-    """SPEC 5.7, 5.9: pauses survive a restart, and every run is accounted for."""
+    """Pauses survive a restart, and every run is accounted for."""
     place = a_place(tmp_path)
     place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
     with a_daemon(place) as daemon:
@@ -350,7 +350,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
 
 
 def test_a_reload_brings_a_plugin_and_refuses_what_needs_a_restart(tmp_path: Path) -> None:
-    """SPEC 10: all of it or none; the daemon is found although the file names another store by now."""
+    """All of it or none; the daemon is found although the file names another store by now."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         assert place.ductile("run", "later").status == 1
@@ -368,7 +368,7 @@ def test_a_reload_brings_a_plugin_and_refuses_what_needs_a_restart(tmp_path: Pat
 
 
 def test_a_reload_of_a_broken_configuration_changes_nothing_and_tells_all(tmp_path: Path) -> None:
-    """SPEC 10, 2.1: exit 78, every problem with its line; the daemon goes on and can be stopped."""
+    """Exit 78, every problem with its line; the daemon goes on and can be stopped."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         good = place.config.read_text()
@@ -385,7 +385,7 @@ def test_a_reload_of_a_broken_configuration_changes_nothing_and_tells_all(tmp_pa
 
 
 def test_sighup_reloads(tmp_path: Path) -> None:
-    """SPEC 10: what is refused is told in the log, and a refused log level is not taken over either."""
+    """What is refused is told in the log, and a refused log level is not taken over either."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         text = place.config.read_text()
@@ -402,7 +402,7 @@ def test_sighup_reloads(tmp_path: Path) -> None:
 
 
 def test_the_queue_is_purged(tmp_path: Path) -> None:
-    """ENGINE 13: queued jobs end dead/purged; they are kept, and the running one is left alone."""
+    """Queued jobs end dead/purged; they are kept, and the running one is left alone."""
     place = a_place(tmp_path, "  slow: {parallelism: 1}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -426,7 +426,7 @@ def test_the_queue_is_purged(tmp_path: Path) -> None:
 
 
 def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
-    """SPEC 4.8: exit 1, saying who holds the store; the first goes on."""
+    """Exit 1, saying who holds the store; the first goes on."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         for words in ((), ("--dry-run",)):
@@ -437,7 +437,7 @@ def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None:
-    """SPEC 4.8: queued/interrupted on its first attempt, and its caller is told."""
+    """Queued/interrupted on its first attempt, and its caller is told."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -451,7 +451,7 @@ def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None
 
 
 def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> None:
-    """SPEC 2.1: exit 78, with every problem, and nothing is written."""
+    """Exit 78, with every problem, and nothing is written."""
     place = a_place(tmp_path, "  other: {on: 1}\n")
     ran = place.ductile("system", "start")
     assert ran.status == 78
@@ -461,7 +461,7 @@ def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> N
 
 
 def test_the_log_is_followed(tmp_path: Path) -> None:
-    """SPEC 11: `logs -f` shows each execution as it ends, and ends with the daemon."""
+    """`logs -f` shows each execution as it ends, and ends with the daemon."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         assert place.ductile("run", "echo").status == 0
@@ -489,7 +489,7 @@ def _like(beginning: str, *job_ids: str) -> set[str]:
 
 
 def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    """SPEC 11, 6: what a job led to hangs below it; an id need not be typed in full."""
+    """What a job led to hangs below it; an id need not be typed in full."""
     place = a_place(tmp_path, "  after: {}\n")
     place.plugin(
         "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
@@ -517,7 +517,7 @@ def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
 
 
 def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:
-    """SPEC 2.1, 11: values whose keys look secret are not shown by accident."""
+    """Values whose keys look secret are not shown by accident."""
     place = a_place(tmp_path, "  keeper: {}\n")
     kept = {"access_token": "canary-5c1", "count": 3}
     place.plugin("keeper", answering({"status": "ok", "result": "kept", "state_updates": kept}))
@@ -531,7 +531,7 @@ def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
-    """SPEC 4.7: failed jobs of the scheduler open it; `system reset` closes it."""
+    """Failed jobs of the scheduler open it; `system reset` closes it."""
     place = a_place(tmp_path, f"  broken:\n{ONE_ATTEMPT}{HOURLY}    circuit_breaker: {{threshold: 1}}\n")
     place.plugin("broken", BROKEN)
     with a_daemon(place) as daemon:
@@ -548,7 +548,7 @@ def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("status",), ("queue", "status"), ("job", "list"), ("schedule", "list")])
 def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp_path: Path) -> None:
-    """SPEC 11: quick with a running daemon, on any machine: neither YAML nor the store is loaded."""
+    """Quick with a running daemon, on any machine: neither YAML nor the store is loaded."""
     place = a_place(tmp_path)
     heavy = ("asyncio", "msgspec", "yaml", "apsw")
     code = (
@@ -569,7 +569,7 @@ def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp
 
 @pytest.mark.parametrize("ending", [("job", "cancel"), ("queue", "purge", "--all")], ids=["cancel", "purge"])
 def test_who_waits_hears_of_an_end_whoever_brings_it(tmp_path: Path, ending: tuple[str, ...]) -> None:
-    """SPEC 7.7: a waiting caller is woken by the end of its job, also when it never ran."""
+    """A waiting caller is woken by the end of its job, also when it never ran."""
     place = a_place(tmp_path, "  slow: {parallelism: 1}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -591,7 +591,7 @@ def test_who_waits_hears_of_an_end_whoever_brings_it(tmp_path: Path, ending: tup
 
 
 def test_a_reload_that_makes_room_starts_what_waits(tmp_path: Path) -> None:
-    """SPEC 10: the new limits hold at once; nothing else has to happen first."""
+    """The new limits hold at once; nothing else has to happen first."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
     place.plugin("slow", SLOW)

@@ -1,4 +1,4 @@
-"""What the command line does while no daemon runs, or while it cannot be reached (SPEC 11, ENGINE 3)."""
+"""What the command line does while no daemon runs, or while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_failed_job(place: Place) -> str:
 
 
 def test_run_without_a_daemon(tmp_path: Path) -> None:
-    """SPEC 11: the result is shown, and the job is in the store as any other."""
+    """The result is shown, and the job is in the store as any other."""
     place = a_place(tmp_path)
     assert place.ductile("run", "echo").out == "done\n"
     answer = place.said("run", "echo", "handle", "--payload", '{"a": 1}')
@@ -48,14 +48,14 @@ def test_run_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_run_shows_results_that_are_not_text_as_json(tmp_path: Path) -> None:
-    """SPEC 3.3: a result is text or any JSON value."""
+    """A result is text or any JSON value."""
     place = a_place(tmp_path, "  table: {}\n")
     place.plugin("table", answering({"status": "ok", "result": {"rows": [1, 2]}}))
     assert place.ductile("run", "table").out == '{\n  "rows": [\n    1,\n    2\n  ]\n}\n'
 
 
 def test_run_leads_to_what_routes_say(tmp_path: Path) -> None:
-    """ENGINE 3: its own job's tree is run, here and now."""
+    """Its own job's tree is run, here and now."""
     place = a_place(tmp_path, "  source: {}\nroutes:\n  - {from: source, event_type: made, to: echo}\n")
     place.plugin(
         "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
@@ -66,7 +66,7 @@ def test_run_leads_to_what_routes_say(tmp_path: Path) -> None:
 
 
 def test_a_plugin_is_initialised_before_its_first_job(tmp_path: Path) -> None:
-    """ENGINE 13: without a daemon too, for the job itself and for what it leads to, and once."""
+    """Without a daemon too, for the job itself and for what it leads to, and once."""
     routes = "routes:\n  - {from: source, event_type: made, to: after}\n"
     place = a_place(tmp_path, f"  source: {{}}\n  after: {{}}\n{routes}")
     made = {"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]}
@@ -81,7 +81,7 @@ def test_a_plugin_is_initialised_before_its_first_job(tmp_path: Path) -> None:
 
 
 def test_a_failed_init_holds_nothing_up(tmp_path: Path) -> None:
-    """ENGINE 13: failure marks, it does not block."""
+    """Failure marks, it does not block."""
     place = a_place(tmp_path, "  sulky: {}\n")
     script = (
         "#!/bin/sh\ncat >/dev/null\n"
@@ -95,7 +95,7 @@ def test_a_failed_init_holds_nothing_up(tmp_path: Path) -> None:
 
 
 def test_a_failed_init_marks_its_plugin_wherever_one_looks(tmp_path: Path) -> None:
-    """SPEC 3.5: unhealthy in status, plugin list and show, and the doctor; the next good init clears it."""
+    """Unhealthy in status, plugin list and show, and the doctor; the next good init clears it."""
     place = a_place(tmp_path, "  sulky: {}\n")
     manifest = place.plugin("sulky", BROKEN) / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
@@ -131,7 +131,7 @@ def test_a_failed_init_marks_its_plugin_wherever_one_looks(tmp_path: Path) -> No
 
 
 def test_a_run_records_its_configuration(tmp_path: Path) -> None:
-    """SPEC 10: every load that a job ran by is recorded, with where it came from."""
+    """Every load that a job ran by is recorded, with where it came from."""
     place = a_place(tmp_path)
     assert place.ductile("run", "echo").status == 0
     store = sqlite3.connect(place.config.parent / "data" / "state.db")
@@ -140,7 +140,7 @@ def test_a_run_records_its_configuration(tmp_path: Path) -> None:
 
 
 def test_a_list_of_a_plugin_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
-    """SPEC 11: an empty list would say that nothing ran; the nearest name is told."""
+    """An empty list would say that nothing ran; the nearest name is told."""
     place = a_place(tmp_path)
     for words in (
         ("job", "list", "--plugin", "ecko"),
@@ -156,7 +156,7 @@ def test_a_list_of_a_plugin_that_nobody_knows_is_an_error(tmp_path: Path) -> Non
 
 
 def test_a_plugin_that_is_gone_is_known_by_what_it_did(tmp_path: Path) -> None:
-    """SPEC 11: its jobs and its log can be asked for as before."""
+    """Its jobs and its log can be asked for as before."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
     job_id = a_failed_job(place)
@@ -166,7 +166,7 @@ def test_a_plugin_that_is_gone_is_known_by_what_it_did(tmp_path: Path) -> None:
 
 
 def test_a_job_is_found_by_its_beginning_when_only_the_log_has_it(tmp_path: Path) -> None:
-    """SPEC 4.9, 11: as if its row were still in the queue; with dashes or without."""
+    """As if its row were still in the queue; with dashes or without."""
     place = a_place(tmp_path)
     job_id = place.said("run", "echo")["job_id"]
     store = sqlite3.connect(place.config.parent / "data" / "state.db")
@@ -179,7 +179,7 @@ def test_a_job_is_found_by_its_beginning_when_only_the_log_has_it(tmp_path: Path
 
 
 def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> None:
-    """SPEC 11: exit 1, with the error and the end of stderr, and when the retry is due."""
+    """Exit 1, with the error and the end of stderr, and when the retry is due."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
     ran = place.ductile("run", "broken")
@@ -192,7 +192,7 @@ def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> No
 
 
 def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> None:
-    """SPEC 4.8: Ctrl-C ends the plugin's processes and spends no attempt; so does the end of --timeout."""
+    """Ctrl-C ends the plugin's processes and spends no attempt; so does the end of --timeout."""
     place = a_place(tmp_path, "  slow: {}\n")
     started = tmp_path / "started"
     os.mkfifo(started)
@@ -218,7 +218,7 @@ def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> Non
 
 
 def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
-    """SPEC 11: `--timeout` bounds the command, with a daemon or without."""
+    """`--timeout` bounds the command, with a daemon or without."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     answer = place.said("run", "slow", "--timeout", "100ms", status=75)
@@ -237,7 +237,7 @@ def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_payload_that_makes_no_sense_is_a_usage_error(payload: str, says: str, tmp_path: Path) -> None:
-    """SPEC 11: exit 2, naming the place; nothing is submitted."""
+    """Exit 2, naming the place; nothing is submitted."""
     place = a_place(tmp_path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     ran = place.ductile("run", "echo", "--payload", payload)
@@ -247,14 +247,14 @@ def test_a_payload_that_makes_no_sense_is_a_usage_error(payload: str, says: str,
 
 
 def test_a_payload_from_a_file(tmp_path: Path) -> None:
-    """SPEC 11: --payload @file."""
+    """--payload @file."""
     place = a_place(tmp_path)
     (tmp_path / "who.json").write_text('{"name": "Ada"}')
     assert place.said("run", "echo", "--payload", "@who.json")["payload"] == {"name": "Ada"}
 
 
 def test_what_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
-    """SPEC 3.1, 11: unknown, disabled, without the command; a dry run tells the same."""
+    """Unknown, disabled, without the command; a dry run tells the same."""
     place = a_place(tmp_path, "  off: {enabled: false}\n")
     place.plugin("off", SLOW)
     for more in ((), ("--dry-run",)):
@@ -267,7 +267,7 @@ def test_what_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_the_same_key_is_run_once(tmp_path: Path) -> None:
-    """SPEC 4.5: the second is given the first one's job."""
+    """The second is given the first one's job."""
     place = a_place(tmp_path)
     first, second = (place.said("run", "echo", "--dedupe-key", "monday") for _ in range(2))
     assert first["job_id"] == second["job_id"]
@@ -279,7 +279,7 @@ def test_the_same_key_is_run_once(tmp_path: Path) -> None:
 
 
 def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -> None:
-    """SPEC 11: everything that needs no engine."""
+    """Everything that needs no engine."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
     job_id = a_failed_job(place)
@@ -300,7 +300,7 @@ def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -
 
 
 def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
-    """SPEC 11: exit 69, and how to start it."""
+    """Exit 69, and how to start it."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
     job_id = a_failed_job(place)
@@ -320,7 +320,7 @@ def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
     "words", [("status",), ("run", "echo"), ("system", "stop"), ("job", "list"), ("queue", "purge", "--all")]
 )
 def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
-    """ENGINE 3: exit 75, saying by whom; nothing is read or written behind its back."""
+    """Exit 75, saying by whom; nothing is read or written behind its back."""
     place = a_place(tmp_path)
     with somebody_holding(place.config.parent / "data") as holder:
         ran = place.ductile(*words)
@@ -353,7 +353,7 @@ def a_run_under_way(place: Place) -> Iterator[int]:
 
 
 def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> None:
-    """SPEC 13: reads never wait for who writes; what would write ends with 75, and says for what."""
+    """Reads never wait for who writes; what would write ends with 75, and says for what."""
     place = a_place(tmp_path, "  slow: {}\n")
     with a_run_under_way(place) as pid:
         (job,) = place.said("job", "list")["jobs"]
@@ -379,7 +379,7 @@ def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> Non
 
 
 def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
-    """SPEC 4.8, promise 2: without a daemon `running` is what was, and what becomes of it is told."""
+    """Promise 2: without a daemon `running` is what was, and what becomes of it is told."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
@@ -410,7 +410,7 @@ def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("system", "start"), ("status",), ("run", "echo")])
 def test_a_store_that_cannot_be_made_is_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
-    """SPEC 11: exit 77, naming the directory."""
+    """Exit 77, naming the directory."""
     place = a_place(tmp_path)
     (place.config.parent / "data").write_text("a file, where a directory is wanted")
     ran = place.ductile(*words)
@@ -419,14 +419,14 @@ def test_a_store_that_cannot_be_made_is_no_traceback(words: tuple[str, ...], tmp
 
 
 def test_a_result_is_piped_as_it_is(tmp_path: Path) -> None:
-    """SPEC 2.1: plugin output is returned verbatim; only a terminal is spared control characters."""
+    """Plugin output is returned verbatim; only a terminal is spared control characters."""
     place = a_place(tmp_path, "  tabs: {}\n")
     place.plugin("tabs", answering({"status": "ok", "result": "a\tb"}))
     assert place.ductile("run", "tabs").out == "a\tb\n"
 
 
 def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> None:
-    """SPEC 11: exit 2 for a usage error, 1 for a thing that is not there; nothing becomes the default."""
+    """Exit 2 for a usage error, 1 for a thing that is not there; nothing becomes the default."""
     place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, status, says in (
         ("job list -n 0", 2, "-n has to be a whole number from 1 to 200"),
@@ -450,7 +450,7 @@ def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> 
 
 
 def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> None:
-    """SPEC 11: 69, and what to do. Whoever wants to stop a daemon does not want to start it."""
+    """69, and what to do. Whoever wants to stop a daemon does not want to start it."""
     place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, hint in (
         ("system stop", "There is nothing to stop. Another configuration's daemon: name it with --config."),
@@ -470,7 +470,7 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
 
 
 def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path) -> None:
-    """SPEC 11: `config check` and `system start --dry-run` say no where `system start` would."""
+    """`config check` and `system start --dry-run` say no where `system start` would."""
     place = a_place(tmp_path)
     place.config.write_text("state: {url: 'postgresql://host/db'}\n" + place.config.read_text())
     checked = place.said("config", "check", status=78)
@@ -495,7 +495,7 @@ def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path
 
 
 def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:
-    """SPEC 11: the error, then the end of stderr; neither repeats the other."""
+    """The error, then the end of stderr; neither repeats the other."""
     place = a_place(tmp_path, "  loud: {retry: {max_attempts: 1}}\n")
     place.plugin("loud", "#!/bin/sh\ncat >/dev/null\necho 'no such paper' >&2\nexit 3\n")
     ran = place.ductile("run", "loud")
@@ -508,7 +508,7 @@ def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:
 
 
 def test_numbers_are_numbers(tmp_path: Path) -> None:
-    """SPEC 11: a usage error that names the option."""
+    """A usage error that names the option."""
     place = a_place(tmp_path)
     assert "--limit needs a whole number, not 'many'" in place.ductile("job", "list", "-n", "many").err
     assert place.ductile("job", "list", "-n", "201").status == 2

@@ -1,4 +1,4 @@
-"""A new user's first ten minutes, at a real terminal (SPEC 11)."""
+"""A new user's first ten minutes, at a real terminal."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ echo '{"status": "ok", "result": "gone on"}'
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with a_desk(tmp_path) as desk:
-        yield desk
+def context(tmp_path: Path) -> Iterator[Desk]:
+    with a_desk(tmp_path) as context:
+        yield context
 
 
 def own_port(directory: Path) -> None:
@@ -40,11 +40,11 @@ def own_port(directory: Path) -> None:
     config.write_text(text.replace("listen: localhost:8080", "listen: localhost:0"))
 
 
-def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
-    """SPEC 11: `init`, `system start`, and everything that the next steps name; tables and colours on a
+def test_from_nothing_to_results(context: Desk, tmp_path: Path) -> None:
+    """`init`, `system start`, and everything that the next steps name; tables and colours on a
     terminal, plain text in a pipe; a slip is answered with what was meant.
     """
-    with desk.a_pane("daemon") as daemon, desk.a_pane("you") as you:
+    with context.a_pane("daemon") as daemon, context.a_pane("you") as you:
         written = plain(you.type("ductile init demo"))
         assert "Next:" in written
         assert "ductile system start --config demo" in written
@@ -85,14 +85,14 @@ def test_from_nothing_to_results(desk: Desk, tmp_path: Path) -> None:
         assert "did you mean echo?" in plain(you.type("ductile run ecko --config demo"))
         assert plain(you.type("ductile run ecko --config demo; echo $?")).rstrip().endswith("\n1")
 
-        followed(desk, you)
+        followed(context, you)
         assert "has stopped." in plain(you.type("ductile system stop --config demo"))
         assert "daemon: \x1b[33mnot running" in you.type("ductile status --config demo")
 
 
-def followed(desk: Desk, you: Pane) -> None:
+def followed(context: Desk, you: Pane) -> None:
     """`logs -f` shows what ends while it is looked at, until Ctrl-C."""
-    with desk.a_pane("logs") as logs:
+    with context.a_pane("logs") as logs:
         logs.start("ductile logs -f --config demo")
         logs.wait_for("echo poll  succeeded")
         mark = len(logs.flow)
@@ -110,22 +110,22 @@ def watch_a_run(you: Pane, told: Path, expected: str) -> None:
     assert plain(you.finish(mark)) == "gone on\n"
 
 
-def test_long_work_shows_that_it_goes_on(desk: Desk, tmp_path: Path) -> None:
-    """SPEC 11: a line that counts while a job is waited for, without a daemon and with one; it is gone when
+def test_long_work_shows_that_it_goes_on(context: Desk, tmp_path: Path) -> None:
+    """A line that counts while a job is waited for, without a daemon and with one; it is gone when
     the result is there.
     """
     place = a_place(tmp_path, "  slow: {}\n")
     told = place.plugin("slow", UNTIL_TOLD) / "told"
     os.mkfifo(told)
-    with desk.a_pane("you") as you:
+    with context.a_pane("you") as you:
         watch_a_run(you, told, "waiting for slow, 1.0s")
         with a_daemon(place):
             watch_a_run(you, told, "waiting for slow, job ")
 
 
-def test_help_is_read_on_the_way(desk: Desk) -> None:
-    """SPEC 11: what is typed without knowing is answered with the way on."""
-    with desk.a_pane("you") as you:
+def test_help_is_read_on_the_way(context: Desk) -> None:
+    """What is typed without knowing is answered with the way on."""
+    with context.a_pane("you") as you:
         assert "Start with `ductile init DIR`" in plain(you.type("ductile"))
         assert "ductile NOUN ACTION" in plain(you.type("ductile --help"))
         assert "retry JOB" in plain(you.type("ductile job --help"))
@@ -135,7 +135,7 @@ def test_help_is_read_on_the_way(desk: Desk) -> None:
 
 
 def test_the_screen_is_for_a_terminal(tmp_path: Path) -> None:
-    """SPEC 17: piped, or with --json, `system watch` would wait for keys that nobody can press."""
+    """Piped, or with --json, `system watch` would wait for keys that nobody can press."""
     terminal = Terminal(directory=tmp_path)
     for words in (("system", "watch"), ("system", "watch", "--json")):
         ran = terminal.ductile(*words)

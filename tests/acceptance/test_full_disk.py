@@ -1,4 +1,4 @@
-"""A disk without room, or one that may not be written to: what is said, and with which status (SPEC 11)."""
+"""A disk without room, or one that may not be written to: what is said, and with which status."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_start_on_a_full_disk_promises_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fills_the_disk_says_so_and_names_its_job(tmp_path: Path) -> None:
-    """SPEC 11: exit 75 after a moment, not a wait without end; the store has the job, as running."""
+    """Exit 75 after a moment, not a wait without end; the store has the job, as running."""
     ran = on_a_disk(
         tmp_path,
         f"{INIT}{GREEDY}ductile run echo --json --config disk/c\nstatus=$?\nrm disk/filling\n"

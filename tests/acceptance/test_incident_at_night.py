@@ -1,6 +1,6 @@
 """A plugin that worked starts failing at night; in the morning an operator finds out, at a real terminal.
 
-Nothing is looked up but what the commands themselves say (SPEC 4.6, 4.7, 11).
+Nothing is looked up but what the commands themselves say.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with a_desk(tmp_path) as desk:
-        yield desk
+def context(tmp_path: Path) -> Iterator[Desk]:
+    with a_desk(tmp_path) as context:
+        yield context
 
 
 def night(daemon: Pane, place: Place) -> None:
@@ -65,9 +65,9 @@ def night(daemon: Pane, place: Place) -> None:
     daemon.wait_for('"schedule":"often","count":1,"reason":"breaker_open"')
 
 
-def test_an_incident_and_its_end(desk: Desk, place: Place) -> None:
-    """SPEC 4.7, 11: what is wrong, since when, why, and what mends it; then it is mended."""
-    with desk.a_pane("daemon") as daemon, desk.a_pane("you") as you:
+def test_an_incident_and_its_end(context: Desk, place: Place) -> None:
+    """What is wrong, since when, why, and what mends it; then it is mended."""
+    with context.a_pane("daemon") as daemon, context.a_pane("you") as you:
         night(daemon, place)
         found = find_out(you)
         mend(daemon, you, place, found)

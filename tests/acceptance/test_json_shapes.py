@@ -1,4 +1,4 @@
-"""Every command answers JSON, in the shape that docs/reference/json.md tells (SPEC 11).
+"""Every command answers JSON, in the shape that docs/reference/json.md tells.
 
 All commands are run in a place where a lot has happened, without a daemon and then with one, and what they
 answer is put together. With UPDATE_GOLDEN=1 in the environment the page is written anew, and the difference
@@ -23,7 +23,7 @@ from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
 from builders.shapes import Shape, Teller, learn
 from ductile.api.openapi_schemas import SCHEMAS
-from ductile.cli.commands import NOUNS
+from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 from ductile.operations.shapes import named
 
@@ -393,7 +393,7 @@ def page_part(asked: Asker) -> str:
 
 
 def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
-    """SPEC 11: a stable shape. A key that goes, or changes its type, changes this page."""
+    """A stable shape. A key that goes, or changes its type, changes this page."""
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
     written = f"{head}{BEGIN}\n{page_part(asked)}\n{END}{rest.partition(END)[2]}"
@@ -404,19 +404,19 @@ def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
 
 @pytest.mark.parametrize(("words", "shape"), SAME.items())
 def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -> None:
-    """SPEC 8, 11: one operation behind both, and one description of what it answers."""
+    """One operation behind both, and one description of what it answers."""
     assert asked.answers[words]
     for answer in asked.answers[words]:
         assert_holds({"schemas": dict(SCHEMAS)}, named(shape), {**answer, "message": "for people"})
 
 
 def test_every_command_was_asked(asked: Asker) -> None:
-    """SPEC 11: every command has JSON, and none is forgotten here."""
+    """Every command has JSON, and none is forgotten here."""
     assert {" ".join(words.split()[:2]) for words in asked.shapes} | LINES == set(ACTIONS)
 
 
 def test_every_mutation_was_tried(asked: Asker) -> None:
-    """SPEC 11: every mutation has --dry-run, and its answer says that nothing was done."""
+    """Every mutation has --dry-run, and its answer says that nothing was done."""
     tried = {words.removesuffix(" --dry-run") for words in asked.shapes if words.endswith(" --dry-run")}
     assert tried == {
         words for words, action in ACTIONS.items() if any("--dry-run" in o.flags for o in action.options)

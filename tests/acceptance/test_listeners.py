@@ -14,7 +14,7 @@ import pytest
 
 from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
 from builders.http import api_section, token_for
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "canary-shared-secret"
 EMPTY = "webhooks: {listen: '127.0.0.1:0'}\n"

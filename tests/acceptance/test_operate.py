@@ -1,4 +1,4 @@
-"""Looking after an installation: doctor, selfcheck, explain, backup, restore, all by command (SPEC 11)."""
+"""Looking after an installation: doctor, selfcheck, explain, backup, restore, all by command."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from builders.daemons import BROKEN, SLOW, Place, a_daemon, a_place
 from builders.terminal import DUCTILE
-from ductile.core.jobs import Reason
-from ductile.operations.advice import ADVICE, advice_for
+from ductile.core.jobs.model import JobReason
+from ductile.operations.diagnose.remedies import REMEDIES, remedy_for
 
 ONCE = "    retry: {max_attempts: 1}\n"
 HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
@@ -70,7 +70,7 @@ def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
-    """SPEC 3.5: health on demand; a plugin that is not well is an error, and exit 1."""
+    """Health on demand; a plugin that is not well is an error, and exit 1."""
     place = private(a_place(tmp_path, "  sick: {}\n"))
     place.plugin("sick", BROKEN)
     with a_daemon(place) as daemon:
@@ -161,7 +161,7 @@ def test_plugins_that_others_can_change_are_refused_and_told_of(tmp_path: Path) 
 
 
 def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
-    """ENGINE 1, 2: also after a split whose branch failed, was mended and tried again."""
+    """Also after a split whose branch failed, was mended and tried again."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
     mended = place.plugin("broken", BROKEN) / "mended"
     with a_daemon(place):
@@ -188,11 +188,11 @@ def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- explain
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_there_is_advice_for_every_reason(reason: Reason) -> None:
-    """SPEC 4.2: whatever a job ends with."""
-    assert reason in ADVICE
-    assert "{" not in advice_for(reason, plugin="p", command="c", job_id="j")
+@pytest.mark.parametrize("reason", JobReason)
+def test_there_is_advice_for_every_reason(reason: JobReason) -> None:
+    """Whatever a job ends with."""
+    assert reason in REMEDIES
+    assert "{" not in remedy_for(reason, plugin="p", command="c", job_id="j")
 
 
 def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
 
 
 def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> None:
-    """ENGINE 2: the run's own reason says nothing that helps."""
+    """The run's own reason says nothing that helps."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
     place.plugin("broken", BROKEN)
     with a_daemon(place):
@@ -242,7 +242,7 @@ def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> No
 
 
 def test_why_a_job_waits(tmp_path: Path) -> None:
-    """SPEC 4.4, 4.5, 4.6: a key that is held, a cap that is reached, a retry to come, no daemon."""
+    """A key that is held, a cap that is reached, a retry to come, no daemon."""
     more = "  slow: {parallelism: 1}\n  broken: {retry: {max_attempts: 2, backoff_base: 1h}}\n"
     place = a_place(tmp_path, more)
     place.plugin("slow", SLOW)
@@ -324,7 +324,7 @@ def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
 
 
 def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
-    """SPEC 11: what to do. That none of its steps has started is not all there is to say."""
+    """What to do. That none of its steps has started is not all there is to say."""
     place = a_place(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
     (run,) = place.said("event", "send", "made")["started"]
     said = place.said("job", "explain", run["job_id"])
@@ -333,7 +333,7 @@ def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
 
 
 def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
-    """SPEC 5, 4.7: each obstacle in turn, and each is gone when what was advised is done."""
+    """Each obstacle in turn, and each is gone when what was advised is done."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}    circuit_breaker: {{threshold: 1}}\n{HOURLY}")
     place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
     mended = place.plugin("broken", BROKEN) / "mended"
@@ -480,7 +480,7 @@ def test_a_damaged_archive_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
-    """SPEC 11: every mutation has --dry-run."""
+    """Every mutation has --dry-run."""
     place = a_place(tmp_path)
     assert place.ductile("system", "backup", "saved.tar.gz", "--dry-run").out.startswith("Would write")
     assert not (tmp_path / "saved.tar.gz").exists()
@@ -492,7 +492,7 @@ def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
 
 
 def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
-    """SPEC 11: long work shows progress; a program that reads our output gets none of it."""
+    """Long work shows progress; a program that reads our output gets none of it."""
     place = a_place(tmp_path)
     place.ductile("run", "echo")
     leader, follower = os.openpty()

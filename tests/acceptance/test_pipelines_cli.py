@@ -1,4 +1,4 @@
-"""Pipelines and events on the command line, with a daemon and without (SPEC 11)."""
+"""Pipelines and events on the command line, with a daemon and without."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def mend(place: Place) -> None:
 
 
 def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
-    """SPEC 11: like `ductile run`, with and without a daemon."""
+    """Like `ductile run`, with and without a daemon."""
     assert place.ductile("pipeline", "run", "order").out == "done\n"
     ran = place.ductile("pipeline", "run", "shaky")
     assert ran.status == 1
@@ -91,14 +91,14 @@ def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
 
 
 def test_the_pipeline_s_own_condition(place: Place) -> None:
-    """SPEC 7.1: who asks for a run by name is told why there is none."""
+    """Who asks for a run by name is told why there is none."""
     refused = place.said("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
     assert refused["error"]["code"] == "refused"
     assert "payload.test neq true is false" in refused["error"]["message"]
 
 
 def test_a_run_s_mistakes_are_told(place: Place) -> None:
-    """SPEC 11: an unknown name with the nearest one; a payload that is none."""
+    """An unknown name with the nearest one; a payload that is none."""
     unknown = place.said("pipeline", "run", "oder", status=1)
     assert (unknown["error"]["code"], unknown["error"]["hint"]) == ("not_found", "did you mean order?")
     assert place.ductile("pipeline", "run", "order", "--payload", "[1]").status == 2
@@ -107,7 +107,7 @@ def test_a_run_s_mistakes_are_told(place: Place) -> None:
 
 
 def test_explain_and_retry_in_place(place: Place) -> None:
-    """ENGINE 2: a retry keeps the run's id and what succeeded in it."""
+    """A retry keeps the run's id and what succeeded in it."""
     run = failed_run(place)
     told = place.ductile("pipeline", "explain", run["job_id"]).out
     assert "shaky: failed (step_failed)" in told
@@ -120,7 +120,7 @@ def test_explain_and_retry_in_place(place: Place) -> None:
 
 
 def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
-    """ENGINE 2: by the pipeline as it is now, with what the step was given; the old run is its parent."""
+    """By the pipeline as it is now, with what the step was given; the old run is its parent."""
     old = failed_run(place)["job_id"]
     mend(place)
     tried = place.said("job", "retry", old, "--from-step", "mend", "--dry-run")
@@ -137,7 +137,7 @@ def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_what_cannot_be_taken_up_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
-    """ENGINE 2: a step nobody knows, one that was not reached, a run that succeeded, a job that is none."""
+    """A step nobody knows, one that was not reached, a run that succeeded, a job that is none."""
     old = failed_run(place)["job_id"]
     for step in ("nowhere", "end"):
         unknown = place.said("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
@@ -151,7 +151,7 @@ def test_what_cannot_be_taken_up_from_a_step(place: Place, dry: tuple[str, ...])
 
 
 def test_a_re_run_goes_through_to_its_end(tmp_path: Path) -> None:
-    """ENGINE 2: baggage and payload of the step are those it had; later steps see what it makes now."""
+    """Baggage and payload of the step are those it had; later steps see what it makes now."""
     place = a_line(tmp_path)
     with a_daemon(place) as daemon:
         old = failed_run(place)["job_id"]
@@ -172,7 +172,7 @@ def test_a_re_run_goes_through_to_its_end(tmp_path: Path) -> None:
 
 
 def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Path) -> None:
-    """ENGINE 3: only what is ready is run here; the run stays open, and a daemon brings it to its end."""
+    """Only what is ready is run here; the run stays open, and a daemon brings it to its end."""
     place = a_line(tmp_path)
     place.config.write_text(
         place.config.read_text().replace("max_attempts: 1", "max_attempts: 3, backoff_base: 100ms")
@@ -188,7 +188,7 @@ def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Pa
 
 
 def test_a_run_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
-    """SPEC 11: `--no-wait` prints the id, and needs the daemon."""
+    """`--no-wait` prints the id, and needs the daemon."""
     place = a_line(tmp_path)
     assert place.ductile("pipeline", "run", "order", "--no-wait").status == 69
     with a_daemon(place) as daemon:
@@ -197,7 +197,7 @@ def test_a_run_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
 
 
 def test_the_starter_s_pipeline_works_at_once(tmp_path: Path) -> None:
-    """SPEC 11: `ductile init` comes with a pipeline that runs, and whose bypass can be explained."""
+    """`ductile init` comes with a pipeline that runs, and whose bypass can be explained."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     words = ("pipeline", "run", "hello", "--config", "demo", "--payload")
@@ -207,7 +207,7 @@ def test_the_starter_s_pipeline_works_at_once(tmp_path: Path) -> None:
 
 
 def test_show(tmp_path: Path) -> None:
-    """SPEC 11: a tree for people, the compiled graph for programs; nothing secret in either."""
+    """A tree for people, the compiled graph for programs; nothing secret in either."""
     place = a_line(tmp_path)
     text = place.ductile("pipeline", "show", "order").out
     assert text == (
@@ -232,7 +232,7 @@ def test_show(tmp_path: Path) -> None:
 
 
 def test_graph(tmp_path: Path) -> None:
-    """SPEC 11: mermaid to standard output, SVG to a file; another format is a mistake."""
+    """Mermaid to standard output, SVG to a file; another format is a mistake."""
     place = a_line(tmp_path)
     assert place.ductile("pipeline", "graph", "order").out.startswith("flowchart TD\n")
     assert (
@@ -246,7 +246,7 @@ def test_graph(tmp_path: Path) -> None:
 
 
 def test_check(tmp_path: Path) -> None:
-    """SPEC 7.1, 11: a step that could not run is an error; the others are in order."""
+    """A step that could not run is an error; the others are in order."""
     place = a_line(tmp_path)
     checked = place.said("pipeline", "check", status=78)
     assert {each["name"]: [fault["step"] for fault in each["faults"]] for each in checked["pipelines"]} == {
@@ -260,7 +260,7 @@ def test_check(tmp_path: Path) -> None:
 
 
 def test_check_with_a_payload(tmp_path: Path) -> None:
-    """SPEC 7.3: which of the first steps would run, and why; nothing is run."""
+    """Which of the first steps would run, and why; nothing is run."""
     place = a_line(tmp_path)
     place.config.write_text(
         place.config.read_text().replace(
@@ -290,7 +290,7 @@ def test_check_with_a_payload(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_a_source(tmp_path: Path) -> None:
-    """SPEC 6, 7.1: routes and pipelines may be for what is sent from there, and nothing else starts them."""
+    """Routes and pipelines may be for what is sent from there, and nothing else starts them."""
     place = a_place(tmp_path)
     place.append(
         "routes: [{from: cli, event_type: made, to: echo}, {from: api, event_type: made, to: echo.poll}]\n"
@@ -301,7 +301,7 @@ def test_the_command_line_is_a_source(tmp_path: Path) -> None:
 
 
 def test_event_send(place: Place) -> None:
-    """SPEC 8, 11: everything that waits for the event is started and told; a key makes it once."""
+    """Everything that waits for the event is started and told; a key makes it once."""
     assert place.said("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
     sent = place.said("event", "send", "order.placed", "--payload", '{"n": 1}')
     assert [one["target"] for one in sent["started"]] == ["pipeline:order"]
@@ -313,7 +313,7 @@ def test_event_send(place: Place) -> None:
 
 
 def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
-    """SPEC 8, 11: what waits on the queue has not started, and what could not be made has failed by then."""
+    """What waits on the queue has not started, and what could not be made has failed by then."""
     place = a_place(tmp_path)
     place.append(
         "routes: [{from: cli, event_type: made, to: echo}]\n"
@@ -330,7 +330,7 @@ def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
 
 
 def test_event_tail(tmp_path: Path) -> None:
-    """SPEC 11, ENGINE 6: the latest of the ledger; followed, each entry as it comes until it stops."""
+    """The latest of the ledger; followed, each entry as it comes until it stops."""
     place = a_line(tmp_path)
     assert place.ductile("event", "tail").out == "Nothing has happened yet.\n"
     with (
@@ -356,7 +356,7 @@ def test_event_tail(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_each_step_is_shown_as_it_ends(place: Place) -> None:
-    """SPEC 11: long work shows progress; the result comes last."""
+    """Long work shows progress; the result comes last."""
     main, other = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""One pipeline, many doors: by name, event, webhook and command line, and always the same tree (SPEC 7)."""
+"""One pipeline, many doors: by name, event, webhook and command line, and always the same tree."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 @pytest.mark.parametrize("pipeline", EXPECTED)
 def test_every_door_leads_to_the_same_tree(doors: Doors, pipeline: str) -> None:
-    """SPEC 7, 8, 9.1, 11: however a run is started, the same steps run, below one another in the same way."""
+    """However a run is started, the same steps run, below one another in the same way."""
     shapes = []
     for enter in (
         doors.by_name,
@@ -225,7 +225,7 @@ def explained(doors: Doors, pipeline: str) -> dict[str, Any]:
 
 
 def test_the_trigger_endpoint_of_the_seed(doors: Doors) -> None:
-    """SPEC 7.7, 8: `on: p.c` is what POST /trigger/p/c starts; the client reads result.stdout."""
+    """`on: p.c` is what POST /trigger/p/c starts; the client reads result.stdout."""
     said = doors.api.ask(
         "POST", "/trigger/fabric/handle", {"payload": {"text": "hello", "pattern": "summarize"}}
     )
@@ -235,7 +235,7 @@ def test_the_trigger_endpoint_of_the_seed(doors: Doors) -> None:
 
 
 def test_a_step_that_is_called_sees_what_was_claimed(doors: Doors) -> None:
-    """SPEC 7.5: baggage lasts, payloads are per hop."""
+    """Baggage lasts, payloads are per hop."""
     run_id = doors.by_command("carrying")
     steps = {
         job["step"]: job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"]
@@ -246,7 +246,7 @@ def test_a_step_that_is_called_sees_what_was_claimed(doors: Doors) -> None:
 
 
 def test_a_join_sees_its_branches(doors: Doors) -> None:
-    """SPEC 7.1: `payload.branches` has id, status and payload of each; the step after runs once."""
+    """`payload.branches` has id, status and payload of each; the step after runs once."""
     run_id = doors.by_command("parallel")
     joined = [
         job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
@@ -260,7 +260,7 @@ def test_a_join_sees_its_branches(doors: Doors) -> None:
 
 
 def test_explain_tells_a_bypass_with_what_was_seen(doors: Doors) -> None:
-    """SPEC 7.3: which comparison was false, and what it found."""
+    """Which comparison was false, and what it found."""
     steps = explained(doors, "choosy")
     assert steps["yes"]["outcome"] == "ran"
     assert steps["no"]["outcome"] == "bypassed"
@@ -269,7 +269,7 @@ def test_explain_tells_a_bypass_with_what_was_seen(doors: Doors) -> None:
 
 
 def test_explain_tells_what_could_not_be_made_and_what_was_not_reached(doors: Doors) -> None:
-    """ENGINE 2: an error ends that step; nothing comes after it."""
+    """An error ends that step; nothing comes after it."""
     steps = explained(doors, "unmade")
     assert steps["cannot"]["outcome"] == "not_made"
     assert "payload.nowhere" in steps["cannot"]["errors"][0]
@@ -281,7 +281,7 @@ def test_explain_tells_what_could_not_be_made_and_what_was_not_reached(doors: Do
 
 
 def test_show_and_tree_of_a_run(doors: Doors) -> None:
-    """SPEC 11: `job show` has the steps and the bypasses of a run, `job tree` marks steps."""
+    """`job show` has the steps and the bypasses of a run, `job tree` marks steps."""
     run_id = doors.by_command("choosy")
     place = doors.api.place
     assert [(step["step"], step["outcome"]) for step in place.said("job", "show", run_id)["steps"]] == [
@@ -293,7 +293,7 @@ def test_show_and_tree_of_a_run(doors: Doors) -> None:
 
 
 def test_explaining_a_step_explains_its_run(doors: Doors) -> None:
-    """SPEC 11: whichever id is at hand; what is no run is said to be none."""
+    """Whichever id is at hand; what is no run is said to be none."""
     run_id = doors.by_command("sequence")
     step = doors.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
     assert doors.api.place.said("pipeline", "explain", step)["run"]["job_id"] == run_id

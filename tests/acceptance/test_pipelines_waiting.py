@@ -1,4 +1,4 @@
-"""The guarded bridge: callers who wait for a run, and every way in which the waiting ends (SPEC 7.7)."""
+"""The guarded bridge: callers who wait for a run, and every way in which the waiting ends."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def runs_of(api: Api, pipeline: str) -> list[dict[str, Any]]:
 
 
 def test_the_answer_of_a_run_that_ended(api: Api) -> None:
-    """SPEC 7.7: 200, the last step's envelope as `result`, its steps nested and in a row."""
+    """200, the last step's envelope as `result`, its steps nested and in a row."""
     said = api.ask("POST", "/pipeline/quick", {"payload": {"n": 1}})
     assert said.status == 200
     body = said.body
@@ -136,7 +136,7 @@ def test_the_answer_of_a_run_that_ended(api: Api) -> None:
 
 
 def test_partly_good_and_nothing_to_do(api: Api) -> None:
-    """SPEC 7.7, ENGINE 2: partial_success is told as such; where nothing ran, there is no result."""
+    """Partial_success is told as such; where nothing ran, there is no result."""
     half = api.ask("POST", "/pipeline/half")
     assert (half.status, half.body["status"]) == (200, "partial_success")
     assert half.body["error"].endswith(": it is broken")
@@ -147,7 +147,7 @@ def test_partly_good_and_nothing_to_do(api: Api) -> None:
 
 
 def test_time_is_up_and_what_is_finished_is_told(api: Api) -> None:
-    """SPEC 7.7: 202 with the id and, where the pipeline says so, what is done; the run goes on."""
+    """202 with the id and, where the pipeline says so, what is done; the run goes on."""
     said = api.ask("POST", "/pipeline/late")
     assert said.status == 202
     assert said.body.keys() == LATE | {"children", "tree"}
@@ -168,7 +168,7 @@ def test_time_is_up_and_what_is_finished_is_told(api: Api) -> None:
 
 
 def test_a_run_that_is_cancelled_when_time_is_up(api: Api) -> None:
-    """SPEC 7.7, ENGINE 10: the engine itself keeps the deadline; the process is ended, the run is dead."""
+    """The engine itself keeps the deadline; the process is ended, the run is dead."""
     said = api.ask("POST", "/pipeline/killed")
     assert said.status == 202
     assert "cancelled" in said.body["message"]
@@ -177,7 +177,7 @@ def test_a_run_that_is_cancelled_when_time_is_up(api: Api) -> None:
 
 
 def test_whoever_does_not_want_to_wait(api: Api) -> None:
-    """SPEC 7.7: `?async=true` is answered at once, as an asynchronous run is."""
+    """`?async=true` is answered at once, as an asynchronous run is."""
     said = api.ask("POST", "/pipeline/waiting?async=true")
     assert said.status == 202
     assert (said.body["status"], said.body["execution_mode"]) == ("queued", "async")
@@ -187,7 +187,7 @@ def test_whoever_does_not_want_to_wait(api: Api) -> None:
 
 
 def test_a_plugin_that_says_its_callers_wait(api: Api) -> None:
-    """SPEC 7.7: the manifest's mode is the one of /trigger without a pipeline; /plugin never waits."""
+    """The manifest's mode is the one of /trigger without a pipeline; /plugin never waits."""
     said = api.ask("POST", "/trigger/prompt/handle")
     assert (said.status, said.body["status"], said.body["result"]["stdout"]) == (200, "succeeded", "at once")
     assert api.post("/plugin/prompt/handle")["status"] == "queued"
@@ -195,7 +195,7 @@ def test_a_plugin_that_says_its_callers_wait(api: Api) -> None:
 
 
 def test_a_trigger_that_could_mean_several_pipelines(api: Api) -> None:
-    """ENGINE 10: 409 that names them, and nothing is started."""
+    """409 that names them, and nothing is started."""
     said = api.ask("POST", "/trigger/twin/start")
     assert (said.status, said.code) == (409, "conflict")
     assert said.body["error"]["details"]["pipelines"] == ["one-of-two", "two-of-two"]
@@ -203,7 +203,7 @@ def test_a_trigger_that_could_mean_several_pipelines(api: Api) -> None:
 
 
 def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> None:
-    """ENGINE 7: a deduplicated synchronous call answers with the result of the job that exists."""
+    """A deduplicated synchronous call answers with the result of the job that exists."""
     sent = {"Idempotency-Key": "the-same"}
     first = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
     run_id = api.daemon.wait_for("job.accepted", lambda line: _is_run(api, line))["job_id"]
@@ -220,7 +220,7 @@ def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> N
 
 
 def test_a_duplicate_of_a_synchronous_trigger_is_told_to_be_one(api: Api) -> None:
-    """SPEC 4.5, 7.7: as a duplicate of a pipeline is."""
+    """As a duplicate of a pipeline is."""
     sent = {"Idempotency-Key": "prompt-once"}
     first = api.ask("POST", "/trigger/prompt/handle", headers=sent)
     again = api.ask("POST", "/trigger/prompt/handle", headers=sent)
@@ -230,7 +230,7 @@ def test_a_duplicate_of_a_synchronous_trigger_is_told_to_be_one(api: Api) -> Non
 
 
 def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
-    """SPEC 4.5, 7.7: what the first caller started without a deadline goes on, and the second is told so."""
+    """What the first caller started without a deadline goes on, and the second is told so."""
     sent = {"Idempotency-Key": "unhurried"}
     run_id = api.post("/pipeline/killed?async=true", headers=sent)["job_id"]
     said = api.ask("POST", "/pipeline/killed", headers=sent)
@@ -241,7 +241,7 @@ def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
 
 
 def test_a_call_from_inside_a_job_that_nobody_knows_waits(api: Api) -> None:
-    """ENGINE 10: only a job that is there can wait for itself; both doors look for it."""
+    """Only a job that is there can wait for itself; both doors look for it."""
     outside = {"X-Ductile-Job": "nobody"}
     assert api.ask("POST", "/pipeline/quick", headers=outside).status == 200
     assert api.ask("POST", "/trigger/prompt/handle", headers=outside).status == 200
@@ -256,7 +256,7 @@ def _is_run(api: Api, line: dict[str, Any]) -> bool:
 
 
 def test_no_slot_and_no_job(narrow: Api) -> None:
-    """SPEC 7.7: the slot is taken before anything is enqueued; without one 503, Retry-After and no job."""
+    """The slot is taken before anything is enqueued; without one 503, Retry-After and no job."""
     held = post(narrow, "/pipeline/waiting")
     narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
     refused = narrow.ask("POST", "/pipeline/quick")
@@ -270,7 +270,7 @@ def test_no_slot_and_no_job(narrow: Api) -> None:
 
 
 def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
-    """SPEC 7.7: and its run goes on."""
+    """And its run goes on."""
     request = (
         b"POST /pipeline/waiting HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n"
         b"Authorization: Bearer " + token_for("*").encode() + b"\r\n\r\n"
@@ -287,7 +287,7 @@ def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
 
 
 def test_a_daemon_that_stops_answers_those_who_wait(narrow: Api) -> None:
-    """ENGINE 3: 202 with the id, before the listeners close; the run goes on when a daemon runs again."""
+    """202 with the id, before the listeners close; the run goes on when a daemon runs again."""
     waiting = post(narrow, "/pipeline/waiting")
     narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
     assert narrow.daemon.end(signal.SIGTERM) == 0
@@ -310,7 +310,7 @@ with urllib.request.urlopen(request) as answer:
 
 
 def test_a_pool_of_one_cannot_starve_itself(tmp_path: Path) -> None:
-    """ENGINE 10: a job that calls a synchronous pipeline is answered 202 at once, and is its ancestor."""
+    """A job that calls a synchronous pipeline is answered 202 at once, and is its ancestor."""
     place = a_flow_place(tmp_path, PIPELINES, plugins="  asking: {}\n")
     place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
     place.plugin("asking", ASKING)
@@ -343,7 +343,7 @@ pipelines:
 
 
 def test_hooks_from_end_to_end(tmp_path: Path) -> None:
-    """SPEC 7.6: they fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
+    """They fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
     plugins = "  told: {uses: work, notify_on_complete: true}\n"
     with an_api(a_flow_place(tmp_path, HOOKS, plugins=plugins)) as api:
         told = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
@@ -378,7 +378,7 @@ def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
 
 
 def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
-    """ENGINE 2: a run may have thousands of steps one after the other; every door can tell of it."""
+    """A run may have thousands of steps one after the other; every door can tell of it."""
     length = 530
     steps = "".join(f"    - {{id: s{number}, uses: plain}}\n" for number in range(length))
     place = a_flow_place(

@@ -1,4 +1,4 @@
-"""`ductile plugin new|test|run --request|lock|state|facts`, as authors and operators type them (SPEC 11)."""
+"""`ductile plugin new|test|run --request|lock|state|facts`, as authors and operators type them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ def assert_keeps_the_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["python", "sh"])
 def test_a_new_plugin_runs_and_keeps_the_protocol(tmp_path: Path, language: str) -> None:
-    """SPEC 15: as it is written, with nothing to install; exit 78 on a protocol mismatch included."""
+    """As it is written, with nothing to install; exit 78 on a protocol mismatch included."""
     new(tmp_path, language)
     assert_keeps_the_protocol(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_a_new_node_plugin_keeps_the_protocol(tmp_path: Path) -> None:
-    """SPEC 15."""
     new(tmp_path, "node")
     assert_keeps_the_protocol(tmp_path)
 
@@ -76,13 +75,13 @@ def follow_the_next_steps(tmp_path: Path, name: str, language: str) -> str:
 @pytest.mark.skipif(not works("go", "version"), reason="there is no go here that works")
 @pytest.mark.parametrize("name", ["greet", "internal"])
 def test_a_new_go_plugin_is_built_and_keeps_the_protocol(tmp_path: Path, name: str) -> None:
-    """SPEC 15: without any module, so without a network; also by a name that means something to go."""
+    """Without any module, so without a network; also by a name that means something to go."""
     assert f"ok: {name}, 11 checks passed" in follow_the_next_steps(tmp_path, name, "go")
 
 
 @pytest.mark.skipif(not works("cargo", "--version"), reason="there is no cargo here that works")
 def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
-    """SPEC 15: without any crate, so without a network."""
+    """Without any crate, so without a network."""
     assert "ok: greet, 11 checks passed" in follow_the_next_steps(tmp_path, "greet", "rust")
 
 
@@ -90,7 +89,7 @@ def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> No
     ("language", "step"), [("go", "go build -o run ."), ("rust", "cargo build --release")]
 )
 def test_a_compiled_plugin_says_how_it_is_built(tmp_path: Path, language: str, step: str) -> None:
-    """SPEC 15; until then it is refused, not run."""
+    """Until then it is refused, not run."""
     terminal = Terminal(directory=tmp_path)
     assert f"cd greet && {step}" in terminal.ductile("plugin", "new", "greet", "--lang", language).out
     assert contract_test(tmp_path).status == 1
@@ -98,7 +97,7 @@ def test_a_compiled_plugin_says_how_it_is_built(tmp_path: Path, language: str, s
 
 
 def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
-    """SPEC 11: written under a plugin root, named in the configuration, run."""
+    """Written under a plugin root, named in the configuration, run."""
     place = a_place(tmp_path, "  greet: {config: {name: Ada}}\n")
     assert place.terminal.ductile("plugin", "new", "greet", "--dir", "demo/plugins").status == 0
     assert place.ductile("run", "greet").out == "hello Ada\n"
@@ -106,7 +105,7 @@ def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
 
 
 def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
-    """SPEC 11: --dry-run."""
+    """--dry-run."""
     terminal = Terminal(directory=tmp_path)
     tried = terminal.ductile("plugin", "new", "greet", "--dry-run")
     assert "Nothing was written." in tried.out
@@ -127,7 +126,7 @@ def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
     ],
 )
 def test_new_refuses_what_makes_no_sense(tmp_path: Path, words: list[str], says: str) -> None:
-    """SPEC 11: a usage error; ENGINE 10: names."""
+    """A usage error; ENGINE 10: names."""
     ran = Terminal(directory=tmp_path).ductile("plugin", "new", *words)
     assert ran.status == 2
     assert says in ran.err
@@ -143,7 +142,7 @@ def test_new_takes_back_what_it_wrote_when_it_fails(tmp_path: Path) -> None:
 
 
 def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> None:
-    """SPEC 11: what is configured is what it gets."""
+    """What is configured is what it gets."""
     place = a_place(tmp_path, "  keyed: {config: {api_key: canary}}\n")
     script = '#!/bin/sh\ngrep -q \'"api_key":"canary"\' && echo \'{"status": "ok", "result": 1}\'\n'
     place.plugin("keyed", script)
@@ -154,7 +153,7 @@ def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> No
 
 
 def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> None:
-    """SPEC 15: exit 1; each fault with what to do."""
+    """Exit 1; each fault with what to do."""
     a_plugin(tmp_path, "bad", script="#!/bin/sh\necho hello\n")
     ran = Terminal(directory=tmp_path).ductile("plugin", "test", "./bad")
     assert ran.status == 1
@@ -164,14 +163,14 @@ def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> Non
 
 
 def test_testing_stores_nothing(tmp_path: Path) -> None:
-    """SPEC 11: outside any queue."""
+    """Outside any queue."""
     place = a_place(tmp_path)
     assert place.ductile("plugin", "test", "echo").status == 0
     assert not (tmp_path / "demo" / "data").exists()
 
 
 def test_exactly_this_request_is_run(tmp_path: Path) -> None:
-    """SPEC 11: for authors; stdout, stderr, exit status and what they come to."""
+    """For authors; stdout, stderr, exit status and what they come to."""
     script = '#!/bin/sh\ncat >&2\necho \'{"status": "error", "error": "no", "retry": false}\'\nexit 3\n'
     a_plugin(tmp_path, "mine", script=script)
     odd = '{ "command" : "poll" }\n'
@@ -197,7 +196,7 @@ def test_a_request_that_succeeds_ends_with_0(tmp_path: Path) -> None:
 
 
 def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None:
-    """SPEC 11: it has the plugin's environment and its time, and is not on any queue."""
+    """It has the plugin's environment and its time, and is not on any queue."""
     place = a_place(tmp_path, "  timid: {env: {WORD: w}, timeout: 300ms}\n")
     place.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
@@ -237,7 +236,7 @@ def a_keeper(tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("with_daemon", [True, False])
 def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> None:
-    """SPEC 2.1, 3.6: secrets only with --reveal; with a daemon and without."""
+    """Secrets only with --reveal; with a daemon and without."""
     place = a_keeper(tmp_path)
     assert place.said("plugin", "state", "keeper") == {"plugin": "keeper", "state": {}, "updated_at": None}
     for _ in range(2):
@@ -280,7 +279,7 @@ def checksums(place: Place) -> dict[str, dict[str, str]]:
 
 
 def test_lock_renews_plugins_and_leaves_files_as_they_were(tmp_path: Path) -> None:
-    """ENGINE 11: authorising a plugin does not authorise a change to the configuration."""
+    """Authorising a plugin does not authorise a change to the configuration."""
     place = a_keeper(tmp_path)
     assert place.ductile("config", "lock").status == 0
     before = checksums(place)

@@ -29,7 +29,7 @@ asyncio.run(serve(sys.argv[1], os.environ, subscribers=(look,)))
 
 
 def test_what_was_read_does_not_stay(tmp_path: Path) -> None:
-    """SPEC 8.1: the files as they were read have every token in the clear; what was made of them has not."""
+    """The files as they were read have every token in the clear; what was made of them has not."""
     place = a_place(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", LOOKING, str(place.config)],

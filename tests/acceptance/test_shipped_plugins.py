@@ -1,4 +1,4 @@
-"""The plugins we ship, at work in a real daemon (SPEC 15)."""
+"""The plugins we ship, at work in a real daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "canary-shared-secret"
 
 
 def test_shipped_plugins_work_together_under_the_daemon(tmp_path: Path) -> None:
-    """SPEC 15, 6: a file is found, sorted by its name and handed to a program, all by routes."""
+    """A file is found, sorted by its name and handed to a program, all by routes."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     for name in ("a.jpg", "b.txt"):
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 def test_a_delivery_of_github_is_routed_by_what_it_is(tmp_path: Path) -> None:
-    """SPEC 15, 9.1: from the signed request to the plugin that a route names for this kind of event."""
+    """From the signed request to the plugin that a route names for this kind of event."""
     place, port = a_place(tmp_path), free_port()
     place.config.write_text(
         f"""\

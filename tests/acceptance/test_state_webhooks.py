@@ -1,4 +1,4 @@
-"""State webhooks from a real daemon to real receivers, in bad company and through crashes (SPEC 9.3)."""
+"""State webhooks from a real daemon to real receivers, in bad company and through crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place, answering
 from builders.http import an_api, an_api_place
 from builders.receivers import Received, Receiver, Reply, a_receiver
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 KEYS = [
     *("job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"),
@@ -59,14 +59,14 @@ def by_job(requests: list[Received]) -> dict[str, list[dict[str, Any]]]:
 
 
 def assert_chain(told: list[dict[str, Any]]) -> None:
-    """SPEC 9.3: every event names the one before it; all keys, always."""
+    """Every event names the one before it; all keys, always."""
     assert [list(body) for body in told] == [KEYS] * len(told)
     states = [body["state"] for body in told]
     assert [body["previous_state"] for body in told] == [None, *states[:-1]]
 
 
 def test_a_job_tells_of_itself_from_first_to_last(tmp_path: Path) -> None:
-    """SPEC 9.3: queued, loading, working, done; the result comes with done."""
+    """Queued, loading, working, done; the result comes with done."""
     place = a_telling_place(tmp_path)
     with a_receiver() as receiver, a_daemon(place) as daemon:
         job_id = submit(place, receiver, "echo", "--payload", '{"model": "llama"}')
@@ -85,7 +85,7 @@ def test_a_job_tells_of_itself_from_first_to_last(tmp_path: Path) -> None:
 
 
 def test_a_failing_job_tells_of_each_attempt(tmp_path: Path) -> None:
-    """SPEC 9.3: queued again while it waits for a retry, failed at the end with the error."""
+    """Queued again while it waits for a retry, failed at the end with the error."""
     place = a_telling_place(tmp_path, "  broken: {retry: {max_attempts: 2, backoff_base: 50ms}}\n")
     place.plugin("broken", BROKEN)
     with a_receiver() as receiver, a_daemon(place):
@@ -102,7 +102,7 @@ def test_a_failing_job_tells_of_each_attempt(tmp_path: Path) -> None:
 
 
 def test_bad_receivers_harm_nobody(tmp_path: Path) -> None:
-    """SPEC 9.3: slow, dead, failing and redirecting receivers delay no job and no other receiver."""
+    """Slow, dead, failing and redirecting receivers delay no job and no other receiver."""
     place = a_telling_place(tmp_path, settings=SETTINGS.replace("timeout: 1s", "timeout: 1m"))
     never = threading.Event()
     with (
@@ -132,7 +132,7 @@ def test_bad_receivers_harm_nobody(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_with_retry_after_is_granted(tmp_path: Path) -> None:
-    """SPEC 9.3: 429 with Retry-After; the others of the job go out meanwhile."""
+    """429 with Retry-After; the others of the job go out meanwhile."""
     place = a_telling_place(tmp_path)
 
     def busy_once(_request: Received, before: int) -> Reply:
@@ -148,7 +148,7 @@ def test_what_is_asked_for_with_retry_after_is_granted(tmp_path: Path) -> None:
 
 
 def test_they_are_signed_and_can_be_verified(tmp_path: Path) -> None:
-    """SPEC 9.3: `X-Foreman-Signature` over the body, and Standard Webhooks."""
+    """`X-Foreman-Signature` over the body, and Standard Webhooks."""
     settings = SETTINGS.replace("{allow", "{secret_ref: hooks, allow")
     place = a_telling_place(tmp_path, settings=f"{settings}tokens: [{{name: hooks, key: shared-canary}}]\n")
     place.ductile("config", "lock")
@@ -166,7 +166,7 @@ def kill(daemon: Daemon) -> None:
 
 
 def test_a_kill_loses_no_event(tmp_path: Path) -> None:
-    """SPEC 9.3: the outbox is durable; what was not delivered before a crash is delivered after it."""
+    """The outbox is durable; what was not delivered before a crash is delivered after it."""
     place = a_telling_place(tmp_path, "  slow: {retry: {backoff_base: 100ms}}\n")
     place.plugin("slow", SLOW)
     hold = threading.Event()
@@ -194,7 +194,7 @@ def test_a_kill_loses_no_event(tmp_path: Path) -> None:
 
 
 def test_a_stopped_daemon_delivers_when_it_is_back(tmp_path: Path) -> None:
-    """SPEC 9.3: at least once, across restarts; also for a job that ran without any daemon."""
+    """At least once, across restarts; also for a job that ran without any daemon."""
     place = a_telling_place(tmp_path)
     with a_receiver() as receiver:
         ran = place.said("run", "echo", "handle", "--state-webhook-url", receiver.url(SECRET_PATH))
@@ -209,7 +209,7 @@ def test_a_stopped_daemon_delivers_when_it_is_back(tmp_path: Path) -> None:
 
 
 def test_what_was_dropped_can_be_sent_again(tmp_path: Path) -> None:
-    """SPEC 9.3: dropped and recorded after the last attempt; deliveries can be listed and re-sent."""
+    """Dropped and recorded after the last attempt; deliveries can be listed and re-sent."""
     place = a_telling_place(tmp_path, settings=SETTINGS.replace("max_attempts: 4", "max_attempts: 1"))
     with a_receiver(lambda *_: Reply(status=500)) as receiver, a_daemon(place) as daemon:
         job_id = submit(place, receiver)
@@ -228,7 +228,7 @@ def test_what_was_dropped_can_be_sent_again(tmp_path: Path) -> None:
     "url", ["ftp://example.org/", "not a url", "http://127.0.0.1/", "http://[::ffff:10.0.0.1]/", "http://1/"]
 )
 def test_a_url_that_cannot_be_called_is_refused_at_once(tmp_path: Path, url: str) -> None:
-    """SPEC 9.3: a bad scheme, unparsable URL or literal forbidden address is refused at submit; no job."""
+    """A bad scheme, unparsable URL or literal forbidden address is refused at submit; no job."""
     place = a_place(tmp_path)
     said = place.said("run", "echo", "handle", "--state-webhook-url", url, status=1)
     assert said["error"]["code"] == "refused"
@@ -247,7 +247,7 @@ pipelines:
 
 
 def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
-    """ENGINE 9: queued; loading and working with its first member; done or failed. Members tell nothing."""
+    """Queued; loading and working with its first member; done or failed. Members tell nothing."""
     plugins = "  broken: {retry: {max_attempts: 1}}\n"
     place = an_api_place(tmp_path, plugins, more=SETTINGS + PIPELINES)
     place.plugin("broken", BROKEN)
@@ -268,7 +268,7 @@ def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
 
 
 def test_several_kills_in_a_row_lose_no_event_and_no_order(tmp_path: Path) -> None:
-    """ENGINE 9: whenever the daemon dies, every event arrives; first arrivals are in order for each job."""
+    """Whenever the daemon dies, every event arrives; first arrivals are in order for each job."""
     place = a_telling_place(tmp_path, "  quick: {uses: echo, retry: {backoff_base: 50ms}}\n")
     expected: list[str] = []
     with a_receiver() as receiver:

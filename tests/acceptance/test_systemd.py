@@ -1,4 +1,4 @@
-"""The daemon as a service of systemd: what it is told, and the unit that says how to run it (SPEC 14)."""
+"""The daemon as a service of systemd: what it is told, and the unit that says how to run it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import PATIENCE, a_daemon, a_place
-from ductile.operations.configuration import open_configuration
-from ductile.operations.unit import systemd_unit
+from ductile.admin.config import open_configuration
+from ductile.admin.systemd_unit import systemd_unit
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def test_a_watchdog_for_another_process_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
-    """SPEC 14: notify, reload, restarts without an end but for exit 78, a stop that outlasts the grace."""
+    """Notify, reload, restarts without an end but for exit 78, a stop that outlasts the grace."""
     place = a_place(tmp_path)
     unit = place.ductile("system", "unit", "--user", "robot").out
     settings = dict(re.findall(r"^([A-Za-z]+)=(.*)$", unit, re.MULTILINE))
@@ -114,7 +114,7 @@ def test_the_unit_uses_keys_that_its_systemd_knows(
 
 
 def test_a_store_below_var_lib_is_made_by_systemd(tmp_path: Path) -> None:
-    """SPEC 14: the directory belongs to the user of the service before the daemon looks at it."""
+    """The directory belongs to the user of the service before the daemon looks at it."""
     place = a_place(tmp_path)
     assert "StateDirectory=" not in place.ductile("system", "unit").out
     place.config.write_text(place.config.read_text() + "state: {path: /var/lib/ductile-test/state.db}\n")

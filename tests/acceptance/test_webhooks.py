@@ -1,4 +1,4 @@
-"""Webhooks into a real daemon: signed, accepted, run; and tokens for them (SPEC 8.1, 9.1, 9.2)."""
+"""Webhooks into a real daemon: signed, accepted, run; and tokens for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, Place, a_daemon, a_place
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "canary-shared-secret"
 #: Answers with the event that it was given.
@@ -77,7 +77,7 @@ def hooked(tmp_path: Path) -> Hooked:
 
 
 def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
-    """SPEC 9.1: the plugin sees `webhook.<name>`, the object and the headers, and no credential."""
+    """The plugin sees `webhook.<name>`, the object and the headers, and no credential."""
     with a_daemon(hooked.place) as daemon:
         status, said = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
         assert status == 202
@@ -95,7 +95,7 @@ def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
 
 @pytest.mark.parametrize("target", ["plugin: telling", "pipeline: tells", "event: pushed"])
 def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> None:
-    """SPEC 9.1: `delivery_header` becomes the event's key, whatever it starts; a redelivery is known."""
+    """`delivery_header` becomes the event's key, whatever it starts; a redelivery is known."""
     config = hooked.place.config
     config.write_text(
         "pipelines: [{name: tells, on: pushed, steps: [{uses: telling}]}]\n" + config.read_text()
@@ -142,7 +142,7 @@ def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
 
 
 def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
-    """SPEC 1: a 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
+    """A 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
     with a_daemon(hooked.place) as daemon:
         status, said = hooked.post(b"{}", X_GitHub_Delivery="d1")
         daemon.process.send_signal(signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
 
 
 def test_refusals(hooked: Hooked) -> None:
-    """SPEC 9.1: 403, 404, 405, 413; and none of them is a job."""
+    """403, 404, 405, 413; and none of them is a job."""
     with a_daemon(hooked.place) as daemon:
         assert hooked.post(b"{}", secret="wrong")[0] == 403
         assert hooked.ask("POST", "/hook/github", b"{}")[0] == 403
@@ -167,7 +167,7 @@ def test_refusals(hooked: Hooked) -> None:
 
 
 def test_health_is_answered_here_too(hooked: Hooked) -> None:
-    """SPEC 9.2: unauthenticated."""
+    """Unauthenticated."""
     with a_daemon(hooked.place):
         status, said = hooked.ask("GET", "/healthz")
     assert (status, said["status"], said["plugins_loaded"]) == (200, "ok", 2)
@@ -175,7 +175,7 @@ def test_health_is_answered_here_too(hooked: Hooked) -> None:
 
 
 def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
-    """SPEC 10: without a restart; the old secret is worth nothing afterwards."""
+    """Without a restart; the old secret is worth nothing afterwards."""
     with a_daemon(hooked.place):
         assert hooked.post(b"{}")[0] == 202
         hooked.configure(ENDPOINT, "{path: /hook/new, plugin: echo, secret_ref: gh}", secret="another")
@@ -192,7 +192,7 @@ def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
 
 
 def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) -> None:
-    """SPEC 10: the listener has been there since the start, so nothing stands in their way."""
+    """The listener has been there since the start, so nothing stands in their way."""
     with a_daemon(hooked.place):
         hooked.configure()
         hooked.place.said("system", "reload")
@@ -204,7 +204,7 @@ def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) 
 
 
 def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
-    """SPEC 9.1, 10: what counts is the secret in force when the body is there; and one Allow for a 405."""
+    """What counts is the secret in force when the body is there; and one Allow for a 405."""
     with a_daemon(hooked.place), socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender:
         signed = f"X-Hub-Signature-256: {sign_body(SECRET, b'{}')}\r\nExpect: 100-continue\r\n"
         head = f"POST /hook/github HTTP/1.1\r\nHost: x\r\n{signed}Content-Length: 2\r\n\r\n"
@@ -219,7 +219,7 @@ def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
 
 
 def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
-    """SPEC 1: whoever got a 202 has a job; whoever did not was told to come back."""
+    """Whoever got a 202 has a job; whoever did not was told to come back."""
     with a_daemon(hooked.place), ThreadPoolExecutor(32) as senders:
         answers = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
         accepted = {said["job_id"] for status, said in answers if status == 202}
@@ -239,7 +239,7 @@ def test_a_port_that_is_taken_is_told(hooked: Hooked) -> None:
 
 
 def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
-    """SPEC 11: `webhook list`, `webhook send`."""
+    """`webhook list`, `webhook send`."""
     listed = hooked.place.said("webhook", "list")
     assert [(row["name"], row["path"], row["plugin"]) for row in listed["endpoints"]] == [
         ("gh", "/hook/github", "telling")
@@ -262,7 +262,7 @@ def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
 
 
 def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked) -> None:
-    """SPEC 11: what to do. It runs, with a configuration from before this address."""
+    """What to do. It runs, with a configuration from before this address."""
     with a_daemon(hooked.place):
         hooked.port = free_port()
         hooked.configure(ENDPOINT)
@@ -273,7 +273,7 @@ def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked
 
 
 def test_a_secret_is_made_and_put_into_force(tmp_path: Path) -> None:
-    """SPEC 8.1: `token create` shows it once; after a reload requests signed with it are accepted."""
+    """`token create` shows it once; after a reload requests signed with it are accepted."""
     hooked = Hooked(tmp_path)
     made = hooked.place.said("token", "create", "partner")
     secret = made["token"]

@@ -1,4 +1,4 @@
-"""What hints advise can be typed as it is (SPEC 2.3, 11)."""
+"""What hints advise can be typed as it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_who_is_advised_to_change_a_setting_is_told_to_seal_it() -> None:
-    """SPEC 2.3: without --lock the file differs from its seal, and the next start is refused or warned of."""
+    """Without --lock the file differs from its seal, and the next start is refused or warned of."""
     advised = [
         (where, text)
         for where, text in texts()

@@ -1,4 +1,4 @@
-"""The tables' CHECKs say what the core's enumerations say, no more and no less (SPEC 4.2)."""
+"""The tables' CHECKs say what the core's enumerations say, no more and no less."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import apsw
 import pytest
 
 from builders.jobs import Clock, some_dice
-from ductile.core.breaker import BreakerReason, BreakerState
-from ductile.core.jobs import EDGES, RESTING, Hold, JobStatus, Reason, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.settlement import CallbackState, LogStatus
+from ductile.core.jobs.breaker import BreakerReason, BreakerState
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import CallbackState, LogStatus
+from ductile.store.model.deliveries import DeliveryStatus
+from ductile.store.model.jobs import InitStatus
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.model.schedules import OccurrenceOutcome
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.deliveries import DeliveryStatus
-from ductile.store.values.schedules import OccurrenceOutcome
-from ductile.store.values.settling import InitStatus
-from ductile.store.values.upkeep import ConfigOrigin
 
 ALL = [None, *JobStatus]
 
@@ -30,7 +30,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
     path: Path = tmp_path_factory.mktemp("schema") / "state.db"
 
     async def create() -> None:
-        await open_sqlite_store(path, clock=Clock(), dice=some_dice()).close()
+        await open_sqlite_store(path, clock=Clock(), rng=some_dice()).close()
 
     asyncio.run(create())
     connection = apsw.Connection(str(path))
@@ -60,7 +60,7 @@ AT = "2026-02-08T10:00:00.000000Z"
 def test_transitions_are_exactly_the_edges(
     connection: apsw.Connection, source: JobStatus | None, target: JobStatus
 ) -> None:
-    """SPEC 4.2: enforced in one table in code, CHECKed in SQL."""
+    """Enforced in one table in code, CHECKed in SQL."""
     taken = is_taken(
         connection,
         "job_transitions",
@@ -164,7 +164,7 @@ def test_enumerations_in_sql_are_those_in_code(
 
 def test_words_that_are_not_checked_are_no_sql_words() -> None:
     """Reasons and ledger kinds grow; they are checked where they are made. None may be blank or repeated."""
-    for words in (Reason, LedgerKind):
+    for words in (JobReason, LedgerKind):
         assert all(re.fullmatch(r"[a-z_.]+", word) for word in words)
 
 

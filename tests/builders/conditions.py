@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ductile.core.comparisons import Operator
-from ductile.core.conditions import AllOf, AnyOf, Comparison, Condition, Not, Verdict, evaluate
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.references import Scope
+from ductile.core.expressions.conditions import (
+    AllOf,
+    AnyOf,
+    Comparison,
+    Condition,
+    ConditionResult,
+    Not,
+    evaluate_condition,
+)
+from ductile.core.expressions.operators import Operator
+from ductile.core.expressions.paths import EvalContext
+from ductile.core.json import JsonObject, JsonValue
 
 #: Few enough that paths meet values and values meet each other.
 KEYS = ("a", "b", "0", "token")
@@ -26,7 +34,7 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
     max_leaves=8,
 )
 json_objects: st.SearchStrategy[JsonObject] = st.dictionaries(st.sampled_from(KEYS), json_values, max_size=3)
-scopes = st.builds(Scope, payload=json_objects, context=json_objects, config=json_objects)
+scopes = st.builds(EvalContext, payload=json_objects, context=json_objects, config=json_objects)
 
 
 @st.composite
@@ -61,5 +69,5 @@ def is_secret(key: str) -> bool:
     return key == "token"
 
 
-def judged(condition: Condition, scope: Scope) -> Verdict:
-    return evaluate(condition, scope, is_secret=is_secret)
+def judged(condition: Condition, scope: EvalContext) -> ConditionResult:
+    return evaluate_condition(condition, scope, is_secret=is_secret)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ductile.config.installed import Discovery, InstalledPlugin, RefusedPlugin
-from ductile.config.load import LoadedConfig, Machine, Seal, load_config
+from ductile.config.load import LoadedConfig, Machine, SealCheck, load_config
 from ductile.errors import ConfigError, Problem
-from ductile.protocol.manifest import Command, Manifest
+from ductile.protocol.manifest.model import Command, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +36,14 @@ def a_config_of(directory: Path, files: Mapping[str, str]) -> Path:
     return directory / "config.yaml"
 
 
-def loaded(path: Path, environ: Mapping[str, str] | None = None, *, seal: Seal = Seal.IGNORE) -> LoadedConfig:
+def loaded(
+    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealCheck = SealCheck.IGNORE
+) -> LoadedConfig:
     return load_config(path, environ or {}, seal=seal, machine=MACHINE)
 
 
 def problems_of(
-    path: Path, environ: Mapping[str, str] | None = None, *, seal: Seal = Seal.IGNORE
+    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealCheck = SealCheck.IGNORE
 ) -> tuple[Problem, ...]:
     """The problems for which a configuration is refused; the test fails if it is not."""
     with pytest.raises(ConfigError) as refused:

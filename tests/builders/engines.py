@@ -14,21 +14,21 @@ from typing import Any
 from builders.configs import a_config, loaded
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.admission import Caps
-from ductile.core.jobs import Job
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job
 from ductile.engine.clock import SystemClock
-from ductile.engine.engine import Engine, Equipment
+from ductile.engine.engine import Engine, EngineDeps
 from ductile.errors import StoreBusyError, StoreFullError
-from ductile.operations.desk import Desk
+from ductile.operations.context import OperationContext
 from ductile.plugins.discovery import discover
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.process.spawn import SpawnRunner
+from ductile.store.model.jobs import ClaimedJob
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values.settling import Claim
-from ductile.store.values.submitting import Submission
-from ductile.telemetry.news import News
-from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.telemetry.change_notifier import ChangeNotifier
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
 
@@ -68,14 +68,16 @@ class Faulty:
         caps: Caps,
         limit: int,
         lease: timedelta,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         ask = partial(self.real.claim, owner=owner, caps=caps, limit=limit, lease=lease)
         return asyncio.ensure_future(self._claim(ask, told or (lambda _: None)))
 
     async def _claim(
-        self, ask: Callable[[], Awaitable[tuple[Claim, ...]]], told: Callable[[tuple[Claim, ...]], None]
-    ) -> tuple[Claim, ...]:
+        self,
+        ask: Callable[[], Awaitable[tuple[ClaimedJob, ...]]],
+        told: Callable[[tuple[ClaimedJob, ...]], None],
+    ) -> tuple[ClaimedJob, ...]:
         if "claim" in self.full:
             await self._refuse()
         claims = await ask()
@@ -102,19 +104,19 @@ class Bench:
     def __init__(self, directory: Path, store: Faulty) -> None:
         self.directory = directory
         self.store = store
-        self.seen = asyncio.Queue[Happening]()
-        self.told: list[Happening] = []
+        self.seen = asyncio.Queue[SignalEvent]()
+        self.told: list[SignalEvent] = []
         self.runner = SpawnRunner()
         self.ready = asyncio.Event()
-        self.signals = Signals()
+        self.signals = SignalBus()
         self.signals.subscribe(self._note)
-        self.news = News()
+        self.news = ChangeNotifier()
         self.signals.subscribe(self.news)
-        equipment = Equipment(
+        equipment = EngineDeps(
             store=store,
             runner=self.runner,
             clock=SystemClock(),
-            dice=Random(2),
+            rng=Random(2),
             signals=self.signals,
             environ={"PATH": "/usr/bin:/bin"},
             load=self.load,
@@ -122,7 +124,7 @@ class Bench:
         self.engine = Engine(equipment, self.load())
         self.life: asyncio.Task[None] | None = None
 
-    def _note(self, happening: Happening) -> None:
+    def _note(self, happening: SignalEvent) -> None:
         self.told.append(happening)
         self.seen.put_nowait(happening)
 
@@ -131,13 +133,13 @@ class Bench:
         return compile_snapshot(configuration, discover(configuration.plugin_roots))
 
     @property
-    def desk(self) -> Desk:
+    def context(self) -> OperationContext:
         """What operations are given, as the daemon gives it to them."""
-        return Desk(
+        return OperationContext(
             store=self.store,
             snapshot=self.engine.snapshot,
             now=lambda: datetime.now(UTC),
-            dice=Random(),
+            rng=Random(),
             engine=self.engine,
             load=self.load,
             news=self.news,
@@ -156,7 +158,7 @@ class Bench:
         async with asyncio.timeout(20):
             await self.ready.wait()
 
-    async def until(self, signal: Signal) -> Happening:
+    async def until(self, signal: Signal) -> SignalEvent:
         async with asyncio.timeout(20):
             while (happening := await self.seen.get()).signal is not signal:
                 pass
@@ -185,7 +187,7 @@ async def an_engine(directory: Path, plugins: str) -> AsyncIterator[Bench]:
     if not (directory / "plugins" / "echo").exists():
         a_plugin(directory / "plugins", "echo")
     a_config(directory, f"{SERVICE}plugins:\n{plugins}")
-    real = open_sqlite_store(directory / "state.db", clock=lambda: datetime.now(UTC), dice=Random())
+    real = open_sqlite_store(directory / "state.db", clock=lambda: datetime.now(UTC), rng=Random())
     bench = Bench(directory, Faulty(real))
     try:
         yield bench

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from ductile.core.breaker import BreakerPolicy
-from ductile.core.jobs import Job, JobStatus, NewJob, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.lineage import NewEvent
-from ductile.core.outcomes import Completed, Emitted, Evidence, Failed, Response, TimedOut
-from ductile.core.retry import RetryPolicy
-from ductile.core.routing import Route, RouteTable
-from ductile.core.rules import FactRule, PluginRules, Rules
+from ductile.core.events.model import NewEvent
+from ductile.core.events.routing import EventRoute, EventRouteTable
+from ductile.core.jobs.breaker import BreakerPolicy
+from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.outcomes import Completed, Evidence, Failed, PluginEvent, PluginResponse, TimedOut
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.policy import FactRule, PluginPolicy, Policy
 
 START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
 _numbers = itertools.count(1)
@@ -70,7 +70,7 @@ def a_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> Job:
         "id": an_id(),
         "seq": 1,
         "status": status,
-        "reason": Reason.CLAIMED if status is JobStatus.RUNNING else Reason.SUBMITTED,
+        "reason": JobReason.CLAIMED if status is JobStatus.RUNNING else JobReason.SUBMITTED,
         "attempt": 1,
         "max_attempts": 4,
         "execution": 1 if status is JobStatus.RUNNING else 0,
@@ -89,24 +89,26 @@ def an_event(event_type: str = "found", **fields: Any) -> NewEvent:
     return NewEvent(type=event_type, **(given | fields))
 
 
-def emitted(event_type: str = "found", payload: JsonObject | None = None, key: str | None = None) -> Emitted:
-    return Emitted(type=event_type, payload={"item": 1} if payload is None else payload, dedupe_key=key)
+def emitted(
+    event_type: str = "found", payload: JsonObject | None = None, key: str | None = None
+) -> PluginEvent:
+    return PluginEvent(type=event_type, payload={"item": 1} if payload is None else payload, dedupe_key=key)
 
 
 def ok(
-    *events: Emitted,
+    *events: PluginEvent,
     result: JsonValue = "done",
     state: JsonObject | None = None,
     artifacts: tuple[JsonValue, ...] = (),
     **evidence: Any,
 ) -> Completed:
-    response = Response(ok=True, result=result, events=events, state_updates=state, artifacts=artifacts)
+    response = PluginResponse(ok=True, result=result, events=events, state_updates=state, artifacts=artifacts)
     return Completed(response=response, evidence=some_evidence(**evidence))
 
 
 def failed(*, permanent: bool = False, error: str = "it broke", **evidence: Any) -> Failed:
     return Failed(
-        reason=Reason.PLUGIN_ERROR, error=error, permanent=permanent, evidence=some_evidence(**evidence)
+        reason=JobReason.PLUGIN_ERROR, error=error, permanent=permanent, evidence=some_evidence(**evidence)
     )
 
 
@@ -124,21 +126,23 @@ def some_evidence(**fields: Any) -> Evidence:
     return Evidence(**(given | fields))
 
 
-def some_rules(*routes: Route, facts: dict[str, tuple[FactRule, ...]] | None = None, **fields: Any) -> Rules:
+def some_rules(
+    *routes: EventRoute, facts: dict[str, tuple[FactRule, ...]] | None = None, **fields: Any
+) -> Policy:
     """Rules with these routes; retries wait ten seconds at first and a minute at most."""
     retry = RetryPolicy(backoff_base=timedelta(seconds=10), backoff_max=timedelta(minutes=1))
     names = {"echo", "source", "sink", "other", *(facts or {}), *(route.plugin for route in routes)}
     plugins = {
-        name: PluginRules(
+        name: PluginPolicy(
             retry=retry,
             breaker=BreakerPolicy(threshold=3, reset_after=timedelta(minutes=30)),
             facts=(facts or {}).get(name, ()),
         )
         for name in names
     }
-    return Rules(plugins=plugins, routes=RouteTable.of(routes), **fields)
+    return Policy(plugins=plugins, routes=EventRouteTable.of(routes), **fields)
 
 
-def a_route(event_type: str = "found", *, source: str = "source", to: str = "sink") -> Route:
+def a_route(event_type: str = "found", *, source: str = "source", to: str = "sink") -> EventRoute:
     plugin, _, command = to.partition(".")
-    return Route(source=source, event_type=event_type, plugin=plugin, command=command or "handle")
+    return EventRoute(source=source, event_type=event_type, plugin=plugin, command=command or "handle")

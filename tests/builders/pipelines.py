@@ -11,22 +11,22 @@ from typing import Any
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import a_new_job, an_event, ok
 from builders.stores import LEASE, ROOMY, claim_all, settle, stored
-from ductile.config.compile import compile_snapshot
-from ductile.core.jobs import Job, JobStatus, Reason
-from ductile.core.outcomes import Outcome
-from ductile.core.pipelines import RUN_PLUGIN, Graph
-from ductile.core.rules import Rules
-from ductile.core.run_values import NewRun
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import RUN_PLUGIN, Graph
+from ductile.core.runs.state import NewRun
+from ductile.store.model.jobs import ClaimedJob, Settled
+from ductile.store.model.submission import Accepted, EnqueueResult, Submission
 from ductile.store.port import Store
-from ductile.store.values.settling import Claim, Settled
-from ductile.store.values.submitting import Accepted, Enqueued, Submission
 
 #: Plugins that tests use; each takes `handle`.
 PLUGINS = ("p", "q", "r", "source", "sink")
 NO_WAIT = {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "1s"}
 
 
-def rules_of(*pipelines: Mapping[str, Any], **config: Any) -> Rules:
+def rules_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration with these pipelines, through the loader and the compiler."""
     plugins = {name: {"retry": NO_WAIT} for name in PLUGINS} | config.pop("plugins", {})
     written = {"plugins": plugins, "pipelines": list(pipelines), **config}
@@ -36,7 +36,7 @@ def rules_of(*pipelines: Mapping[str, Any], **config: Any) -> Rules:
         return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins))).rules
 
 
-def steps_rules(*steps: Mapping[str, Any], **config: Any) -> Rules:
+def steps_rules(*steps: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration whose one pipeline is `flow`, with these steps."""
     return rules_of({"name": "flow", "on": "go", "steps": list(steps)}, **config)
 
@@ -56,7 +56,7 @@ def split(step_id: str, *branches: Mapping[str, Any], **more: Any) -> dict[str, 
 
 
 def a_new_run(
-    rules: Rules, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
+    rules: Policy, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
 ) -> NewRun:
     event = an_event("go", payload=dict(payload or {}))
     given = {"payload": None, "max_attempts": 1, "source_event_id": event.id} | job
@@ -67,13 +67,13 @@ def a_new_run(
     )
 
 
-async def enqueue_run(store: Store, rules: Rules, run: NewRun) -> Enqueued:
+async def enqueue_run(store: Store, rules: Policy, run: NewRun) -> EnqueueResult:
     (answer,) = await store.enqueue(Submission(runs=(run,), event=run.event, rules=rules))
     return answer
 
 
 async def begin_run(
-    store: Store, rules: Rules, payload: Mapping[str, Any] | None = None, **given: Any
+    store: Store, rules: Policy, payload: Mapping[str, Any] | None = None, **given: Any
 ) -> str:
     """Start a run that must be accepted; its id."""
     run = a_new_run(rules, payload, **given)
@@ -82,7 +82,7 @@ async def begin_run(
     return answer.job_id
 
 
-async def claims_by_step(store: Store) -> dict[str, Claim]:
+async def claims_by_step(store: Store) -> dict[str, ClaimedJob]:
     """Claim all that is ready; by the path of the step. For runs of which no step is there twice."""
     claims = await store.claim(owner="me", caps=ROOMY, limit=1000, lease=LEASE)
     found = {claim.job.step_path or claim.job.plugin: claim for claim in claims}
@@ -104,7 +104,7 @@ async def all_members(store: Store, run_id: str) -> Sequence[Job]:
     return record.members
 
 
-def payload_of(claim: Claim) -> dict[str, Any]:
+def payload_of(claim: ClaimedJob) -> dict[str, Any]:
     """What the plugin is given."""
     payload = claim.job.payload
     if payload is None and claim.event is not None:
@@ -112,14 +112,14 @@ def payload_of(claim: Claim) -> dict[str, Any]:
     return dict(payload or {})
 
 
-async def settle_step(store: Store, rules: Rules, step: str, outcome: Outcome | None = None) -> Settled:
+async def settle_step(store: Store, rules: Policy, step: str, outcome: Outcome | None = None) -> Settled:
     """Claim what is ready, which must be this step alone, and end it."""
     claims = await claims_by_step(store)
     assert list(claims) == [step]
     return await settle(store, claims[step].job, ok() if outcome is None else outcome, rules)
 
 
-async def run_out(store: Store, rules: Rules, outcomes: dict[str, Outcome] | None = None) -> list[str]:
+async def run_out(store: Store, rules: Policy, outcomes: dict[str, Outcome] | None = None) -> list[str]:
     """Run everything that becomes ready until nothing is; the paths of the steps in the order they ran."""
     ran: list[str] = []
     while claims := await claim_all(store):
@@ -129,6 +129,6 @@ async def run_out(store: Store, rules: Rules, outcomes: dict[str, Outcome] | Non
     return ran
 
 
-async def end_of(store: Store, run_id: str) -> tuple[JobStatus, Reason]:
+async def end_of(store: Store, run_id: str) -> tuple[JobStatus, JobReason]:
     job = await stored(store, run_id)
     return job.status, job.reason

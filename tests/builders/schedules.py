@@ -7,11 +7,11 @@ from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from ductile.config.cron import CronTable
+from ductile.config.compile.cron import CronTable
 from ductile.core.durations import parse_interval
-from ductile.core.hours import DayHours
-from ductile.core.occurrences import Plan, Run, plan_due
-from ductile.core.schedule import At, Cron, Every, ScheduleRule, Slot
+from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
+from ductile.core.schedules.rule import At, Cron, Every, ScheduleRule, Slot
+from ductile.core.schedules.windows import DailyWindow
 
 NEW_YORK = "America/New_York"
 VIENNA = "Europe/Vienna"
@@ -26,9 +26,9 @@ def wall(instant: datetime, zone: str) -> str:
     return instant.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
 
 
-def hours(text: str) -> DayHours:
+def hours(text: str) -> DailyWindow:
     start, end = (time.fromisoformat(part) for part in text.split("-"))
-    return DayHours(start=start, end=end)
+    return DailyWindow(start=start, end=end)
 
 
 def every(interval: str = "1h", **fields: Any) -> ScheduleRule:
@@ -48,7 +48,7 @@ def slot(text: str, start: str | None = None) -> Slot:
     return Slot(nominal_at=utc(text), start_at=utc(start or text))
 
 
-def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None, **fields: Any) -> Plan:
+def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None, **fields: Any) -> DuePlan:
     """The plan of a schedule that must be due, looked after for long unless told otherwise."""
     plan = plan_due(
         rule,
@@ -56,17 +56,17 @@ def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None,
         now=utc(now),
         armed_since=utc(armed) if armed else place.start_at - timedelta(days=1),
         paused=fields.get("paused", False),
-        dice=Random(1),
+        rng=Random(1),
     )
     assert plan is not None
     return plan
 
 
-def told(plan: Plan) -> list[str]:
+def told(plan: DuePlan) -> list[str]:
     """Each item as `HH:MM ran` or `HH:MM-HH:MM xN reason`, in UTC."""
     return [
         f"{item.nominal_at:%H:%M} ran"
-        if isinstance(item, Run)
+        if isinstance(item, DueRun)
         else f"{item.nominal_at:%H:%M}-{item.until_at:%H:%M} x{item.count} {item.reason}"
         for item in plan.items
     ]

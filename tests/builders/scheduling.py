@@ -13,15 +13,15 @@ from random import Random
 from builders.clocks import SimulatedClock
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.stores import claim_all, claim_one
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import Job
-from ductile.core.outcomes import Outcome
-from ductile.engine.scheduler import Scheduler
+from ductile.core.jobs.model import Job
+from ductile.core.jobs.outcomes import Outcome
+from ductile.engine.schedules.scheduler import Scheduler
+from ductile.store.model.jobs import Settled
+from ductile.store.model.schedules import FireResult, FireStatus, Firing, Occurrence, ScheduleEntry
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport, Occurrence, ScheduleEntry
-from ductile.store.values.settling import Settled
 
 _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 
@@ -51,14 +51,14 @@ class Bench:
             self.store,
             self.clock,
             lambda: self.snapshot,
-            dice=Random(7),
+            rng=Random(7),
             fired=self._note_fired,
             stop_job=self._note_stopped,
             clock_was_set=self._note_clock,
         )
 
-    def _note_fired(self, _firing: Firing, report: FiringReport) -> None:
-        self.enqueued += report.answer is FiringAnswer.FIRED
+    def _note_fired(self, _firing: Firing, report: FireResult) -> None:
+        self.enqueued += report.answer is FireStatus.FIRED
         self.ended += [job.id for job in report.ended]
 
     async def _note_stopped(self, job_id: str) -> None:
@@ -73,7 +73,7 @@ class Bench:
 
     async def look(self) -> None:
         """Wake the scheduler, as a reload or a settled run does, and wait until it rests."""
-        self.scheduler.poke()
+        self.scheduler.wake()
         await self.clock.rest()
 
     async def entry(self, schedule_id: str = "default", plugin: str = "p") -> ScheduleEntry:
@@ -121,8 +121,8 @@ async def scheduling(
 ) -> AsyncIterator[Bench]:
     """A daemon's scheduler from start to stop. Enter it again with the same directory: a restart."""
     clock = clock or SimulatedClock()
-    dice = Random(seed)
-    store = open_sqlite_store(directory / "state.db", clock=clock, dice=dice)
+    rng = Random(seed)
+    store = open_sqlite_store(directory / "state.db", clock=clock, rng=rng)
     bench = Bench(directory, store, clock, a_snapshot(directory, plugins))
     task = asyncio.create_task(bench.scheduler.run())
     try:

@@ -31,7 +31,7 @@ _PROMPT = "[{number}] $ "
 class Pane:
     """One shell. `flow` is all that it ever wrote, `screen()` is what can be seen."""
 
-    desk: Desk
+    context: Desk
     target: str
     pipe: Path
     flow: str = ""
@@ -74,23 +74,23 @@ class Pane:
 
     def start(self, line: str) -> None:
         """Type a line that goes on, such as a daemon."""
-        self.desk.tmux("send-keys", "-t", self.target, "-l", line)
-        self.desk.tmux("send-keys", "-t", self.target, "Enter")
+        self.context.tmux("send-keys", "-t", self.target, "-l", line)
+        self.context.tmux("send-keys", "-t", self.target, "Enter")
 
     def interrupt(self) -> None:
         """Ctrl-C, and wait for the prompt."""
         mark = len(self.flow)
-        self.desk.tmux("send-keys", "-t", self.target, "C-c")
+        self.context.tmux("send-keys", "-t", self.target, "C-c")
         self.finish(mark)
 
     def printed(self, number: int) -> str:
         """What stands between two prompts, with its colours, lines that were wrapped in one piece."""
-        whole = self.desk.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
+        whole = self.context.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
         before = whole.partition(_PROMPT.format(number=number + 1))[0]
         return before.rpartition(_PROMPT.format(number=number))[2].partition("\n")[2]
 
     def screen(self) -> str:
-        return self.desk.tmux("capture-pane", "-p", "-t", self.target)
+        return self.context.tmux("capture-pane", "-p", "-t", self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Desk:
         """A window with a shell that is ready to be typed into."""
         pipe = self.directory / f"{name}.pipe"
         os.mkfifo(pipe)
-        pane = Pane(desk=self, target=f"desk:{name}", pipe=pipe)
+        pane = Pane(context=self, target=f"desk:{name}", pipe=pipe)
         reader = threading.Thread(target=pane.read, daemon=True)
         reader.start()
         gate = "read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
@@ -159,14 +159,16 @@ def _quoted(text: str) -> str:
 @contextmanager
 def a_desk(directory: Path) -> Iterator[Desk]:
     """A server with one idle window, so that it lives to the end; then all that runs in it is gone."""
-    desk = Desk(directory=directory)
-    desk.tmux("new-session", "-d", "-s", "desk", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity")
-    desk.tmux("set-option", "-g", "history-limit", "20000")
-    desk.tmux("set-option", "-g", "default-terminal", "screen")
+    context = Desk(directory=directory)
+    context.tmux(
+        "new-session", "-d", "-s", "desk", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity"
+    )
+    context.tmux("set-option", "-g", "history-limit", "20000")
+    context.tmux("set-option", "-g", "default-terminal", "screen")
     try:
-        yield desk
+        yield context
     finally:
-        desk.tmux("kill-server")
+        context.tmux("kill-server")
 
 
 def plain(text: str) -> str:

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, run_once
+from ductile.admin.plugins import load_directory
 from ductile.config.installed import InstalledPlugin
-from ductile.operations.plugins import load_directory
-from ductile.operations.trials import Subject, Trial, run_trial
 from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.process.spawn import SpawnRunner
 
 ROOT = Path(__file__).parents[2] / "plugins"
 NOW = datetime(2026, 2, 8, 10, tzinfo=UTC)
@@ -85,16 +85,16 @@ def ask_raw(plugin: str | Path, request: bytes, *, environ: Mapping[str, str] | 
     return _said(asyncio.run(_run(found, request, environ or {})))
 
 
-async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, str]) -> Trial:
+async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, str]) -> RunOnceResult:
     runner = SpawnRunner()
-    subject = Subject(name=plugin.name, plugin=plugin, config={}, passthrough=tuple(environ))
+    subject = PluginUnderTest(name=plugin.name, plugin=plugin, config={}, passthrough=tuple(environ))
     try:
-        return await run_trial(runner, subject, request, {"PATH": os.environ["PATH"], **environ})
+        return await run_once(runner, subject, request, {"PATH": os.environ["PATH"], **environ})
     finally:
         await runner.close()
 
 
-def _said(trial: Trial) -> Said:
+def _said(trial: RunOnceResult) -> Said:
     evidence = trial.judgement.outcome.evidence
     answered = trial.kind in ("ok", "error")
     return Said(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.plugins.discovery import discover
 
 if TYPE_CHECKING:

@@ -14,18 +14,18 @@ from typing import Any
 
 from builders.invariants import violations
 from builders.jobs import Clock, some_dice, some_rules
-from ductile.core.admission import Caps
-from ductile.core.jobs import Job, NewJob
-from ductile.core.outcomes import Outcome
-from ductile.core.rules import Rules
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job, NewJob
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.policy import Policy
 from ductile.store.invariants import Invariant
+from ductile.store.model.jobs import ClaimedJob, Settled
+from ductile.store.model.records import LedgerRow
+from ductile.store.model.submission import Accepted, EnqueueResult, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.reading import LedgerRow
-from ductile.store.values.settling import Claim, Settled
-from ductile.store.values.submitting import Accepted, Enqueued, Submission
 
-#: Rules that compare rows which are kept for different times (SPEC 4.9).
+#: Rules that compare rows which are kept for different times.
 _BROKEN_BY_RETENTION = (
     "every transition is in the ledger",
     "an execution that ended has its row in the log",
@@ -48,7 +48,7 @@ class StoreKind:
 
 
 async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
-    return open_sqlite_store(place / "state.db", clock=clock, dice=some_dice(seed))
+    return open_sqlite_store(place / "state.db", clock=clock, rng=some_dice(seed))
 
 
 def _sqlite_violations(place: Path) -> list[str]:
@@ -102,7 +102,7 @@ class StoreFactory:
         assert broken == []
 
 
-async def submit(store: Store, *jobs: NewJob, **submission: Any) -> tuple[Enqueued, ...]:
+async def submit(store: Store, *jobs: NewJob, **submission: Any) -> tuple[EnqueueResult, ...]:
     return await store.enqueue(Submission(jobs=jobs, **submission))
 
 
@@ -113,7 +113,9 @@ async def accept(store: Store, job: NewJob) -> str:
     return answer.job_id
 
 
-async def claim_all(store: Store, *, caps: Caps = ROOMY, limit: int = 1000, owner: str = "me") -> list[Claim]:
+async def claim_all(
+    store: Store, *, caps: Caps = ROOMY, limit: int = 1000, owner: str = "me"
+) -> list[ClaimedJob]:
     return list(await store.claim(owner=owner, caps=caps, limit=limit, lease=LEASE))
 
 
@@ -123,14 +125,14 @@ async def claim_one(store: Store) -> Job:
     return claim.job
 
 
-async def settle(store: Store, job: Job, outcome: Outcome, rules: Rules = RULES) -> Settled:
+async def settle(store: Store, job: Job, outcome: Outcome, rules: Policy = RULES) -> Settled:
     """Settle a job that must still be running with this execution."""
     answer = await store.settle(job, outcome, rules)
     assert isinstance(answer, Settled), answer
     return answer
 
 
-async def run_next(store: Store, outcome: Outcome, rules: Rules = RULES) -> Settled:
+async def run_next(store: Store, outcome: Outcome, rules: Policy = RULES) -> Settled:
     return await settle(store, await claim_one(store), outcome, rules)
 
 

@@ -11,7 +11,16 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ductile.runner.port import NO_LIMITS, CouldNotStart, Limits, Process, Run, Runner, RunnerLost, WarmStart
+from ductile.runner.port import (
+    NO_LIMITS,
+    CouldNotStart,
+    Launch,
+    Process,
+    ResourceLimits,
+    Runner,
+    RunnerLost,
+    WarmStart,
+)
 
 OK = '{"status": "ok", "result": "done"}'
 REQUEST = b'{"protocol": 2, "job_id": "j1", "command": "poll"}'
@@ -164,13 +173,13 @@ def a_run(
     *,
     request: bytes = REQUEST,
     timeout: timedelta = AMPLE,
-    limits: Limits = NO_LIMITS,
+    limits: ResourceLimits = NO_LIMITS,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     warm: WarmStart | None = WARM,
-) -> Run:
+) -> Launch:
     place = entrypoint.parent
-    return Run(
+    return Launch(
         entrypoint=str(entrypoint),
         request=request,
         environment=an_environment(place) if environment is None else environment,
@@ -181,7 +190,7 @@ def a_run(
     )
 
 
-async def start(runner: Runner, run: Run) -> Process:
+async def start(runner: Runner, run: Launch) -> Process:
     """Start something that can be started."""
     process = await runner.start(run)
     assert not isinstance(process, CouldNotStart | RunnerLost), process

@@ -12,15 +12,15 @@ import signal
 import sys
 from itertools import count
 
-from ductile.app import serve
-from ductile.telemetry.signals import Happening, Signal
+from ductile.daemon import serve
+from ductile.telemetry.signals import Signal, SignalEvent
 
 
 def main(config: str, name: str, times: int) -> None:
     seen = count(1)
     fatal = Signal(name) if name != "never" else None
 
-    def die(happening: Happening) -> None:
+    def die(happening: SignalEvent) -> None:
         if happening.signal is fatal and next(seen) == times:
             os.kill(os.getpid(), signal.SIGKILL)
 

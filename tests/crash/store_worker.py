@@ -13,27 +13,35 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from ductile.core.admission import Caps
+from ductile.core.events.routing import EventRoute, EventRouteTable
 from ductile.core.ids import make_id
-from ductile.core.jobs import Callback, NewJob, Reason, SubmittedBy
-from ductile.core.outcomes import Completed, Emitted, Evidence, Failed, Outcome, Response, TimedOut
-from ductile.core.retry import RetryPolicy
-from ductile.core.routing import Route, RouteTable
-from ductile.core.rules import FactRule, PluginRules, Rules
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Callback, JobReason, NewJob, SubmittedBy
+from ductile.core.jobs.outcomes import (
+    Completed,
+    Evidence,
+    Failed,
+    Outcome,
+    PluginEvent,
+    PluginResponse,
+    TimedOut,
+)
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.policy import FactRule, PluginPolicy, Policy
+from ductile.store.model.jobs import Settled
+from ductile.store.model.submission import Accepted, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.settling import Settled
-from ductile.store.values.submitting import Accepted, Submission
 
-RULES = Rules(
+RULES = Policy(
     plugins={
-        "source": PluginRules(retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0))),
-        "facts": PluginRules(facts=(FactRule(command="handle", fact_type="facts.seen"),)),
+        "source": PluginPolicy(retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0))),
+        "facts": PluginPolicy(facts=(FactRule(command="handle", fact_type="facts.seen"),)),
     },
-    routes=RouteTable.of(
+    routes=EventRouteTable.of(
         [
-            Route(source="source", event_type="found", plugin="sink"),
-            Route(source="source", event_type="found", plugin="facts"),
+            EventRoute(source="source", event_type="found", plugin="sink"),
+            EventRoute(source="source", event_type="found", plugin="facts"),
         ]
     ),
 )
@@ -43,24 +51,24 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def submit(store: Store, dice: Random) -> None:
+async def submit(store: Store, rng: Random) -> None:
     while True:
         job = NewJob(
-            id=make_id(datetime.now(UTC), dice),
+            id=make_id(datetime.now(UTC), rng),
             plugin="source",
             command="poll",
             submitted_by=SubmittedBy.API,
             max_attempts=2,
-            payload={"n": dice.randrange(1 << 60)},
-            dedupe_key=dice.choice([None, None, f"key:{dice.randrange(5)}"]),
-            callback=dice.choice([None, Callback(url="http://receiver.invalid/")]),
+            payload={"n": rng.randrange(1 << 60)},
+            dedupe_key=rng.choice([None, None, f"key:{rng.randrange(5)}"]),
+            callback=rng.choice([None, Callback(url="http://receiver.invalid/")]),
         )
         (answer,) = await store.enqueue(Submission(jobs=(job,), dedupe_window=timedelta(0)))
         if isinstance(answer, Accepted):
             say("accepted", answer.job_id)
 
 
-async def work(store: Store, dice: Random) -> None:
+async def work(store: Store, rng: Random) -> None:
     while True:
         await store.release_due()
         claims = await store.claim(
@@ -68,20 +76,20 @@ async def work(store: Store, dice: Random) -> None:
         )
         for claim in claims:
             say("claimed", claim.job.id, claim.job.execution)
-            settled = await store.settle(claim.job, an_outcome(dice), RULES)
+            settled = await store.settle(claim.job, an_outcome(rng), RULES)
             assert isinstance(settled, Settled)
             say("settled", claim.job.id, claim.job.execution, settled.settlement.status)
             for child in settled.started:
                 say("accepted", child.job_id)
 
 
-def an_outcome(dice: Random) -> Outcome:
-    evidence = Evidence(stdout="{}", stderr="x" * dice.randrange(2000), exit_code=0)
-    event = Emitted(type="found", payload={"big": "y" * dice.randrange(3000)}, dedupe_key=None)
-    ok = Response(ok=True, result="fine", events=(event, event), state_updates={"at": dice.random()})
-    match dice.randrange(4):
+def an_outcome(rng: Random) -> Outcome:
+    evidence = Evidence(stdout="{}", stderr="x" * rng.randrange(2000), exit_code=0)
+    event = PluginEvent(type="found", payload={"big": "y" * rng.randrange(3000)}, dedupe_key=None)
+    ok = PluginResponse(ok=True, result="fine", events=(event, event), state_updates={"at": rng.random()})
+    match rng.randrange(4):
         case 0:
-            return Failed(reason=Reason.PLUGIN_ERROR, error="no", evidence=evidence)
+            return Failed(reason=JobReason.PLUGIN_ERROR, error="no", evidence=evidence)
         case 1:
             return TimedOut(error="late", evidence=evidence)
         case _:
@@ -89,15 +97,15 @@ def an_outcome(dice: Random) -> Outcome:
 
 
 async def main(path: Path, seed: int) -> None:
-    dice = Random(seed)
-    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=dice)
+    rng = Random(seed)
+    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=rng)
     while (moved := await store.recover(RULES)).jobs:
         for job in moved.jobs:
             say("recovered", job.id)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
-            tasks.create_task(submit(store, dice))
-            tasks.create_task(work(store, dice))
+            tasks.create_task(submit(store, rng))
+            tasks.create_task(work(store, rng))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import pytest
 
 from builders.invariants import violations
 from builders.lives import Life, a_life
-from ductile.control.client import ask
-from ductile.core.json_values import JsonObject
+from ductile.control.client import call_daemon
+from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, DuctileError
 from ductile.telemetry.signals import Signal
 
@@ -68,19 +68,19 @@ class Requests:
 
     def submit(self, number: int) -> None:
         if number % 3 == 0:
-            answer = ask(self.socket, "pipeline.run", {"pipeline": "both", "payload": {"n": number}})
+            answer = call_daemon(self.socket, "pipeline.run", {"pipeline": "both", "payload": {"n": number}})
         else:
             given: JsonObject = {"plugin": "slow", "command": "handle", "payload": {"n": number}}
-            answer = ask(self.socket, "plugin.run", given)
+            answer = call_daemon(self.socket, "plugin.run", given)
         self.jobs.append(str(answer["job_id"]))
 
     def cancel(self, job_id: str) -> None:
-        ask(self.socket, "job.cancel", {"job_id": job_id})
+        call_daemon(self.socket, "job.cancel", {"job_id": job_id})
         self.acknowledged.add(job_id)
 
     def retry(self, job_id: str) -> None:
         try:
-            ask(self.socket, "job.retry", {"job_id": job_id})
+            call_daemon(self.socket, "job.retry", {"job_id": job_id})
         except ConflictError:
             return
         except DuctileError:
@@ -165,7 +165,7 @@ def check_after_one_more_life(requests: Requests) -> None:
     daemon = a_life(requests.directory)
     assert daemon.wait_until_ready()
     for job_id in requests.jobs:
-        ask(requests.socket, "job.wait", {"job_id": job_id})
+        call_daemon(requests.socket, "job.wait", {"job_id": job_id})
     daemon.end()
     assert violations(requests.store) == []
     connection = apsw.Connection(str(requests.store), flags=apsw.SQLITE_OPEN_READONLY)

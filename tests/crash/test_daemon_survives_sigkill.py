@@ -1,4 +1,4 @@
-"""SPEC 1, 4.3, 4.8: the daemon is killed at every durable step, again and again, and loses nothing."""
+"""The daemon is killed at every durable step, again and again, and loses nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from builders.invariants import violations
 from builders.lives import Life, a_life
-from ductile.control.client import ask
-from ductile.core.json_values import JsonObject
+from ductile.control.client import call_daemon
+from ductile.core.json import JsonObject
 from ductile.errors import DuctileError
 from ductile.telemetry.signals import Signal
 
@@ -97,11 +97,11 @@ class Ground:
 
     def submit(self, number: int) -> None:
         given: JsonObject = {"plugin": "source", "command": "handle", "payload": {"n": number}}
-        self.accepted.append(str(ask(self.socket, "plugin.run", given)["job_id"]))
+        self.accepted.append(str(call_daemon(self.socket, "plugin.run", given)["job_id"]))
 
     def wait_for_all(self) -> None:
         for job_id in self.accepted:
-            ask(self.socket, "job.wait", {"job_id": job_id})
+            call_daemon(self.socket, "job.wait", {"job_id": job_id})
 
 
 def a_ground(directory: Path) -> Ground:
@@ -149,9 +149,9 @@ def die_at_a_step(ground: Ground, step: Signal, times: Iterable[int]) -> None:
         live_through(ground, ground.start(step, count), terminate=terminate)
 
 
-def die_at_random(ground: Ground, dice: Random, kills: int) -> None:
+def die_at_random(ground: Ground, rng: Random, kills: int) -> None:
     for _ in range(kills):
-        live_through(ground, ground.start("never", kill_after=dice.randrange(1, 160)), jobs=16)
+        live_through(ground, ground.start("never", kill_after=rng.randrange(1, 160)), jobs=16)
 
 
 def check_after_one_more_life(ground: Ground, kills: int) -> None:

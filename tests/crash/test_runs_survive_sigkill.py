@@ -1,4 +1,4 @@
-"""SPEC 4.3, 4.8, 7.2: daemons die at random while pipeline runs are under way; no step is lost or doubled."""
+"""Daemons die at random while pipeline runs are under way; no step is lost or doubled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from builders.invariants import violations
 from builders.lives import Life, a_life
-from ductile.control.client import ask
-from ductile.core.json_values import JsonObject
+from ductile.control.client import call_daemon
+from ductile.core.json import JsonObject
 from ductile.errors import DuctileError
 from ductile.telemetry.signals import Signal
 
@@ -80,7 +80,7 @@ class Ground:
         return a_life(self.directory, dies_at, times, kill_after=kill_after)
 
     def ask(self, operation: str, given: JsonObject) -> JsonObject:
-        return ask(self.directory / "data" / "ductile.sock", operation, given)
+        return call_daemon(self.directory / "data" / "ductile.sock", operation, given)
 
     def submit(self) -> None:
         self.accepted.append(
@@ -176,9 +176,9 @@ def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
 
 @pytest.mark.timeout(300)
 def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
-    ground, dice = a_ground(tmp_path), Random(1)
+    ground, rng = a_ground(tmp_path), Random(1)
     for _ in range(5):
-        live_through(ground, ground.start(kill_after=dice.randrange(10, 150)), runs=4)
+        live_through(ground, ground.start(kill_after=rng.randrange(10, 150)), runs=4)
     check_after_one_more_life(ground)
 
 
@@ -187,7 +187,7 @@ def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_runs_survive_a_hundred_deaths(tmp_path: Path, seed: int) -> None:
     """The nightly form."""
-    ground, dice = a_ground(tmp_path), Random(seed)
+    ground, rng = a_ground(tmp_path), Random(seed)
     for number in range(25):
-        live_through(ground, ground.start(kill_after=dice.randrange(10, 250)), runs=4 if number % 3 else 0)
+        live_through(ground, ground.start(kill_after=rng.randrange(10, 250)), runs=4 if number % 3 else 0)
     check_after_one_more_life(ground)

@@ -1,4 +1,4 @@
-"""SPEC 1, promise 1, and SPEC 4.3: killed at any instant, the store shows all of a verb or none of it."""
+"""Promise 1, and SPEC 4.3: killed at any instant, the store shows all of a verb or none of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from builders.invariants import violations
-from ductile.core.jobs import TERMINAL, JobStatus
+from ductile.core.jobs.model import TERMINAL, JobStatus
 from ductile.store.sqlite.store import open_sqlite_store
 
 WORKER = Path(__file__).with_name("store_worker.py")
@@ -36,7 +36,7 @@ def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
 
 
 async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
-    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(0))
+    store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(0))
     try:
         for kind, job_id, *rest in said:
             job = await store.job(job_id)
@@ -56,10 +56,10 @@ async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
 def test_what_was_acknowledged_survives_kill_after_kill(tmp_path: Path, seed: int) -> None:
     """Every acknowledged job, claim and result is found after each of many kills on the same store."""
     path = tmp_path / "state.db"
-    dice = Random(seed)
+    rng = Random(seed)
     said: list[list[str]] = []
     for number in range(ROUNDS):
-        said += run_until_killed(path, seed=seed * 1000 + number, lines=dice.randrange(1, 120))
+        said += run_until_killed(path, seed=seed * 1000 + number, lines=rng.randrange(1, 120))
         assert violations(path) == []
     kinds = {line[0] for line in said}
     assert {"accepted", "claimed", "settled", "recovered"} <= kinds, "the rounds did not reach every verb"

@@ -23,8 +23,8 @@ import pytest
 
 from builders.invariants import violations
 from builders.lives import Life, a_life
-from ductile.control.client import ask
-from ductile.core.json_values import JsonObject
+from ductile.control.client import call_daemon
+from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, DaemonNotRunningError, DuctileError
 
 CLIENTS = 3
@@ -86,7 +86,7 @@ class Ground:
         return self.directory / "data" / "state.db"
 
     def ask(self, operation: str, given: JsonObject) -> JsonObject:
-        return ask(self.directory / "data" / "ductile.sock", operation, given, timeout=ANSWER_SECONDS)
+        return call_daemon(self.directory / "data" / "ductile.sock", operation, given, timeout=ANSWER_SECONDS)
 
     def write_config(self, *, spare: bool) -> None:
         text = CONFIG.format(notes=self.directory / "notes", spare="true" if spare else "false")
@@ -242,7 +242,7 @@ def check_after_one_more_life(ground: Ground, clients: list[Client]) -> None:
     try:
         for (job_id,) in ground.rows("SELECT id FROM job_queue WHERE status IN ('queued', 'running')"):
             with suppress(DaemonNotRunningError):
-                ask(ground.directory / "data" / "ductile.sock", "job.wait", {"job_id": job_id})
+                call_daemon(ground.directory / "data" / "ductile.sock", "job.wait", {"job_id": job_id})
         for schedule in SCHEDULES:
             given: JsonObject = {"plugin": "worker", "schedule": schedule, "limit": 200}
             histories[schedule] = ground.ask("schedule.history", given)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ductile.cli.commands import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, Action
+from ductile.cli.command_table import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, Action
 from ductile.errors import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,7 +33,7 @@ def test_the_generated_part_is_what_the_table_says_now() -> None:
 
 @pytest.mark.parametrize("line", ACTIONS)
 def test_every_action_is_documented_with_all_it_takes(line: str) -> None:
-    """SPEC 11: under a heading of its own."""
+    """Under a heading of its own."""
     action: Action = ACTIONS[line]
     found = re.search(rf"^#### {re.escape(line)}\n(.*?)(?=^###|\Z)", REFERENCE, re.MULTILINE | re.DOTALL)
     assert found
@@ -44,12 +44,10 @@ def test_every_action_is_documented_with_all_it_takes(line: str) -> None:
 
 
 def test_no_action_is_documented_that_does_not_exist() -> None:
-    """SPEC 11."""
     assert set(re.findall(r"^#### (.+)$", REFERENCE, re.MULTILINE)) == set(ACTIONS)
 
 
 def test_common_options_and_short_forms_are_documented() -> None:
-    """SPEC 11."""
     for option in (*EVERYWHERE, VERSION):
         assert all(flag in REFERENCE for flag in option.flags)
     for form in SHORT_FORMS:
@@ -57,6 +55,5 @@ def test_common_options_and_short_forms_are_documented() -> None:
 
 
 def test_every_exit_status_is_documented() -> None:
-    """SPEC 11."""
     rows = {int(status) for status in re.findall(r"^\| (\d+) \|", REFERENCE, re.MULTILINE)}
     assert rows == {*(int(status) for status in Exit), 130, 141}

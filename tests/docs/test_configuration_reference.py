@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from builders.configs import a_config_of, loaded
-from ductile.config.model import Config
-from ductile.config.shape import settings_under
+from ductile.config.schema.fields import settings_under
+from ductile.config.schema.model import Config
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "configuration.md"

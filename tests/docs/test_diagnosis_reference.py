@@ -1,4 +1,4 @@
-"""docs/reference/diagnosis.md has every check, rule and cause, as the code has them (SPEC 11)."""
+"""docs/reference/diagnosis.md has every check, rule and cause, as the code has them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from builders.daemons import a_place
-from ductile.core.schedule_causes import ScheduleCause
-from ductile.operations.findings import Check
+from ductile.core.schedules.diagnosis import ScheduleCause
+from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.store.invariants import Invariant
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,7 +34,7 @@ def test_the_generated_parts_are_what_the_code_says_now() -> None:
     assert generator().regenerate("reference/diagnosis.md", PAGE) == PAGE
 
 
-@pytest.mark.parametrize("word", [*Check, *Invariant, *ScheduleCause])
+@pytest.mark.parametrize("word", [*DoctorCheck, *Invariant, *ScheduleCause])
 def test_every_word_is_explained(word: str) -> None:
     assert f"| `{word}` | " in PAGE
 

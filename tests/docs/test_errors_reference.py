@@ -12,11 +12,10 @@ ROWS = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (.+) \| (.+) \|$", REFERENC
 
 
 def test_every_code_is_documented_with_its_statuses() -> None:
-    """SPEC 8, 11: one table decides, and the reference is that table."""
+    """One table decides, and the reference is that table."""
     documented = {code: (int(http), int(status)) for code, http, status, _, _ in ROWS}
     assert documented == {code: (http, int(status)) for code, (http, status) in STATUSES.items()}
 
 
 def test_no_code_is_documented_twice() -> None:
-    """SPEC 11."""
     assert len(ROWS) == len({row[0] for row in ROWS})

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 from builders.described import assert_holds
-from ductile.api.asking import SUBMISSION_HEADERS
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import SCHEMAS
+from ductile.api.parameters import SUBMISSION_HEADERS
 from ductile.api.vocabulary import SUBMISSION
-from ductile.core.scopes import Right, Subject, scope
-from ductile.listening.refusals import Reason
+from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
+from ductile.http.rejections import RejectionReason
 from ductile.operations.shapes import named
 from ductile.telemetry.metrics import METRICS
 
@@ -33,14 +33,14 @@ def generator() -> ModuleType:
 
 
 def test_the_table_of_endpoints_is_what_the_program_has_now() -> None:
-    """SPEC 8: every endpoint with its scope; after a change, `make docs` writes it anew."""
+    """Every endpoint with its scope; after a change, `make docs` writes it anew."""
     assert generator().regenerate("reference/http.md", HTTP) == HTTP
     for endpoint in ENDPOINTS:
         assert f"| `{endpoint.method} {endpoint.path}` |" in HTTP
 
 
 def test_every_parameter_field_header_and_scope_is_named() -> None:
-    """SPEC 8: nothing a caller can say is left out."""
+    """Nothing a caller can say is left out."""
     for endpoint in ENDPOINTS:
         for parameter in endpoint.query:
             assert re.search(rf"`(\?)?{parameter.name}(=[^`]*)?`", HTTP), parameter.name
@@ -48,13 +48,13 @@ def test_every_parameter_field_header_and_scope_is_named() -> None:
         assert f"| `{field}` |" in HTTP
     for header in SUBMISSION_HEADERS:
         assert f"| `{header.decode()}` |".lower() in HTTP.lower()
-    for subject in Subject:
-        for right in Right:
-            assert f"`{scope(subject, right)}`" in HTTP
+    for subject in AccessResource:
+        for right in AccessLevel:
+            assert f"`{auth_scope(subject, right)}`" in HTTP
 
 
 def test_the_examples_of_answers_are_such_answers() -> None:
-    """SPEC 7.7: what the page shows is what the OpenAPI document says, field by field."""
+    """What the page shows is what the OpenAPI document says, field by field."""
     examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
     assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
     for shape, example in examples:
@@ -62,7 +62,7 @@ def test_the_examples_of_answers_are_such_answers() -> None:
 
 
 def test_the_fields_of_both_answers_are_explained() -> None:
-    """SPEC 7.7: in words, where the examples are."""
+    """In words, where the examples are."""
     part = HTTP.partition("## Waiting for a run")[2].partition("## Jobs")[0]
     for shape in ("Finished", "StillRunning"):
         for field in SCHEMAS[shape]["properties"]:  # type: ignore[union-attr]  # a record has them
@@ -70,7 +70,7 @@ def test_the_fields_of_both_answers_are_explained() -> None:
 
 
 def test_every_metric_reads_as_in_the_code() -> None:
-    """SPEC 12: one table decides, and the reference is that table."""
+    """One table decides, and the reference is that table."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", METRICS_PAGE, re.MULTILINE)
     assert rows == [
         (str(name), str(each.kind), ", ".join(each.labels) or "none", each.help)
@@ -79,6 +79,6 @@ def test_every_metric_reads_as_in_the_code() -> None:
 
 
 def test_every_reason_of_a_listener_is_described() -> None:
-    """SPEC 12: a label that nobody explains tells nothing."""
+    """A label that nobody explains tells nothing."""
     part = METRICS_PAGE.partition("| reason | who |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in Reason]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in RejectionReason]

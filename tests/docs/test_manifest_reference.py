@@ -7,32 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from ductile.plugins.trust import Refusal
-from ductile.protocol.manifest import _KEYS, parse_manifest
-from ductile.protocol.manifest_commands import _COMMAND_KEYS
-from ductile.protocol.yaml12 import parse_yaml
+from ductile.plugins.trust import RefusalCode
+from ductile.protocol.manifest.commands import _COMMAND_KEYS
+from ductile.protocol.manifest.model import _KEYS, parse_manifest
+from ductile.protocol.yaml import parse_yaml
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "manifest.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", REFERENCE, re.DOTALL)
 HEAD = "manifest_spec: ductile.plugin\nmanifest_version: 1\nname: x\nprotocol: 2\nentrypoint: run\n"
 
 
-@pytest.mark.parametrize("name", sorted({*_KEYS, *_COMMAND_KEYS, *Refusal}))
+@pytest.mark.parametrize("name", sorted({*_KEYS, *_COMMAND_KEYS, *RefusalCode}))
 def test_every_key_and_every_refusal_has_a_row(name: str) -> None:
-    """SPEC 3.1, 3.2: nothing is left to be found out."""
+    """Nothing is left to be found out."""
     assert re.search(rf"^\| `{re.escape(name)}` \|", REFERENCE, re.MULTILINE)
 
 
 def test_no_refusal_is_documented_that_does_not_exist() -> None:
-    """SPEC 3.1: those of discovery, and the two that only a configuration can have."""
+    """Those of discovery, and the two that only a configuration can have."""
     section = REFERENCE.partition("## Why a plugin is refused")[2].partition("## ")[0]
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
-    assert documented == {*Refusal, "missing_config", "not_installed"}
+    assert documented == {*RefusalCode, "missing_config", "not_installed"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_can_be_read(example: str) -> None:
-    """SPEC 3.2: each is a manifest, or becomes one with the lines that it leaves out."""
+    """Each is a manifest, or becomes one with the lines that it leaves out."""
     text = example if example.startswith("manifest_spec") else HEAD + example
     if "commands:" not in text:
         schema = "".join(f"    {line}\n" for line in example.splitlines())

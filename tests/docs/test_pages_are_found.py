@@ -39,5 +39,10 @@ def test_the_readme_shows_the_product_on_one_screen() -> None:
     first, heading, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation\n")
     assert heading
     assert len(first.splitlines()) <= ONE_SCREEN
-    for sight in ("A shell script is a plugin", "plugins/greet/run.py", "make run", "ductile run echo"):
-        assert sight in first
+    for eval_context in (
+        "A shell script is a plugin",
+        "plugins/greet/run.py",
+        "make run",
+        "ductile run echo",
+    ):
+        assert eval_context in first

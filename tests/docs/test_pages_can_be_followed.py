@@ -57,7 +57,7 @@ def test_the_readme_can_be_followed(tmp_path: Path) -> None:
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
-    """SPEC 11: a first result within a minute. What is to be typed comes before what is to be read."""
+    """A first result within a minute. What is to be typed comes before what is to be read."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^```\w*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [line.split("  ")[0] for line in commands[0].splitlines()] == ["make run", "make test"]

@@ -1,4 +1,4 @@
-"""The page on pipelines says what the program does, and its examples run (SPEC 7)."""
+"""The page on pipelines says what the program does, and its examples run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from builders.conditions import judged
 from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
-from ductile.app import run_without_daemon
-from ductile.config.kinds import Section
-from ductile.config.pipeline_settings import PipelineSettings, StepSettings
-from ductile.core.comparisons import Operator, compare
-from ductile.core.conditions import Comparison, explain
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.patterns import BUDGET_SECONDS
-from ductile.core.references import CARRIED, MISSING, Root, Scope
-from ductile.core.shown_values import LONGEST_QUOTE, MASK
-from ductile.core.templates import compile_template, fill
+from ductile.config.schema.pipelines import PipelineSettings, StepSettings
+from ductile.config.schema.types import Section
+from ductile.core.expressions.conditions import Comparison, explain_condition
+from ductile.core.expressions.operators import Operator, compare
+from ductile.core.expressions.paths import MISSING, PORTABLE_ROOTS, EvalContext, Root
+from ductile.core.expressions.redacted_quote import LONGEST_QUOTE, MASK
+from ductile.core.expressions.regex import BUDGET_SECONDS
+from ductile.core.expressions.templates import compile_template, fill
+from ductile.core.json import JsonObject, JsonValue
+from ductile.daemon import run_offline
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -68,7 +68,7 @@ async def test_an_example_runs(example: str, tmp_path: Path) -> None:
     assert names
     for name in names:
         given: JsonObject = {"pipeline": name, "payload": ORDER}
-        run = (await run_without_daemon(str(tmp_path), environ, "pipeline.run", given)).job
+        run = (await run_offline(str(tmp_path), environ, "pipeline.run", given)).job
         assert (run["status"], run["last_error"]) == ("succeeded", None), name
 
 
@@ -78,7 +78,7 @@ async def test_an_example_runs(example: str, tmp_path: Path) -> None:
     ids=["pipeline", "step"],
 )
 def test_every_key_has_an_example_under_its_name(title: str, settings: type[Section]) -> None:
-    """SPEC 7.1: and no key is there that does not exist."""
+    """And no key is there that does not exist."""
     section = re.search(rf"^## Keys of {title}\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
     assert section is not None
     found = re.findall(r"^### (?:step )?`([\w-]+)`\n(.*?)(?=^### |\Z)", section[1], re.MULTILINE | re.DOTALL)
@@ -108,13 +108,13 @@ def test_a_missing_path_means_what_the_table_says(name: str, missing: str) -> No
 
 def test_every_root_is_there_and_who_may_use_it() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| yes \| (yes|no)", PAGE, re.MULTILINE)
-    assert rows == [(root.value, "yes" if root in CARRIED else "no") for root in Root]
+    assert rows == [(root.value, "yes" if root in PORTABLE_ROOTS else "no") for root in Root]
 
 
 @pytest.mark.parametrize(("written", "made"), TEMPLATES)
 def test_a_template_makes_what_the_table_says(written: str, made: str) -> None:
     (payload,) = re.findall(r"With the payload `(.+)`:", PAGE)
-    assert fill(compile_template(written), Scope(payload=json.loads(payload))) == json.loads(made)
+    assert fill(compile_template(written), EvalContext(payload=json.loads(payload))) == json.loads(made)
 
 
 def test_there_are_templates_in_the_table() -> None:
@@ -123,7 +123,7 @@ def test_there_are_templates_in_the_table() -> None:
 
 def test_the_sentence_is_the_one_that_is_told() -> None:
     condition = Comparison(path="payload.total", op=Operator.GTE, value=100)
-    assert explain(judged(condition, Scope(payload={"total": 35}))) in PAGE
+    assert explain_condition(judged(condition, EvalContext(payload={"total": 35}))) in PAGE
 
 
 def test_the_limits_are_the_program_s() -> None:

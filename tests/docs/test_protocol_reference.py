@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ductile.config.snapshot import COMMAND_TIMEOUTS, OTHER_TIMEOUT
-from ductile.core.outcomes import Response
+from ductile.core.jobs.outcomes import PluginResponse
 from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
-from ductile.protocol.response import MAX_DEPTH, Answer, ProtocolFault, decode_response
+from ductile.protocol.response import MAX_DEPTH, DecodedResponse, ProtocolViolation, decode_response
 from ductile.runner.environment import ALLOWED, ALLOWED_PREFIXES, describe_job
-from ductile.runner.port import MAX_STDERR, MAX_STDOUT, Patience
+from ductile.runner.port import MAX_STDERR, MAX_STDOUT, GracePeriods
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def a_full_request() -> dict[str, Any]:
 
 
 def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
-    """SPEC 3.3: nothing is sent that is not documented, nor the other way round."""
+    """Nothing is sent that is not documented, nor the other way round."""
     request = a_full_request()
     assert rows(section("The request")) == [*request, *request["event"]]
     example = json.loads(blocks("request")[0])
@@ -65,25 +65,25 @@ def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
 
 
 def test_every_field_of_a_response_has_a_row() -> None:
-    """SPEC 3.3: those that the decoder knows, and `status` and `logs`, which it turns into something else."""
-    known = (set(Response.__struct_fields__) - {"ok"}) | {"status", "logs"}
+    """Those that the decoder knows, and `status` and `logs`, which it turns into something else."""
+    known = (set(PluginResponse.__struct_fields__) - {"ok"}) | {"status", "logs"}
     assert set(rows(section("The response"))) == known
 
 
 @pytest.mark.parametrize("example", blocks("response"))
 def test_the_responses_shown_are_valid(example: str) -> None:
-    """SPEC 3.3: they can be copied."""
-    assert isinstance(decode_response(example.encode()), Answer)
+    """They can be copied."""
+    assert isinstance(decode_response(example.encode()), DecodedResponse)
 
 
 @pytest.mark.parametrize("line", blocks("faults")[0].splitlines())
 def test_the_faults_shown_are_faults(line: str) -> None:
-    """SPEC 3.3: each line, the empty one too."""
-    assert isinstance(decode_response(line.encode()), ProtocolFault)
+    """Each line, the empty one too."""
+    assert isinstance(decode_response(line.encode()), ProtocolViolation)
 
 
 def test_the_environment_is_listed() -> None:
-    """SPEC 3.4: every variable that reaches a plugin, and no other."""
+    """Every variable that reaches a plugin, and no other."""
     job = describe_job(
         store_id="s", daemon="h:1:2", job_id="j", plugin="p", command="c", attempt=1, trace_id="t"
     )
@@ -94,19 +94,19 @@ def test_the_environment_is_listed() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    """SPEC 3.4: caps, graces, depth and timeouts."""
+    """Caps, graces, depth and timeouts."""
     assert f"more than {MAX_STDOUT // 2**20} MiB" in REFERENCE
     assert f"up to {MAX_STDERR // 2**10} KiB" in REFERENCE
     assert f"nested more than {MAX_DEPTH} deep" in REFERENCE
-    assert f"SIGKILL {Patience().after_terminate:g} seconds later" in REFERENCE
-    assert Patience().for_leftovers == pytest.approx(0.5), "the page says half a second"
+    assert f"SIGKILL {GracePeriods().after_terminate:g} seconds later" in REFERENCE
+    assert GracePeriods().for_leftovers == pytest.approx(0.5), "the page says half a second"
     timeouts = dict(re.findall(r"^\| `?(\w+)`? \| (\d+) s \|$", REFERENCE, re.MULTILINE))
     expected = {**COMMAND_TIMEOUTS, "others": OTHER_TIMEOUT}
     assert timeouts == {name: f"{span.total_seconds():g}" for name, span in expected.items()}
 
 
 def test_every_difference_of_a_warm_start_is_told() -> None:
-    """ENGINE 12: the comparison of cold and warm leaves out what the page tells, and nothing else."""
+    """The comparison of cold and warm leaves out what the page tells, and nothing else."""
     script = Path(__file__).parents[1] / "contract" / "runner" / "surroundings.txt"
     left_out = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
     documented = re.findall(r"^\| ([a-z][^|]*) \|", WARM_START, re.MULTILINE)

@@ -12,7 +12,7 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.+) \|$", REFERENCE, re.MULTILIN
 
 
 def test_every_signal_reads_as_in_the_code() -> None:
-    """SPEC 12: one table decides, and the reference is that table."""
+    """One table decides, and the reference is that table."""
     documented = {name: (level, meaning) for name, level, meaning in ROWS}
     assert documented == {
         str(signal): (level.name.lower(), meaning) for signal, (level, meaning) in SIGNALS.items()

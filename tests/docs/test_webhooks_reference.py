@@ -1,4 +1,4 @@
-"""docs/reference/webhooks.md tells what the code does: presets, states, keys, headers, bounds (SPEC 9)."""
+"""docs/reference/webhooks.md tells what the code does: presets, states, keys, headers, bounds."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import re
 from pathlib import Path
 
-from ductile.config.compile_webhooks import scheme_of
-from ductile.config.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
-from ductile.core.deliveries import LONGEST_WAIT
-from ductile.core.receivers import PROMPT, Manner
-from ductile.core.settlement import CallbackState
-from ductile.core.signatures import REPLAY_WINDOW
-from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
-from ductile.protocol.state_events import (
+from ductile.config.compile.webhooks import scheme_of
+from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
+from ductile.core.jobs.settlement import CallbackState
+from ductile.core.webhooks.concurrency import PROMPT, ReceiverHealth
+from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY
+from ductile.core.webhooks.signatures import REPLAY_WINDOW
+from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
+from ductile.protocol.state_webhook import (
     MAX_ERROR_BYTES,
     MAX_MODEL_BYTES,
     MAX_RESULT_BYTES,
-    encode_state_event,
+    encode_state_webhook,
 )
-from ductile.store.values.upkeep import Retention
+from ductile.store.model.maintenance import Retention
 from ductile.webhooks.application import AT_ONCE, BODY_SECONDS, UNSIGNED, UNSIGNED_BYTES
 from ductile.webhooks.server import CONNECTIONS
 
@@ -31,7 +31,7 @@ ROWS = [
 
 
 def test_every_preset_is_told_as_it_is() -> None:
-    """SPEC 9.1: the header and the delivery's id of each."""
+    """The header and the delivery's id of each."""
     told = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
     assert set(told) == set(WebhookPreset)
     for preset in WebhookPreset:
@@ -42,14 +42,14 @@ def test_every_preset_is_told_as_it_is() -> None:
 
 
 def test_every_state_and_every_key_is_told() -> None:
-    """SPEC 9.3: five states, and every key."""
+    """Five states, and every key."""
     assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(CallbackState)] == list(
         CallbackState
     )
     example = json.loads(
         next(block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "job_id" in block)
     )
-    made = encode_state_event(
+    made = encode_state_webhook(
         job_id="j",
         state="done",
         previous_state=None,
@@ -69,14 +69,14 @@ def test_every_state_and_every_key_is_told() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     assert REPLAY_WINDOW.total_seconds() == 5 * 60
     assert "within five minutes of now" in PAGE
-    assert LONGEST_WAIT.total_seconds() == 3600
+    assert MAX_DELIVERY_DELAY.total_seconds() == 3600
     assert "at most an hour later" in PAGE
-    assert TO_EACH == 4
+    assert MAX_PER_RECEIVER == 4
     assert "has four places of its own, of 256 in all" in PAGE
-    assert IN_ALL == 256
+    assert MAX_IN_FLIGHT == 256
     assert f"within {PROMPT.total_seconds():.0f} seconds has four" in PAGE
-    assert f"together have {SHARES[Manner.SLOW].all} places" in PAGE
-    assert f"those nobody knows yet {SHARES[Manner.UNKNOWN].all}," in PAGE
+    assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all} places" in PAGE
+    assert f"those nobody knows yet {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all}," in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
     assert f"{CONNECTIONS} connections are served at once and {UNSIGNED} bodies read" in PAGE
     assert f"{UNSIGNED_BYTES // 1024**2} MiB are held" in PAGE

@@ -1,4 +1,4 @@
-"""fetch against a real server (SPEC 15)."""
+"""fetch against a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def versioned(asked: Asked) -> Reply:
 
 
 def test_poll_tells_of_a_change_once_and_asks_conditionally() -> None:
-    """SPEC 15: the validator is kept in state; not modified is no event."""
+    """The validator is kept in state; not modified is no event."""
     with a_service(versioned) as service:
         first = ask("fetch", "poll", config={"url": service.url})
         again = ask("fetch", "poll", config={"url": service.url}, state=first.state)
@@ -55,7 +55,7 @@ def test_what_is_known_of_one_address_is_not_used_for_another() -> None:
 
 
 def test_handle_sends_what_the_payload_says() -> None:
-    """SPEC 15: method, headers, JSON both ways."""
+    """Method, headers, JSON both ways."""
     with a_service(always(Reply(status=201, body=b'{"big": 9007199254740993}', headers=JSON))) as service:
         payload = {"url": service.url + "/a?b=c", "method": "put", "headers": {"X-A": "1"}, "json": {"n": 1}}
         said = ask("fetch", "handle", payload=payload)
@@ -81,7 +81,7 @@ def test_handle_sends_what_the_payload_says() -> None:
     ],
 )
 def test_content_of_every_kind_becomes_json(reply: Reply, shown: dict[str, str]) -> None:
-    """SPEC 3.3: an answer is valid UTF-8 JSON whatever a server sends."""
+    """An answer is valid UTF-8 JSON whatever a server sends."""
     with a_service(always(reply)) as service:
         result = ask("fetch", "handle", payload={"url": service.url}).answer["result"]
     assert shown.items() <= result.items()
@@ -91,7 +91,7 @@ def test_content_of_every_kind_becomes_json(reply: Reply, shown: dict[str, str])
     ("status", "retry"), [(400, False), (404, False), (408, True), (429, True), (500, True), (503, True)]
 )
 def test_a_refusal_is_tried_again_only_if_that_may_help(status: int, retry: bool) -> None:
-    """SPEC 15: not for 4xx."""
+    """Not for 4xx."""
     with a_service(always(Reply(status=status, body=b"because"))) as service:
         said = ask("fetch", "handle", payload={"url": service.url})
     assert said.answer["retry"] is retry
@@ -107,7 +107,7 @@ def test_other_statuses_can_be_expected() -> None:
     "url", ["file:///etc/passwd", "ftp://host/", "http:///x", "http://[", "javascript:1", "http://a:b@c/"]
 )
 def test_other_schemes_and_odd_addresses_are_refused(url: str) -> None:
-    """SPEC 15: http and https only."""
+    """Http and https only."""
     assert ask("fetch", "handle", payload={"url": url}).failed_for_good("address")
 
 
@@ -138,7 +138,7 @@ def test_only_allowed_hosts_are_contacted_also_after_a_redirect() -> None:
 
 
 def test_configured_headers_go_to_the_configured_place_only() -> None:
-    """SPEC 2.1: a payload cannot have a token sent to a place of its choice, nor can a redirect."""
+    """A payload cannot have a token sent to a place of its choice, nor can a redirect."""
     with a_service(always(Reply())) as other:
 
         def elsewhere(asked: Asked) -> Reply:

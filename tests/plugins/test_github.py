@@ -1,4 +1,4 @@
-"""github turns deliveries into events (SPEC 15, 9.1)."""
+"""github turns deliveries into events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def deliver(event: str | None, payload: dict[str, Any], **config: Any) -> Said:
 
 
 def test_a_delivery_becomes_an_event_of_its_own_type() -> None:
-    """SPEC 15: `github.<event>.<action>`, keyed by the delivery so that a redelivery is known."""
+    """`github.<event>.<action>`, keyed by the delivery so that a redelivery is known."""
     said = deliver("pull_request", PULL)
     assert said.answer["result"] == "github.pull_request.opened"
     (event,) = said.events

@@ -1,4 +1,4 @@
-"""if emits under the type of the first true rule (SPEC 15), with the conditions of pipelines (SPEC 7.3)."""
+"""if emits under the type of the first true rule, with the conditions of pipelines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builders.conditions import comparisons, json_objects, judged
 from builders.shipped import Said, ask, ask_raw
-from ductile.core.comparisons import Operator
-from ductile.core.conditions import Comparison, condition_to_json
-from ductile.core.json_values import JsonObject
-from ductile.core.references import Scope
+from ductile.core.expressions.conditions import Comparison, condition_to_json
+from ductile.core.expressions.operators import Operator
+from ductile.core.expressions.paths import EvalContext
+from ductile.core.json import JsonObject
 
 PAYLOAD = {
     "n": 5,
@@ -95,7 +95,7 @@ CASES = [
 
 
 def test_conditions_mean_what_they_mean_in_pipelines() -> None:
-    """SPEC 7.3: strict types, 1 = 1.0, true is not 1, a missing path is null or false."""
+    """Strict types, 1 = 1.0, true is not 1, a missing path is null or false."""
     wrong = [
         {"when": when if not truth else {"not": when}, "emit": f"{path} {op} {value}"}
         for path, op, value, truth in CASES
@@ -119,8 +119,8 @@ def usable(comparison: Comparison) -> bool:
 def test_it_judges_as_the_core_does(
     payload: JsonObject, context: JsonObject, asked: list[Comparison]
 ) -> None:
-    """SPEC 7.3: the same condition means the same in a rule and in a step's `if`."""
-    scope = Scope(payload=payload, context=context)
+    """The same condition means the same in a rule and in a step's `if`."""
+    scope = EvalContext(payload=payload, context=context)
     rules: list[JsonObject] = [
         {"when": when if not judged(comparison, scope).holds else {"not": when}, "emit": json.dumps(when)}
         for comparison in asked
@@ -150,7 +150,7 @@ def test_all_any_not() -> None:
 
 
 def test_the_event_s_dedupe_key_goes_with_it() -> None:
-    """SPEC 6: a redelivered event stays the same event."""
+    """A redelivered event stays the same event."""
     said = ask(
         "if",
         "handle",

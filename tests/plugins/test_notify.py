@@ -1,4 +1,4 @@
-"""notify, with apprise itself and with a stand-in for it, both of which post to a real server (SPEC 15).
+"""notify, with apprise itself and with a stand-in for it, both of which post to a real server.
 
 The stand-in answers as apprise 1 did, starts sooner, and can be told to raise.
 """
@@ -79,7 +79,7 @@ def test_a_message_reaches_every_address(people: People) -> None:
 
 
 def test_a_redelivery_does_not_notify_twice(people: People) -> None:
-    """SPEC 15: sent ids are kept in state."""
+    """Sent ids are kept in state."""
     people.tell({"message": "hi"})
     again = people.tell({"message": "hi"})
     assert (again.answer["result"], again.state) == ("sent before", {})
@@ -98,7 +98,7 @@ def test_what_makes_a_message_the_same(people: People) -> None:
 
 
 def test_the_memory_is_bounded(people: People) -> None:
-    """SPEC 3.6: state has a limit."""
+    """State has a limit."""
     for number in range(4):
         people.tell({"message": "hi", "id": str(number)}, remember=2)
     assert people.state["sent"] == ["2", "3"]
@@ -118,7 +118,7 @@ def test_one_address_that_fails_does_not_make_the_others_ring_twice(people: Peop
 
 
 def test_an_address_is_never_shown(people: People) -> None:
-    """SPEC 2.1: it holds a token. Neither when it is not understood, nor when its service fails."""
+    """It holds a token. Neither when it is not understood, nor when its service fails."""
     failed = people.tell({"message": "hi"}, "/raise-canary")
     odd = ask(
         "notify",
@@ -145,7 +145,7 @@ def test_nothing_to_say_is_a_mistake(people: People) -> None:
 
 
 def test_without_apprise_it_says_what_to_install(tmp_path: Path) -> None:
-    """SPEC 15: exit 78, which is permanent."""
+    """Exit 78, which is permanent."""
     (tmp_path / "apprise.py").write_text("raise ImportError\n")
     said = ask(
         "notify",

@@ -1,4 +1,4 @@
-"""shell runs what is listed and nothing else (SPEC 15)."""
+"""shell runs what is listed and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_listed_program_is_run_and_its_output_is_the_result() -> None:
 
 @pytest.mark.parametrize("name", ["sh", "other", "", 5, None])
 def test_nothing_else_is_run(name: object) -> None:
-    """SPEC 15: opt-in. A payload chooses among names, never a path or a command line."""
+    """Opt-in. A payload chooses among names, never a path or a command line."""
     said = ask("shell", "handle", config={"programs": {"it": ["true"]}}, payload={"program": name})
     assert said.failed_for_good("program")
 
@@ -65,7 +65,7 @@ def test_a_large_payload_reaches_a_program_that_answers_meanwhile() -> None:
 
 
 def test_a_failure_is_not_tried_again_unless_it_is_said() -> None:
-    """SPEC 4.3: nobody knows whether a program may be run twice but the operator."""
+    """Nobody knows whether a program may be run twice but the operator."""
     broken = {"script": "echo no paper >&2; exit 3"}
     assert run(broken).failed_for_good("it ended with 3: no paper")
     assert run({**broken, "retry": True}).may_be_tried_again("no paper")

@@ -1,4 +1,4 @@
-"""What holds for every plugin that we ship (SPEC 15)."""
+"""What holds for every plugin that we ship."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from builders.shipped import ROOT
 from builders.terminal import Terminal
+from ductile.admin.plugins import load_directory
 from ductile.config.installed import InstalledPlugin
-from ductile.operations.plugins import load_directory
 from ductile.plugins.discovery import discover
 
 NAMES = ["echo", "fetch", "file_watch", "folder_watch", "github", "if", "notify", "shell"]
@@ -34,7 +34,7 @@ def manifest_of(name: str) -> InstalledPlugin:
 
 
 def test_these_are_shipped_and_trusted() -> None:
-    """SPEC 15, 3.1: all load, without a warning; lib/ is not taken for a plugin."""
+    """All load, without a warning; lib/ is not taken for a plugin."""
     found = discover([ROOT])
     assert sorted(found.installed) == NAMES
     assert not found.refused
@@ -43,7 +43,7 @@ def test_these_are_shipped_and_trusted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_passes_the_contract_checks(name: str, tmp_path: Path) -> None:
-    """SPEC 15: `ductile plugin test` finds nothing, with a usable config and with none."""
+    """`ductile plugin test` finds nothing, with a usable config and with none."""
     terminal = Terminal(directory=tmp_path)
     for settings in (SETTINGS.get(name, {}), {}):
         ran = terminal.ductile(
@@ -57,7 +57,7 @@ def test_it_passes_the_contract_checks(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_manifest_describes_it(name: str) -> None:
-    """SPEC 3.2: catalogues and agents know a plugin by this."""
+    """Catalogues and agents know a plugin by this."""
     manifest = manifest_of(name).manifest
     assert manifest.description
     assert "health" in manifest.commands
@@ -68,7 +68,7 @@ def test_its_manifest_describes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_page_names_every_command_key_and_event(name: str) -> None:
-    """SPEC 15: each with its docs."""
+    """Each with its docs."""
     manifest = manifest_of(name).manifest
     page = (ROOT / name / "README.md").read_text()
     for word in (*manifest.commands, *manifest.required_config, *manifest.optional_config):
@@ -80,7 +80,7 @@ def test_its_page_names_every_command_key_and_event(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -> None:
-    """SPEC 15: it can be copied as it is; it names no key that the plugin does not have."""
+    """It can be copied as it is; it names no key that the plugin does not have."""
     (example,) = re.findall(
         r"^```yaml\n(.*?)^```$", (ROOT / name / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -100,7 +100,7 @@ def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_the_standard_library_and_the_sdk(name: str) -> None:
-    """SPEC 15: nothing of ours but the SDK, nothing to install but what a page names."""
+    """Nothing of ours but the SDK, nothing to install but what a page names."""
     tree = ast.parse((ROOT / name / "run.py").read_text())
     imported = {
         (node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)

@@ -1,4 +1,4 @@
-"""Shipped plugins start warm and answer as they do cold (ENGINE 12, SPEC 19)."""
+"""Shipped plugins start warm and answer as they do cold."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from pathlib import Path
 import pytest
 
 from builders.shipped import ROOT
-from ductile.runner.port import CouldNotStart, Exited, Remains, Run, Runner, RunnerLost, StartedBy, WarmStart
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.port import (
+    CouldNotStart,
+    Exited,
+    Launch,
+    ProcessOutput,
+    Runner,
+    RunnerLost,
+    StartedBy,
+    WarmStart,
+)
+from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
 PYTHONS = Path(sys.executable).parent
@@ -22,7 +31,7 @@ NAMES = sorted(path.parent.name for path in ROOT.glob("*/manifest.yaml"))
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="warm start needs Linux")
 
 
-async def remains_of(runner: Runner, run: Run, started_by: StartedBy) -> Remains:
+async def remains_of(runner: Runner, run: Launch, started_by: StartedBy) -> ProcessOutput:
     process = await runner.start(run)
     assert not isinstance(process, CouldNotStart | RunnerLost), process
     assert process.started_by is started_by
@@ -31,7 +40,7 @@ async def remains_of(runner: Runner, run: Run, started_by: StartedBy) -> Remains
     return ending.remains
 
 
-async def both(run: Run) -> tuple[Remains, Remains]:
+async def both(run: Launch) -> tuple[ProcessOutput, ProcessOutput]:
     cold, warm = SpawnRunner(), WarmRunner()
     try:
         return (
@@ -49,7 +58,7 @@ def test_warm_is_like_cold(name: str, protocol: int, tmp_path: Path) -> None:
     """The same bytes on stdout and the same exit status, for an answer and for a refusal."""
     shutil.copytree(ROOT, tmp_path / "plugins")
     request = {"protocol": protocol, "job_id": "j", "command": "health", "config": {}, "state": {}}
-    run = Run(
+    run = Launch(
         entrypoint=str(tmp_path / "plugins" / name / "run.py"),
         request=json.dumps(request).encode(),
         environment={"PATH": f"{PYTHONS}:{os.environ['PATH']}"},

@@ -1,4 +1,4 @@
-"""file_watch and folder_watch on real files (SPEC 15)."""
+"""file_watch and folder_watch on real files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, text: str, at: float = OLD) -> None:
 
 
 def test_a_file_is_followed_from_its_creation_to_its_end(tmp_path: Path) -> None:
-    """SPEC 15: created, changed, deleted; what did not change is not told."""
+    """Created, changed, deleted; what did not change is not told."""
     path = tmp_path / "a"
     watch = Watch("file_watch", {"paths": [str(path)]})
     assert watch.told() == []
@@ -99,7 +99,7 @@ def a_folder(tmp_path: Path, **config: Any) -> tuple[Path, Watch]:
 
 
 def test_a_folder_s_files_come_change_and_go(tmp_path: Path) -> None:
-    """SPEC 15: added, changed, removed, each once."""
+    """Added, changed, removed, each once."""
     folder, watch = a_folder(tmp_path)
     assert watch.told() == []
     write(folder / "b", "one")
@@ -157,7 +157,7 @@ def test_patterns_choose_the_files(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_watch(tmp_path: Path) -> None:
-    """SPEC 3.3: names are bytes, and an answer is UTF-8."""
+    """Names are bytes, and an answer is UTF-8."""
     folder, watch = a_folder(tmp_path, initial=True)
     write(folder / "a", "x")
     write(Path(os.fsdecode(os.fsencode(folder) + b"/\xff")), "x")
@@ -178,7 +178,7 @@ def test_a_folder_that_is_gone_is_a_failure_and_not_the_end_of_its_files(tmp_pat
 
 
 def test_a_poll_tells_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -> None:
-    """ENGINE 2: an answer has at most 1,000 events."""
+    """An answer has at most 1,000 events."""
     folder, watch = a_folder(tmp_path, initial=True)
     for number in range(501):
         write(folder / f"{number:03}", "x")
@@ -187,7 +187,7 @@ def test_a_poll_tells_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -> N
 
 
 def test_too_many_files_are_an_error_before_the_state_is_too_large(tmp_path: Path) -> None:
-    """SPEC 3.6: 1 MiB of state."""
+    """1 MiB of state."""
     folder, watch = a_folder(tmp_path, max_files=2)
     for number in range(3):
         write(folder / str(number), "x")

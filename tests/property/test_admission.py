@@ -1,4 +1,4 @@
-"""Who may start next (SPEC 4.4, ENGINE 4)."""
+"""Who may start next."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.admission import Caps, decide_hold, next_start
-from ductile.core.jobs import Hold
+from ductile.core.jobs.admission import Caps, choose_next_plugin, decide_hold
+from ductile.core.jobs.model import Hold
 
 names = st.sampled_from("abcd")
 queues = st.lists(names, max_size=20)
@@ -29,7 +29,7 @@ def started(queue: list[str], running: dict[str, int], limits: Caps) -> list[int
         heads: dict[str, int] = {}
         for place, plugin in left.items():
             heads.setdefault(plugin, place)
-        chosen = next_start(heads, counts, limits)
+        chosen = choose_next_plugin(heads, counts, limits)
         if chosen is None:
             return order
         place = heads[chosen]

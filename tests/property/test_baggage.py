@@ -1,4 +1,4 @@
-"""Laws of baggage over all claims and all that was inherited (SPEC 7.5)."""
+"""Laws of baggage over all claims and all that was inherited."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.conditions import KEYS, json_objects, paths, scopes
-from ductile.core.baggage import BaggageError, Claim, claim
-from ductile.core.equality import same
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.references import Scope, find
+from ductile.core.expressions.baggage import BaggageClaim, BaggageError, apply_claims
+from ductile.core.expressions.operators import json_equal
+from ductile.core.expressions.paths import EvalContext, look_up
+from ductile.core.json import JsonObject, JsonValue
 
 
-def apart(wanted: tuple[Claim, ...]) -> bool:
+def apart(wanted: tuple[BaggageClaim, ...]) -> bool:
     """No claim lies within another: such baggage is refused when it is read."""
     targets = [one.target for one in wanted]
     return not any(one != other and one[: len(other)] == other for one in targets for other in targets)
@@ -24,7 +24,7 @@ def apart(wanted: tuple[Claim, ...]) -> bool:
 claims = (
     st.lists(
         st.builds(
-            Claim,
+            BaggageClaim,
             target=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3).map(tuple),
             source=paths(("payload", "context")),
             spread=st.booleans(),
@@ -55,53 +55,55 @@ def at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
 
 @given(claims, json_objects, scopes)
 def test_what_was_inherited_never_changes(
-    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     before = json.dumps([inherited, scope.payload, scope.context])
     made = attempted(wanted, inherited, scope)
     assert json.dumps([inherited, scope.payload, scope.context]) == before
     if isinstance(made, dict):
         for path, value in leaves(inherited):
-            assert same(at(made, path), value)
+            assert json_equal(at(made, path), value)
 
 
 @given(claims, json_objects, scopes)
 def test_what_was_claimed_is_there_and_can_be_claimed_again(
-    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     """A step that is run again finds its own claims and changes nothing."""
     made = attempted(wanted, inherited, scope)
     if isinstance(made, str):
         return
     for one in wanted:
-        found = find(one.source, scope)
+        found = look_up(one.source, scope)
         kept = at(made, one.target)
         if one.spread:
             assert isinstance(kept, dict)
             assert isinstance(found, dict)
-            assert all(same(kept[key], value) for key, value in found.items())
-    assert same(claim(wanted[-1:], made, scope), made)
+            assert all(json_equal(kept[key], value) for key, value in found.items())
+    assert json_equal(apply_claims(wanted[-1:], made, scope), made)
 
 
 @given(claims, json_objects, scopes)
 def test_claims_are_the_same_after_a_round_trip_through_the_store(
-    wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope
+    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     def stored(value: JsonObject) -> JsonObject:
         read: JsonObject = json.loads(json.dumps(value))
         return read
 
-    again = Scope(payload=stored(scope.payload), context=stored(scope.context))
+    again = EvalContext(payload=stored(scope.payload), context=stored(scope.context))
     before, after = attempted(wanted, inherited, scope), attempted(wanted, stored(inherited), again)
     if isinstance(before, dict) and isinstance(after, dict):
-        assert same(after, stored(before))
+        assert json_equal(after, stored(before))
     else:
         assert before == after
 
 
-def attempted(wanted: tuple[Claim, ...], inherited: JsonObject, scope: Scope) -> JsonObject | str:
+def attempted(
+    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
+) -> JsonObject | str:
     """The baggage, or why there is none."""
     try:
-        return claim(wanted, inherited, scope)
+        return apply_claims(wanted, inherited, scope)
     except BaggageError as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""The breaker as a fold over verdicts and probes (SPEC 4.7, ENGINE 8)."""
+"""The breaker as a fold over verdicts and probes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.breaker import (
+from ductile.core.jobs.breaker import (
     Breaker,
     BreakerPolicy,
     BreakerReason,
+    BreakerSignal,
     BreakerState,
-    Verdict,
-    after_job,
-    reason_for,
+    breaker_after_job,
+    breaker_change_reason,
 )
-from ductile.value import replace
+from ductile.struct import replace
 
-verdicts = st.sampled_from(Verdict)
+verdicts = st.sampled_from(BreakerSignal)
 policies = st.builds(BreakerPolicy, threshold=st.integers(1, 6))
 #: What can happen to a breaker: a job ends, or (once open) a probe begins or ends.
 happenings = st.lists(st.tuples(st.sampled_from(["job", "probe", "probe ends"]), verdicts), max_size=30)
 
 
 def fold(
-    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
-) -> list[tuple[str, Verdict, Breaker, Breaker]]:
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+) -> list[tuple[str, BreakerSignal, Breaker, Breaker]]:
     breaker, history = Breaker(), []
     for number, (kind, verdict) in enumerate(steps):
         now = START + timedelta(minutes=number)
@@ -36,7 +36,7 @@ def fold(
                 breaker = replace(breaker, state=BreakerState.HALF_OPEN, probe_job_id=f"probe-{number}")
             continue
         job_id = breaker.probe_job_id if kind == "probe ends" and breaker.probe_job_id else f"job-{number}"
-        after = after_job(breaker, verdict, job_id=job_id, policy=policy, now=now)
+        after = breaker_after_job(breaker, verdict, job_id=job_id, policy=policy, now=now)
         history.append((job_id, verdict, breaker, after))
         breaker = after
     return history
@@ -44,13 +44,13 @@ def fold(
 
 @given(policies, st.lists(verdicts, max_size=20))
 def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
-    policy: BreakerPolicy, row: list[Verdict]
+    policy: BreakerPolicy, row: list[BreakerSignal]
 ) -> None:
     failures, opened = 0, False
     for _, verdict, _, after in fold(policy, [("job", verdict) for verdict in row]):
-        if verdict is Verdict.SUCCESS:
+        if verdict is BreakerSignal.SUCCESS:
             failures, opened = 0, False
-        elif verdict is Verdict.FAILURE:
+        elif verdict is BreakerSignal.FAILURE:
             failures += 1
             opened = opened or failures >= policy.threshold
         assert (after.state is BreakerState.OPEN) == opened
@@ -58,26 +58,30 @@ def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
 
 
 @given(policies, happenings)
-def test_a_success_always_closes_and_forgets(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+def test_a_success_always_closes_and_forgets(
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+) -> None:
     for _, verdict, _, after in fold(policy, steps):
-        if verdict is Verdict.SUCCESS:
+        if verdict is BreakerSignal.SUCCESS:
             assert (after.state, after.failures) == (BreakerState.CLOSED, 0)
             assert (after.opened_at, after.probe_job_id) == (None, None)
 
 
 @given(policies, happenings)
-def test_half_open_is_exactly_one_probe(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+def test_half_open_is_exactly_one_probe(
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+) -> None:
     """The probe decides; somebody else's failure or missing verdict does not."""
     for job_id, verdict, before, after in fold(policy, steps):
         assert (after.state is BreakerState.HALF_OPEN) == (after.probe_job_id is not None)
-        if before.state is BreakerState.HALF_OPEN and verdict is not Verdict.SUCCESS:
+        if before.state is BreakerState.HALF_OPEN and verdict is not BreakerSignal.SUCCESS:
             decided = job_id == before.probe_job_id
             assert after.state is (BreakerState.OPEN if decided else BreakerState.HALF_OPEN)
 
 
 @given(policies, happenings)
 def test_whoever_returns_to_open_cools_down_afresh(
-    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
 ) -> None:
     for _, _, before, after in fold(policy, steps):
         if before.state is not BreakerState.OPEN and after.state is BreakerState.OPEN:
@@ -89,21 +93,21 @@ def test_whoever_returns_to_open_cools_down_afresh(
 
 @given(policies, happenings)
 def test_every_change_has_its_reason_and_nothing_else_has(
-    policy: BreakerPolicy, steps: list[tuple[str, Verdict]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
 ) -> None:
     for _, verdict, before, after in fold(policy, steps):
-        reason = reason_for(before, after)
+        reason = breaker_change_reason(before, after)
         assert (reason is None) == (before.state is after.state)
         expected = {
-            Verdict.SUCCESS: BreakerReason.SUCCESS,
-            Verdict.FAILURE: BreakerReason.FAILURE_THRESHOLD,
-            Verdict.NONE: BreakerReason.PROBE_WITHOUT_VERDICT,
+            BreakerSignal.SUCCESS: BreakerReason.SUCCESS,
+            BreakerSignal.FAILURE: BreakerReason.FAILURE_THRESHOLD,
+            BreakerSignal.NONE: BreakerReason.PROBE_WITHOUT_VERDICT,
         }
         assert reason in (None, expected[verdict])
 
 
 @given(policies, happenings)
-def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, Verdict]]) -> None:
+def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]) -> None:
     for job_id, verdict, before, after in fold(policy, steps):
-        if verdict is Verdict.NONE and before.probe_job_id != job_id:
+        if verdict is BreakerSignal.NONE and before.probe_job_id != job_id:
             assert after == before

@@ -1,11 +1,11 @@
-"""Tables on a terminal: they fit, and what may not be spared stays (SPEC 11)."""
+"""Tables on a terminal: they fit, and what may not be spared stays."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.columns import GAP, Table, fitted
+from ductile.cli.console.table import GAP, Table, fit_table
 
 HEADERS = ("JOB", "NAME", "WHEN", "BY", "ABOUT")
 SPARE = ("BY", "WHEN")
@@ -17,7 +17,7 @@ tables = st.lists(st.tuples(cells, cells, st.just("2026-11-17T02:17:00Z"), cells
 @given(tables, st.integers(40, 200))
 def test_a_table_fits_and_keeps_its_columns(rows: list[tuple[str, ...]], width: int) -> None:
     """No line is longer than the screen, and only what can be spared is left out."""
-    table = fitted(Table(HEADERS, rows), width, SPARE, "2026-11-17")
+    table = fit_table(Table(HEADERS, rows), width, SPARE, "2026-11-17")
     assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
     assert set(HEADERS) - set(table.headers) <= set(SPARE)
     assert len(table.rows) == len(rows)
@@ -26,17 +26,17 @@ def test_a_table_fits_and_keeps_its_columns(rows: list[tuple[str, ...]], width: 
 @given(tables)
 def test_a_table_that_fits_is_left_alone(rows: list[tuple[str, ...]]) -> None:
     table = Table(HEADERS, rows)
-    assert fitted(table, 1000, SPARE, "2026-11-17") is table
+    assert fit_table(table, 1000, SPARE, "2026-11-17") is table
 
 
 def test_what_gives_way_first() -> None:
     """Ids and instants are shortened, then columns are spared in order, then the widest is cut."""
     row = ("01a1e748-4305-7000-8000-0123456789ab", "fail", "2026-11-17T02:17:00Z", "scheduler", "x" * 30)
-    assert fitted(Table(HEADERS, [row]), 90, SPARE, "2026-11-17").rows == [
+    assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-17").rows == [
         ["0123456789ab", "fail", "02:17:00Z", "scheduler", "x" * 30]
     ]
-    assert fitted(Table(HEADERS, [row]), 90, SPARE, "2026-11-18").rows[0][2] == "11-17 02:17Z"
-    narrow = fitted(Table(HEADERS, [row]), 55, SPARE, "2026-11-17")
+    assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-18").rows[0][2] == "11-17 02:17Z"
+    narrow = fit_table(Table(HEADERS, [row]), 55, SPARE, "2026-11-17")
     assert narrow.headers == ["JOB", "NAME", "WHEN", "ABOUT"]
     assert narrow.rows == [["0123456789ab", "fail", "02:17:00Z", "x" * 23 + "…"]]
 
@@ -44,7 +44,7 @@ def test_what_gives_way_first() -> None:
 @given(st.lists(st.tuples(cells, cells, cells, cells, words), max_size=4), st.integers(40, 200))
 def test_prose_fits_and_none_of_it_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     """What goes on below itself is all there, under its own column, and no line is too long."""
-    table = fitted(Table(HEADERS, rows), width, SPARE, "2026-11-17", prose=True)
+    table = fit_table(Table(HEADERS, rows), width, SPARE, "2026-11-17", prose=True)
     assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
     told = "".join(row[-1] for row in table.rows)
     assert told.replace(" ", "") == "".join(row[-1] for row in rows).replace(" ", "")

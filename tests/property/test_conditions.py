@@ -1,4 +1,4 @@
-"""Laws of conditions over all scopes and values (SPEC 7.3)."""
+"""Laws of conditions over all scopes and values."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 from hypothesis import given
 
 from builders.conditions import conditions, is_secret, json_values, judged, scopes
-from ductile.core.comparisons import Operator
-from ductile.core.conditions import (
+from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
     Comparison,
     Condition,
     Not,
     condition_from_json,
+    condition_result_to_json,
     condition_to_json,
-    explain,
-    verdict_to_json,
+    explain_condition,
 )
-from ductile.core.equality import same
-from ductile.core.json_values import JsonValue
-from ductile.core.references import Scope
+from ductile.core.expressions.operators import Operator, json_equal
+from ductile.core.expressions.paths import EvalContext
+from ductile.core.json import JsonValue
 
 
 def canonical(value: JsonValue) -> str:
@@ -45,21 +44,21 @@ def canonical(value: JsonValue) -> str:
 @given(json_values, json_values)
 def test_same_is_sharing_a_canonical_form(one: JsonValue, other: JsonValue) -> None:
     """An equivalence by construction: reflexive, symmetric and transitive as equality of texts is."""
-    assert same(one, other) is (canonical(one) == canonical(other))
+    assert json_equal(one, other) is (canonical(one) == canonical(other))
 
 
 @given(json_values, json_values, json_values)
 def test_same_is_an_equivalence(one: JsonValue, other: JsonValue, third: JsonValue) -> None:
-    assert same(one, one)
-    assert same(one, other) is same(other, one)
-    if same(one, other) and same(other, third):
-        assert same(one, third)
+    assert json_equal(one, one)
+    assert json_equal(one, other) is json_equal(other, one)
+    if json_equal(one, other) and json_equal(other, third):
+        assert json_equal(one, third)
 
 
 NOWHERE = object()
 
 
-def naive_find(path: str, scope: Scope) -> Any:
+def naive_find(path: str, scope: EvalContext) -> Any:
     found: Any = {"payload": scope.payload, "context": scope.context, "config": scope.config}
     for key in path.split("."):
         try:
@@ -69,7 +68,7 @@ def naive_find(path: str, scope: Scope) -> Any:
     return found
 
 
-def naive(condition: Condition, scope: Scope) -> bool:
+def naive(condition: Condition, scope: EvalContext) -> bool:
     match condition:
         case AllOf(parts):
             return all([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
@@ -110,12 +109,12 @@ def naive_compare(found: Any, op: Operator, value: Any) -> bool:
 
 
 @given(conditions, scopes)
-def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope: Scope) -> None:
+def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope: EvalContext) -> None:
     assert judged(condition, scope).holds is naive(condition, scope)
 
 
 @given(conditions, conditions, scopes)
-def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Scope) -> None:
+def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: EvalContext) -> None:
     """Double negation and De Morgan's laws."""
 
     def holds(condition: Condition) -> bool:
@@ -128,7 +127,7 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Scop
 
 @given(conditions, scopes)
 def test_what_decided_is_among_what_was_looked_at_and_explains_the_whole(
-    condition: Condition, scope: Scope
+    condition: Condition, scope: EvalContext
 ) -> None:
     """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
     verdict = judged(condition, scope)
@@ -152,24 +151,26 @@ def test_what_decided_is_among_what_was_looked_at_and_explains_the_whole(
 
 
 @given(conditions, scopes)
-def test_an_explanation_tells_the_first_comparison_that_decided(condition: Condition, scope: Scope) -> None:
+def test_an_explanation_tells_the_first_comparison_that_decided(
+    condition: Condition, scope: EvalContext
+) -> None:
     verdict = judged(condition, scope)
     first = verdict.because[0]
-    assert f"{first.path} {first.op}" in explain(verdict)
-    assert f"is {'true' if first.held else 'false'}" in explain(verdict)
-    assert json.loads(json.dumps(verdict_to_json(verdict)))["holds"] is verdict.holds
+    assert f"{first.path} {first.op}" in explain_condition(verdict)
+    assert f"is {'true' if first.held else 'false'}" in explain_condition(verdict)
+    assert json.loads(json.dumps(condition_result_to_json(verdict)))["holds"] is verdict.holds
 
 
 @given(conditions, scopes)
-def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: Scope) -> None:
+def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: EvalContext) -> None:
     for seen in judged(condition, scope).looked_at:
         if any(is_secret(key) for key in seen.path.split(".")):
             assert seen.found in (None, "***")
 
 
 @given(conditions, scopes)
-def test_a_condition_survives_being_stored(condition: Condition, scope: Scope) -> None:
-    """Compiled graphs are kept as JSON (ENGINE 2)."""
+def test_a_condition_survives_being_stored(condition: Condition, scope: EvalContext) -> None:
+    """Compiled graphs are kept as JSON."""
     stored = condition_from_json(json.loads(json.dumps(condition_to_json(condition))))
     assert condition_to_json(stored) == condition_to_json(condition)
     assert judged(stored, scope) == judged(condition, scope)

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them (SPEC 2.1)."""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(span: timedelta) -> None:
     st.lists(st.integers(0, 400), min_size=6, max_size=6), st.sets(st.sampled_from(list(UNITS)), min_size=1)
 )
 def test_the_parts_of_a_duration_add_up(counts: list[int], used: set[str]) -> None:
-    """SPEC 2.1: `1h30m` is one hour and thirty minutes, for any choice of units."""
+    """`1h30m` is one hour and thirty minutes, for any choice of units."""
     parts = [(count, unit) for count, unit in zip(counts, UNITS, strict=True) if unit in used]
     text = "".join(f"{count}{unit}" for count, unit in parts)
     assert parse_duration(text) == timedelta(milliseconds=sum(count * UNITS[unit] for count, unit in parts))
@@ -77,7 +77,7 @@ def test_longer_than_a_century_is_refused() -> None:
 
 
 def test_days_weeks_and_months_of_a_schedule_follow_the_calendar() -> None:
-    """SPEC 5.4: `daily` is not 24 hours where a day has 23; `hourly` and `24h` are spans."""
+    """`daily` is not 24 hours where a day has 23; `hourly` and `24h` are spans."""
     assert [parse_interval(word) for word in ("daily", "weekly", "monthly")] == list(CalendarStep)
     assert parse_interval("hourly") == timedelta(hours=1)
     assert parse_interval("24h") == timedelta(hours=24)

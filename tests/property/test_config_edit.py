@@ -1,4 +1,4 @@
-"""`config set` changes what it was asked to change, however the file is written (SPEC 11)."""
+"""`config set` changes what it was asked to change, however the file is written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.configs import a_config_of, loaded
-from ductile.config.edit import apply_edit, get_setting, plan_edit
+from ductile.config.edit.change import apply_edit, get_setting, plan_edit
 from ductile.errors import DuctileError
-from ductile.protocol.yaml12 import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml, to_plain
 
 COMMENTS = st.sampled_from(["", "  # why", "     # a longer reason: x"])
 INDENTS = st.sampled_from([" ", "  ", "    "])

@@ -1,4 +1,4 @@
-"""Variables fill values in and can do nothing else (SPEC 2.1)."""
+"""Variables fill values in and can do nothing else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.config.interpolate import interpolate
-from ductile.protocol.yaml12 import (
+from ductile.config.read.interpolate import interpolate
+from ductile.protocol.yaml import (
     ListNode,
     MapNode,
     Node,
-    Place,
     ScalarNode,
+    SourceLocation,
     parse_yaml,
     scalar_value,
     to_plain,
@@ -72,7 +72,7 @@ def skeleton(node: Node) -> object:
     st.sampled_from(["${V}", '"${V}"', "'${V}'", "x${V}y", "${V} and ${V}", "${UNSET:-}${V}"]),
 )
 def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
-    """SPEC 2.1: whatever a variable holds, the document has the same keys, lists and places."""
+    """Whatever a variable holds, the document has the same keys, lists and places."""
     root = tree(DOCUMENT.format(value=written))
     result, problems = interpolate(root, {"V": value})
     assert not problems
@@ -81,14 +81,14 @@ def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
 
 @given(values | hostile)
 def test_a_quoted_scalar_stays_the_text_of_the_variable(value: str) -> None:
-    """SPEC 2.1: only an unquoted scalar is typed; a quoted one is the value, character by character."""
+    """Only an unquoted scalar is typed; a quoted one is the value, character by character."""
     result, _ = interpolate(tree("a: \"${V}\"\nb: '<${V}>'\n"), {"V": value})
     assert to_plain(result) == {"a": value, "b": f"<{value}>"}
 
 
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.none())
 def test_an_unquoted_scalar_is_typed_after_substitution(value: object) -> None:
-    """SPEC 2.1: `max_workers: ${WORKERS}` is a number if the variable holds one."""
+    """`max_workers: ${WORKERS}` is a number if the variable holds one."""
     result, _ = interpolate(tree("a: ${V}\n"), {"V": json.dumps(value)})
     assert to_plain(result) == {"a": value}
 
@@ -100,14 +100,14 @@ def test_an_unquoted_scalar_means_what_a_plain_scalar_with_that_text_means(value
     assert isinstance(result, MapNode)
     found = result.get("a")
     assert isinstance(found, ScalarNode)
-    same = ScalarNode(text=value, plain=True, place=Place(file="", line=1, column=1))
+    same = ScalarNode(text=value, plain=True, place=SourceLocation(file="", line=1, column=1))
     assert scalar_value(found) == scalar_value(same)
 
 
 @given(st.text("${}:-aV \n", max_size=30))
 def test_no_text_makes_it_fail(text: str) -> None:
     """A reference is replaced, kept, or told as a problem; nothing else can happen."""
-    scalar = ScalarNode(text=text, plain=False, place=Place(file="f", line=3, column=1))
+    scalar = ScalarNode(text=text, plain=False, place=SourceLocation(file="f", line=3, column=1))
     result, problems = interpolate(scalar, {"V": "value"})
     assert isinstance(result, ScalarNode)
     assert all(problem.line == 3 for problem in problems)

@@ -1,4 +1,4 @@
-"""The merge has one rule and no exceptions (SPEC 2.1)."""
+"""The merge has one rule and no exceptions."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.configs import a_config_of
-from ductile.config.decode import decode
-from ductile.config.kinds import Kind, Section
-from ductile.config.merge import merge_trees
-from ductile.config.model import Config
-from ductile.config.shape import (
+from ductile.config.read.includes import load_config_files
+from ductile.config.read.merge import merge_trees
+from ductile.config.schema.decode import decode
+from ductile.config.schema.fields import (
     Choice,
-    Key,
-    Leaf,
+    FieldType,
     ListOf,
     MapOf,
     OneOf,
+    Scalar,
     SectionOf,
-    Shape,
+    SettingKey,
     keys_of,
     settings_under,
 )
-from ductile.config.sources import load_sources
-from ductile.protocol.yaml12 import parse_yaml, to_plain
+from ductile.config.schema.model import Config
+from ductile.config.schema.types import Section, SettingType
+from ductile.protocol.yaml import parse_yaml, to_plain
 
 #: A value of each kind that is nobody's default.
-SAMPLES: dict[Kind, Any] = {
-    Kind.TEXT: "a-sample",
-    Kind.ADDRESS: "127.0.0.1:7777",
-    Kind.WHOLE_NUMBER: 77,
-    Kind.DURATION: "77s",
-    Kind.INTERVAL: "77m",
-    Kind.SIZE: "77KB",
-    Kind.SECRET: "sample-secret",
-    Kind.INSTANT: "2026-12-24T18:00:00+01:00",
-    Kind.CLOCK: "07:07",
-    Kind.WINDOW: "07:07-08:08",
-    Kind.WEEKDAY: "sunday",
-    Kind.VARIABLES: {"A_SAMPLE": "x"},
-    Kind.OBJECT: {"a-sample": {"deep": [1]}},
-    Kind.ANYTHING: {"a-sample": [1, 2]},
+SAMPLES: dict[SettingType, Any] = {
+    SettingType.TEXT: "a-sample",
+    SettingType.ADDRESS: "127.0.0.1:7777",
+    SettingType.WHOLE_NUMBER: 77,
+    SettingType.DURATION: "77s",
+    SettingType.INTERVAL: "77m",
+    SettingType.SIZE: "77KB",
+    SettingType.SECRET: "sample-secret",
+    SettingType.INSTANT: "2026-12-24T18:00:00+01:00",
+    SettingType.CLOCK: "07:07",
+    SettingType.WINDOW: "07:07-08:08",
+    SettingType.WEEKDAY: "sunday",
+    SettingType.VARIABLES: {"A_SAMPLE": "x"},
+    SettingType.OBJECT: {"a-sample": {"deep": [1]}},
+    SettingType.ANYTHING: {"a-sample": [1, 2]},
 }
 
 
-def sample(shape: Shape, default: object) -> Any:
+def sample(shape: FieldType, default: object) -> Any:
     match shape:
-        case Leaf(kind=Kind.TRUTH):
+        case Scalar(kind=SettingType.TRUTH):
             return not default
-        case Leaf(kind=kind):
+        case Scalar(kind=kind):
             return SAMPLES[kind]
         case Choice(words=words):
             return next(word for word in words if word != default)
@@ -68,7 +68,7 @@ def sample(shape: Shape, default: object) -> Any:
             return required_of(section) or {optional_of(section).name: sample_of(optional_of(section))}
 
 
-def sample_of(key: Key) -> Any:
+def sample_of(key: SettingKey) -> Any:
     return sample(key.shape, key.default)
 
 
@@ -76,7 +76,7 @@ def required_of(section: type[Section]) -> dict[str, Any]:
     return {key.name: sample_of(key) for key in keys_of(section) if key.required}
 
 
-def optional_of(section: type[Section]) -> Key:
+def optional_of(section: type[Section]) -> SettingKey:
     return next(key for key in keys_of(section) if not key.required)
 
 
@@ -91,7 +91,7 @@ def _wrap(path: tuple[str, ...], value: Any, section: type[Section]) -> Any:
     return {**required_of(section), name: _inside(key.shape, tuple(rest), value)}
 
 
-def _inside(shape: Shape, rest: tuple[str, ...], value: Any) -> Any:
+def _inside(shape: FieldType, rest: tuple[str, ...], value: Any) -> Any:
     if not rest:
         return value
     match shape:
@@ -110,7 +110,7 @@ def model_of(**files: Any) -> Config:
         config = a_config_of(
             Path(directory), {f"{name}.yaml": yaml.safe_dump(content) for name, content in files.items()}
         )
-        model, problems = decode(load_sources(config).root)
+        model, problems = decode(load_config_files(config).root)
     assert not problems
     return model
 
@@ -135,7 +135,7 @@ def test_every_key_of_the_model_survives_being_set_in_an_include(name: str) -> N
 
 @given(st.lists(st.sampled_from(MERGEABLE), min_size=2, max_size=6, unique=True))
 def test_keys_spread_over_files_meet_in_the_loaded_configuration(names: list[str]) -> None:
-    """SPEC 2.1: with several files, nothing that one of them sets is lost, whatever the others set."""
+    """With several files, nothing that one of them sets is lost, whatever the others set."""
     top = {
         SETTINGS[name][0][0]: name for name in names
     }  # one key of each section, so that none overrides another
@@ -168,7 +168,7 @@ def merged_plainly(earlier: Any, later: Any) -> Any:
 
 @given(json_maps, json_maps)
 def test_the_merge_is_the_one_of_the_rule(earlier: Any, later: Any) -> None:
-    """SPEC 2.1: maps merge by key at every depth, lists append, scalars replace."""
+    """Maps merge by key at every depth, lists append, scalars replace."""
     first = parse_yaml(yaml.safe_dump(earlier), file="a")
     second = parse_yaml(yaml.safe_dump(later), file="b")
     assert first is not None

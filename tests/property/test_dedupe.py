@@ -1,4 +1,4 @@
-"""When a submission is a duplicate, and whose keys can meet (SPEC 4.5, ENGINE 7)."""
+"""When a submission is a duplicate, and whose keys can meet."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.dedupe import (
-    KeyDoor,
-    Match,
+from ductile.core.jobs.dedupe import (
+    KeyMatch,
+    KeyNamespace,
+    bare_key,
     find_duplicate,
-    given_key,
     namespaced_key,
     normalise_key,
 )
 
 ages = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 matches = st.lists(
-    st.builds(Match, job_id=st.uuids().map(str), succeeded_at=st.none() | ages.map(lambda age: START - age)),
+    st.builds(
+        KeyMatch, job_id=st.uuids().map(str), succeeded_at=st.none() | ages.map(lambda age: START - age)
+    ),
     max_size=5,
 ).map(tuple)
 
 
 @given(matches, ages, st.booleans())
 def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
-    found: tuple[Match, ...], window: timedelta, override: bool
+    found: tuple[KeyMatch, ...], window: timedelta, override: bool
 ) -> None:
-    def counts(match: Match) -> bool:
+    def counts(match: KeyMatch) -> bool:
         if match.succeeded_at is None:
             return override
         return START - match.succeeded_at <= window
@@ -40,7 +42,7 @@ def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
 
 @given(matches, ages)
 def test_without_an_override_live_jobs_never_drop_anything(
-    found: tuple[Match, ...], window: timedelta
+    found: tuple[KeyMatch, ...], window: timedelta
 ) -> None:
     answer = find_duplicate(found, window=window, override=False, now=START)
     assert answer is None or answer.succeeded_at is not None
@@ -54,44 +56,46 @@ def test_keys_are_trimmed_and_blank_is_none(key: str) -> None:
     assert normalise_key(f"  {key}\n") == trimmed
 
 
-@given(st.text(), st.sampled_from(KeyDoor), st.sampled_from(KeyDoor))
-def test_keys_of_different_doors_never_meet(key: str, one: KeyDoor, other: KeyDoor) -> None:
+@given(st.text(), st.sampled_from(KeyNamespace), st.sampled_from(KeyNamespace))
+def test_keys_of_different_doors_never_meet(key: str, one: KeyNamespace, other: KeyNamespace) -> None:
     assume(one is not other)
     first, second = namespaced_key(one, key), namespaced_key(other, key)
     assert (first is None) == (second is None) == (normalise_key(key) is None)
     assert first is None or first != second
 
 
-@given(st.sampled_from(KeyDoor), st.lists(st.text("ab%", min_size=1), min_size=3, max_size=5), st.data())
-def test_keys_of_different_owners_never_meet(door: KeyDoor, words: list[str], data: st.DataObject) -> None:
-    """ENGINE 7: also where an owner has colons in its name, and another's key begins with the rest of it."""
+@given(st.sampled_from(KeyNamespace), st.lists(st.text("ab%", min_size=1), min_size=3, max_size=5), st.data())
+def test_keys_of_different_owners_never_meet(
+    door: KeyNamespace, words: list[str], data: st.DataObject
+) -> None:
+    """Also where an owner has colons in its name, and another's key begins with the rest of it."""
     cuts = st.lists(st.integers(1, len(words) - 1), min_size=2, max_size=2, unique=True)
     one, other = [(":".join(words[:cut]), ":".join(words[cut:])) for cut in data.draw(cuts)]
     assert namespaced_key(door, one[1], owner=one[0]) != namespaced_key(door, other[1], owner=other[0])
     assert namespaced_key(door, one[1], owner=one[0]) != namespaced_key(door, one[1], owner=other[0])
 
 
-@given(st.sampled_from(KeyDoor), st.text(min_size=1), st.text(min_size=1))
-def test_the_same_key_at_the_same_door_is_the_same(door: KeyDoor, key: str, owner: str) -> None:
+@given(st.sampled_from(KeyNamespace), st.text(min_size=1), st.text(min_size=1))
+def test_the_same_key_at_the_same_door_is_the_same(door: KeyNamespace, key: str, owner: str) -> None:
     assert namespaced_key(door, key, owner=owner) == namespaced_key(door, f" {key} ", owner=owner)
 
 
 @given(st.text(), st.text())
 def test_no_text_of_a_caller_reaches_into_another_door(text: str, other: str) -> None:
     """A key may hold colons: its door still comes first."""
-    mine = namespaced_key(KeyDoor.EXPLICIT, text)
-    theirs = namespaced_key(KeyDoor.IDEMPOTENCY, other, owner="token")
+    mine = namespaced_key(KeyNamespace.EXPLICIT, text)
+    theirs = namespaced_key(KeyNamespace.IDEMPOTENCY, other, owner="token")
     assert mine is None or theirs is None or mine != theirs
 
 
-@given(st.sampled_from(KeyDoor), st.text(), st.text(min_size=1))
-def test_a_key_is_shown_as_it_was_given(door: KeyDoor, key: str, owner: str) -> None:
+@given(st.sampled_from(KeyNamespace), st.text(), st.text(min_size=1))
+def test_a_key_is_shown_as_it_was_given(door: KeyNamespace, key: str, owner: str) -> None:
     """Whatever is in it, whatever its namespace, and whoever owns it."""
-    owned = door in (KeyDoor.IDEMPOTENCY, KeyDoor.DELIVERY)
+    owned = door in (KeyNamespace.IDEMPOTENCY, KeyNamespace.DELIVERY)
     stored = namespaced_key(door, key, owner=owner if owned else None)
-    assert given_key(stored) == normalise_key(key)
+    assert bare_key(stored) == normalise_key(key)
 
 
 def test_a_key_from_before_namespaces_were_joined_is_shown_as_it_was_given() -> None:
-    assert given_key("event:mail-7") == "mail-7"
-    assert given_key("key:event:mail-7") == "event:mail-7"
+    assert bare_key("event:mail-7") == "mail-7"
+    assert bare_key("key:event:mail-7") == "event:mail-7"

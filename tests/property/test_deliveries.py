@@ -1,4 +1,4 @@
-"""When a state webhook is sent again (SPEC 9.3)."""
+"""When a state webhook is sent again."""
 
 from __future__ import annotations
 
@@ -11,36 +11,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.deliveries import LONGEST_WAIT, Attempt, may_attempt, next_attempt, parse_retry_after
+from ductile.core.webhooks.deliveries import (
+    MAX_DELIVERY_DELAY,
+    DeliveryAttempt,
+    may_attempt,
+    next_attempt,
+    parse_retry_after,
+)
 
 failures = st.builds(
-    Attempt,
+    DeliveryAttempt,
     http_status=st.none() | st.integers(300, 599),
     retry_after=st.none() | st.timedeltas(timedelta(), timedelta(days=3)),
 )
 bases = st.timedeltas(timedelta(milliseconds=1), timedelta(minutes=5))
 
 
-def planned(attempt: Attempt, attempts: int, most: int, base: timedelta, seed: int) -> datetime | None:
+def planned(
+    attempt: DeliveryAttempt, attempts: int, most: int, base: timedelta, seed: int
+) -> datetime | None:
     return next_attempt(
-        attempt, attempts=attempts, max_attempts=most, backoff_base=base, now=START, dice=Random(seed)
+        attempt, attempts=attempts, max_attempts=most, backoff_base=base, now=START, rng=Random(seed)
     )
 
 
 @given(failures, st.integers(1, 50), st.integers(1, 20), bases, st.integers())
 def test_it_is_tried_so_often_and_no_more(
-    attempt: Attempt, attempts: int, most: int, base: timedelta, seed: int
+    attempt: DeliveryAttempt, attempts: int, most: int, base: timedelta, seed: int
 ) -> None:
-    """SPEC 9.3: retry is bounded by `max_attempts`, then it is dropped."""
+    """Retry is bounded by `max_attempts`, then it is dropped."""
     assert (planned(attempt, attempts, most, base, seed) is None) == (attempts >= most)
     assert may_attempt(attempts, max_attempts=most) == (attempts <= most)
 
 
 @given(failures, st.integers(1, 19), bases, st.integers())
 def test_the_wait_doubles_obeys_the_receiver_and_is_bounded(
-    attempt: Attempt, attempts: int, base: timedelta, seed: int
+    attempt: DeliveryAttempt, attempts: int, base: timedelta, seed: int
 ) -> None:
-    """SPEC 9.3: backoff from the base, `Retry-After` obeyed, an hour at most."""
+    """Backoff from the base, `Retry-After` obeyed, an hour at most."""
     retry_at = planned(attempt, attempts, 20, base, seed)
     assert retry_at is not None
     wait = retry_at - START
@@ -48,14 +56,14 @@ def test_the_wait_doubles_obeys_the_receiver_and_is_bounded(
     least = max(doubled, attempt.retry_after or timedelta())
     most = max(doubled + base, attempt.retry_after or timedelta())
     rounding = timedelta(microseconds=1)
-    assert min(least, LONGEST_WAIT) - rounding <= wait <= min(most, LONGEST_WAIT) + rounding
+    assert min(least, MAX_DELIVERY_DELAY) - rounding <= wait <= min(most, MAX_DELIVERY_DELAY) + rounding
 
 
 @given(st.integers(0, 10**12))
 def test_seconds_are_read(seconds: int) -> None:
     wait = parse_retry_after(f" {seconds} ", START)
     assert wait is not None
-    assert wait == timedelta(seconds=seconds) or (wait == LONGEST_WAIT and seconds >= 10**9)
+    assert wait == timedelta(seconds=seconds) or (wait == MAX_DELIVERY_DELAY and seconds >= 10**9)
 
 
 @given(st.integers(-100_000, 100_000))
@@ -72,13 +80,13 @@ def test_whatever_a_receiver_writes_is_no_crash(text: str) -> None:
 
 @pytest.mark.parametrize("zone", ["+99999999999999999999", "-9999", "+2400", "+000000000000"])
 def test_a_date_in_a_zone_that_is_nowhere_asks_for_nothing_much(zone: str) -> None:
-    """SPEC 9.3: what the receiver answered is what counts, whatever else it writes."""
+    """What the receiver answered is what counts, whatever else it writes."""
     wait = parse_retry_after(f"Mon, 01 Jan 2024 00:00:00 {zone}", START)
     assert wait is None or wait >= timedelta()
 
 
 def test_only_2xx_is_delivered() -> None:
-    """SPEC 9.3: retry on non-2xx or connection failure."""
-    delivered = [status for status in range(100, 600) if Attempt(http_status=status).delivered]
+    """Retry on non-2xx or connection failure."""
+    delivered = [status for status in range(100, 600) if DeliveryAttempt(http_status=status).delivered]
     assert delivered == list(range(200, 300))
-    assert not Attempt(error="no connection").delivered
+    assert not DeliveryAttempt(error="no connection").delivered

@@ -1,4 +1,4 @@
-"""SPEC 4.4: in whatever order claims are made and told of, and jobs end, every job is started in the end."""
+"""In whatever order claims are made and told of, and jobs end, every job is started in the end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from builders.configs import a_config, loaded
 from builders.jobs import a_job
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.installed import Discovery
 from ductile.config.snapshot import Snapshot
 from ductile.engine import dispatcher
 from ductile.engine.dispatcher import Dispatcher
 from ductile.errors import StoreFullError
+from ductile.store.model.jobs import ClaimedJob
+from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
-from ductile.store.values.settling import Claim
-from ductile.store.values.submitting import Accepted
 
 WORKERS = 3
 TURNS = 8
@@ -64,17 +64,17 @@ class World:
         )
 
     def claim(
-        self, *, limit: int, told: Callable[[tuple[Claim, ...]], None], **_others: Any
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        self, *, limit: int, told: Callable[[tuple[ClaimedJob, ...]], None], **_others: Any
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         unit = Unit(lambda: self._take(limit), told)
         self.claims.append(unit)
         return unit.future
 
-    def _take(self, limit: int) -> tuple[Claim, ...]:
+    def _take(self, limit: int) -> tuple[ClaimedJob, ...]:
         taken = [self.queue.popleft() for _ in range(min(limit, len(self.queue)))]
-        return tuple(Claim(job=a_job(id=job_id), event=None, state={}, baggage={}) for job_id in taken)
+        return tuple(ClaimedJob(job=a_job(id=job_id), event=None, state={}, baggage={}) for job_id in taken)
 
-    async def _execute(self, claim: Claim, _under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(self, claim: ClaimedJob, _under: Snapshot, makes_room: Callable[[], None]) -> None:
         job_id = claim.job.id
         self.started.append(job_id)
         self.running[job_id] = asyncio.Event()
@@ -101,7 +101,7 @@ class World:
         answer = Accepted(job_id=job_id, plugin="p", command="poll", seq=self.made, ready=True)
         self.dispatcher.expect()
         self.starts.append(
-            Unit(lambda: self.queue.append(job_id), told=lambda _: self.dispatcher.offer([answer]))
+            Unit(lambda: self.queue.append(job_id), told=lambda _: self.dispatcher.on_enqueued([answer]))
         )
 
     def wake(self, _number: int) -> None:

@@ -1,4 +1,4 @@
-"""Whatever the pipeline: its drawings have every step once, and can be read (SPEC 11)."""
+"""Whatever the pipeline: its drawings have every step once, and can be read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of
-from ductile.core.mermaid import to_mermaid
-from ductile.core.outline import Item, outline, walk
-from ductile.core.picture import to_svg
-from ductile.core.pipelines import Graph, Split, Use
+from ductile.core.runs.graph import Graph, SplitNode, UseNode
+from ductile.core.runs.mermaid import to_mermaid
+from ductile.core.runs.svg import to_svg
+from ductile.core.runs.tree import TreeStep, build_tree, iter_steps
 
 CONDITION = {"path": "payload.name", "op": "eq", "value": '<b>"x" & `y`'}
 
@@ -39,22 +39,22 @@ def step(draw: st.DrawFn, depth: int) -> dict[str, Any]:
 GRAPHS = steps(2).map(lambda written: graph_of(*written))
 
 
-def items_of(graph: Graph) -> tuple[Item, ...]:
-    return outline(graph, lambda _key: False)
+def items_of(graph: Graph) -> tuple[TreeStep, ...]:
+    return build_tree(graph, lambda _key: False)
 
 
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) -> None:
-    """SPEC 7.1: nesting is found again from where lines go."""
-    positions = [item.node.position for item in walk(items_of(graph))]
+    """Nesting is found again from where lines go."""
+    positions = [item.node.position for item in iter_steps(items_of(graph))]
     assert positions == sorted(range(len(graph.nodes)))
 
 
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph: Graph) -> None:
-    """SPEC 11: what is drawn is connected, and names nothing that is not drawn."""
+    """What is drawn is connected, and names nothing that is not drawn."""
     text = to_mermaid(items_of(graph), "on go")
     edges = re.findall(r'^  (\w+) (?:-- "[^"]*" )?--> (\w+)$', text, re.MULTILINE)
     declared = set(re.findall(r"^ *(\w+)[\[({]", text, re.MULTILINE))
@@ -65,7 +65,7 @@ def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph
         new = {target for source, target in edges if source == at} - reached
         reached |= new
         waiting += new
-    drawn = {f"s{node.position}" for node in graph.nodes.values() if isinstance(node, Use | Split)}
+    drawn = {f"s{node.position}" for node in graph.nodes.values() if isinstance(node, UseNode | SplitNode)}
     assert drawn | {"done"} <= reached
     assert all(line.count('"') in (0, 2) for line in text.splitlines())
 
@@ -73,7 +73,7 @@ def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
-    """SPEC 11: readable, at any depth: boxes apart, text inside them, all of it on the paper."""
+    """Readable, at any depth: boxes apart, text inside them, all of it on the paper."""
     root = read_svg(to_svg(items_of(graph), "flow", "on go"))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     boxes = [
@@ -85,7 +85,7 @@ def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
     for number, one in enumerate(boxes):
         assert not any(_meet(one, other) for other in boxes[number + 1 :])
     texts = [text for text in root.iter(f"{SVG}text") if "middle" in text.attrib["class"]]
-    assert len(texts) >= sum(isinstance(node, Use) for node in graph.nodes.values())
+    assert len(texts) >= sum(isinstance(node, UseNode) for node in graph.nodes.values())
     for text in texts:
         half = len(text.text or "") * 7.3 / 2
         x, y = float(text.attrib["x"]), float(text.attrib["y"])

@@ -1,4 +1,4 @@
-"""Random lives of a job: whatever happens to it, in any order, it stays on the drawn edges (SPEC 4.2)."""
+"""Random lives of a job: whatever happens to it, in any order, it stays on the drawn edges."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START, a_job, failed, ok, some_dice, some_rules, timed_out
-from ductile.core.jobs import EDGES, TERMINAL, Job, JobStatus, Reason, Transition
-from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
-from ductile.core.settle import settle
-from ductile.core.settlement import SettleView
-from ductile.value import replace
+from ductile.core.jobs.model import EDGES, TERMINAL, Job, JobReason, JobStatus, Transition
+from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
+from ductile.core.jobs.settle import settle
+from ductile.core.jobs.settlement import SettleView
+from ductile.struct import replace
 
 HAPPENINGS: dict[str, Outcome] = {
     "ok": ok(),
@@ -21,8 +21,8 @@ HAPPENINGS: dict[str, Outcome] = {
     "timed_out": timed_out(),
     "interrupted": Interrupted(),
     "orphaned": Orphaned(),
-    "purged": Ended(reason=Reason.PURGED, error="x"),
-    "not_made": NotMade(reason=Reason.BAD_TEMPLATE, error="x"),
+    "purged": EndedEarly(reason=JobReason.PURGED, error="x"),
+    "not_made": StepNotCreated(reason=JobReason.BAD_TEMPLATE, error="x"),
 }
 
 
@@ -31,10 +31,10 @@ def after(job: Job, happening: str) -> tuple[Job, tuple[Transition, ...]]:
     if job.status in TERMINAL:
         if happening != "permanent" or job.status is JobStatus.SUCCEEDED:
             return job, ()
-        edge = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
+        edge = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
         return replace(job, status=JobStatus.QUEUED, attempt=1), (edge,)
     if job.status is JobStatus.QUEUED and happening not in ("purged", "not_made"):
-        edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
+        edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
         return replace(job, status=JobStatus.RUNNING, execution=job.execution + 1), (edge,)
     settlement = settle(
         SettleView(job=job, state={}), HAPPENINGS[happening], some_rules(), START, some_dice()

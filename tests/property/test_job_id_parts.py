@@ -1,4 +1,4 @@
-"""A job is found by the beginning of its id, or by its end (SPEC 4.1, 11)."""
+"""A job is found by the beginning of its id, or by its end."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.ids import make_id
-from ductile.operations.job_ids import SHORTEST_PART, as_beginning, as_ending
+from ductile.operations.jobs.lookup import MIN_ID_DIGITS, id_prefix, id_suffix
 
 MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(  # noqa: DTZ001 - made aware below
     lambda moment: moment.replace(tzinfo=UTC)
 )
 
 
-@given(MOMENTS, st.integers(), st.integers(SHORTEST_PART, 31), st.booleans())
+@given(MOMENTS, st.integers(), st.integers(MIN_ID_DIGITS, 31), st.booleans())
 def test_every_beginning_of_an_id_is_one(now: datetime, seed: int, length: int, dashes: bool) -> None:
     """However much of it is given, wherever it is cut, and with its dashes or without."""
     job_id = make_id(now, Random(seed))
     typed = job_id[:length] if dashes else job_id.replace("-", "")[:length]
-    beginning = as_beginning(typed)
+    beginning = id_prefix(typed)
     if beginning is None:  # a dash among the first few leaves too few digits
-        assert len(typed.replace("-", "")) < SHORTEST_PART
+        assert len(typed.replace("-", "")) < MIN_ID_DIGITS
     else:
         assert job_id.startswith(beginning)
         assert beginning.replace("-", "") == typed.replace("-", "")
@@ -32,18 +32,18 @@ def test_every_beginning_of_an_id_is_one(now: datetime, seed: int, length: int, 
 @given(st.text(max_size=40))
 def test_whatever_is_typed_is_a_beginning_or_not(text: str) -> None:
     """Nothing is so odd that it ends in a fault, and only digits of an id are looked up."""
-    beginning = as_beginning(text.lower())
+    beginning = id_prefix(text.lower())
     assert beginning is None or set(beginning) <= set("0123456789abcdef-")
 
 
-@given(MOMENTS, st.integers(), st.integers(SHORTEST_PART, 31), st.booleans())
+@given(MOMENTS, st.integers(), st.integers(MIN_ID_DIGITS, 31), st.booleans())
 def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes: bool) -> None:
     """As above, from the other side."""
     job_id = make_id(now, Random(seed))
     typed = job_id[-length:] if dashes else job_id.replace("-", "")[-length:]
-    ending = as_ending(typed)
+    ending = id_suffix(typed)
     if ending is None:
-        assert len(typed.replace("-", "")) < SHORTEST_PART
+        assert len(typed.replace("-", "")) < MIN_ID_DIGITS
     else:
         assert job_id.endswith(ending)
         assert ending.replace("-", "") == typed.replace("-", "")

@@ -1,4 +1,4 @@
-"""Reading manifests never fails in a way of its own, and the shapes of commands agree (SPEC 3.2)."""
+"""Reading manifests never fails in a way of its own, and the shapes of commands agree."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from builders.plugins import a_manifest
 from ductile.errors import ConfigError
-from ductile.protocol.manifest import _KEYS, CommandType, parse_manifest
-from ductile.protocol.payload_schema import to_json_schema
-from ductile.protocol.yaml12 import parse_yaml
+from ductile.protocol.manifest.model import _KEYS, CommandType, parse_manifest
+from ductile.protocol.manifest.schema import to_json_schema
+from ductile.protocol.yaml import parse_yaml
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonValue
+    from ductile.core.json import JsonValue
     from ductile.errors import Problem
-    from ductile.protocol.manifest import Manifest
+    from ductile.protocol.manifest.model import Manifest
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=10)
 VALUES = st.recursive(
@@ -55,7 +55,7 @@ def good() -> dict[str, JsonValue]:
 
 @given(KEYS, VALUES)
 def test_any_value_is_read_or_reported(key: str, value: JsonValue) -> None:
-    """SPEC 3.1: a bad manifest refuses its plugin and nothing else; each problem has key and line."""
+    """A bad manifest refuses its plugin and nothing else; each problem has key and line."""
     for problem in problems_of(good() | {key: value}):
         assert problem.key
         assert problem.line
@@ -63,7 +63,7 @@ def test_any_value_is_read_or_reported(key: str, value: JsonValue) -> None:
 
 @given(st.dictionaries(NAMES, st.sampled_from(CommandType), min_size=1, max_size=5))
 def test_the_shapes_of_commands_agree(commands: dict[str, CommandType]) -> None:
-    """SPEC 3.2: a map and a list of objects say the same."""
+    """A map and a list of objects say the same."""
     as_map = read(good() | {"commands": {name: {"type": kind} for name, kind in commands.items()}})
     as_list = read(good() | {"commands": [{"name": name, "type": kind} for name, kind in commands.items()]})
     assert as_map == as_list
@@ -75,17 +75,17 @@ def test_the_shapes_of_commands_agree(commands: dict[str, CommandType]) -> None:
 
 @given(st.dictionaries(st.from_regex(r"x_[a-z]{1,8}", fullmatch=True), VALUES, max_size=4))
 def test_unknown_keys_never_refuse(unknown: dict[str, JsonValue]) -> None:
-    """SPEC 3.2: they are kept and ignored."""
+    """They are kept and ignored."""
     assert read(good() | unknown).others == unknown
 
 
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
 def test_normalised_schemas_stay_as_they_are(written: dict[str, JsonValue]) -> None:
-    """SPEC 3.2: what came out is JSON Schema, so normalising it again changes nothing."""
+    """What came out is JSON Schema, so normalising it again changes nothing."""
     once = to_json_schema(written)
     assert to_json_schema(once) == once
 
 
 def test_the_builder_is_a_good_manifest() -> None:
-    """SPEC 3.2: the other tests start from this text."""
+    """The other tests start from this text."""
     assert parse_manifest(parse_yaml(a_manifest(), file="m"), file="m").name == "echo"

@@ -1,4 +1,4 @@
-"""What a pipeline needs of whoever starts it: told before anything is run, and never too much (SPEC 7)."""
+"""What a pipeline needs of whoever starts it: told before anything is run, and never too much."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given
 
 from builders.conditions import conditions, judged, scopes
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.conditions import Condition
-from ductile.core.needs import first_use, needs_of
-from ductile.core.pipelines import Pipeline
-from ductile.core.references import MISSING, Scope, find
+from ductile.core.expressions.conditions import Condition
+from ductile.core.expressions.paths import MISSING, EvalContext, look_up
+from ductile.core.runs.graph import Pipeline
+from ductile.core.runs.required_inputs import find_required_inputs, first_use
 
 PLAIN = graph_of(uses("only"))
 GREETING = {"message": "hello {payload.name}"}
@@ -20,12 +20,12 @@ HAS_A = {"path": "payload.a", "op": "exists"}
 
 
 @given(condition=conditions, scope=scopes)
-def test_no_run_starts_without_what_is_required(condition: Condition, scope: Scope) -> None:
-    """SPEC 7.3: wherever a condition holds, everything that is said to be required is there."""
-    needs = needs_of(Pipeline(name="flow", graph=PLAIN, condition=condition))
+def test_no_run_starts_without_what_is_required(condition: Condition, scope: EvalContext) -> None:
+    """Wherever a condition holds, everything that is said to be required is there."""
+    needs = find_required_inputs(Pipeline(name="flow", graph=PLAIN, condition=condition))
     assert needs.required <= needs.known
     if judged(condition, scope).holds:
-        assert all(find(f"payload.{path}", scope) is not MISSING for path in needs.required)
+        assert all(look_up(f"payload.{path}", scope) is not MISSING for path in needs.required)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Sco
     ],
 )
 def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
-    """SPEC 7.3: what is missing is null for eq, neq and in, and false for the others."""
+    """What is missing is null for eq, neq and in, and false for the others."""
     written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
-    assert needs_of(rules_of(written).pipelines.by_name["flow"]).required == required
+    assert find_required_inputs(rules_of(written).pipelines.by_name["flow"]).required == required
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
     ],
 )
 def test_what_the_first_steps_ask_for(steps: Any, required: set[str], known: Any) -> None:
-    """SPEC 7.4, 7.5: a path that leads nowhere fails the step that has it."""
-    needs = needs_of(Pipeline(name="flow", graph=graph_of(*steps)))
+    """A path that leads nowhere fails the step that has it."""
+    needs = find_required_inputs(Pipeline(name="flow", graph=graph_of(*steps)))
     assert needs.required == required
     assert needs.known == (required if known is ... else known)
 
@@ -82,6 +82,6 @@ def test_what_the_first_steps_ask_for(steps: Any, required: set[str], known: Any
     ],
 )
 def test_who_is_given_the_payload_as_it_is(steps: Any, plain: str | None) -> None:
-    """SPEC 7.2: then what that command takes is what the pipeline takes."""
+    """Then what that command takes is what the pipeline takes."""
     found = first_use(graph_of(*steps))
     assert (None if found is None else found.path) == plain

@@ -1,4 +1,4 @@
-"""Who gives way at a listener that is full: connections and bodies (SPEC 1, 8, 9.1)."""
+"""Who gives way at a listener that is full: connections and bodies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.listening.places import Places
-from ductile.listening.readers import Readers
+from ductile.http.body_quota import BodyQuota
+from ductile.http.connection_limit import ConnectionLimiter
 
 MOST = 3
 BYTES = 10
@@ -31,7 +31,7 @@ class AGuest:
 class House:
     """The places, and beside them all that has happened."""
 
-    places: Places[AGuest] = field(default_factory=lambda: Places(MOST))
+    places: ConnectionLimiter[AGuest] = field(default_factory=lambda: ConnectionLimiter(MOST))
     served: list[AGuest] = field(default_factory=list)
     turned_away: list[AGuest] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ def test_whoever_kept_us_waiting_longest_gives_way(steps: list[tuple[str, int]])
 )
 def test_the_oldest_body_gives_way(steps: list[tuple[str, int, int]]) -> None:
     """Never more than so many, nor more bytes unless of one alone; the others keep their places."""
-    readers: Readers[int] = Readers(MOST, BYTES)
+    readers: BodyQuota[int] = BodyQuota(MOST, BYTES)
     held: dict[int, int] = {}
     for number, (step, which, size) in enumerate(steps):
         before = list(held)
@@ -114,7 +114,7 @@ def test_the_oldest_body_gives_way(steps: list[tuple[str, int, int]]) -> None:
 @given(st.lists(st.integers(0, BYTES), max_size=5), st.booleans())
 def test_who_has_gone_weighs_nothing(before: list[int], dismissed: bool) -> None:
     """Whether it was read to its end or gave way: those who come after are not measured with it."""
-    readers: Readers[int] = Readers(MOST, BYTES)
+    readers: BodyQuota[int] = BodyQuota(MOST, BYTES)
     for reader, size in enumerate(before):
         readers.begin(reader)
         readers.grow(reader, size)

@@ -1,4 +1,4 @@
-"""To whom how much may be sent at once (SPEC 9.3): what is slow or dead delays nobody else."""
+"""To whom how much may be sent at once: what is slow or dead delays nobody else."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.deliveries import Attempt
-from ductile.core.receivers import PROMPT, Allotment, Manner, Share, manner_after
-from ductile.engine.deliveries import IN_ALL, SHARES, TO_EACH
+from ductile.core.webhooks.concurrency import (
+    PROMPT,
+    ConcurrencyLimit,
+    ReceiverHealth,
+    SlotAllocator,
+    health_after,
+)
+from ductile.core.webhooks.deliveries import DeliveryAttempt
+from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 
 names = st.sampled_from([f"https://{number}:443" for number in range(400)])
-manners = st.dictionaries(names, st.sampled_from(Manner), max_size=400)
+manners = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)
 
 
-def filled(due: list[str], known: dict[str, Manner], busy: Counter[str]) -> Counter[str]:
+def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str]) -> Counter[str]:
     """Everything given out that there is room for, with as much due to each as it can take."""
-    places = Allotment(left=IN_ALL - busy.total(), each=TO_EACH, busy=busy, manners=known, shares=SHARES)
+    places = SlotAllocator(
+        left=MAX_IN_FLIGHT - busy.total(),
+        each=MAX_PER_RECEIVER,
+        busy=busy,
+        manners=known,
+        shares=CONCURRENCY_LIMITS,
+    )
     under_way = Counter(busy)
     for receiver in places.in_turn(due):
         count = places.of(receiver)
@@ -28,39 +40,45 @@ def filled(due: list[str], known: dict[str, Manner], busy: Counter[str]) -> Coun
 
 
 @given(st.lists(names, unique=True, max_size=400), manners)
-def test_the_prompt_always_have_room(due: list[str], known: dict[str, Manner]) -> None:
+def test_the_prompt_always_have_room(due: list[str], known: dict[str, ReceiverHealth]) -> None:
     """Whoever else there is, and in whatever order they come, some places are for those who answer."""
-    doubtful = [receiver for receiver in due if known.get(receiver) is not Manner.PROMPT]
+    doubtful = [receiver for receiver in due if known.get(receiver) is not ReceiverHealth.PROMPT]
     under_way = filled(doubtful, known, Counter())
-    together = Counter[Manner]()
+    together = Counter[ReceiverHealth]()
     for receiver, count in under_way.items():
-        together[known.get(receiver, Manner.UNKNOWN)] += count
+        together[known.get(receiver, ReceiverHealth.UNKNOWN)] += count
         assert count <= 1
-    assert together[Manner.SLOW] <= SHARES[Manner.SLOW].all
-    assert together[Manner.UNKNOWN] <= SHARES[Manner.UNKNOWN].all
-    assert under_way.total() + IN_ALL // 4 <= IN_ALL
-    others = {**known, "https://good:443": Manner.PROMPT}
-    assert filled(["https://good:443"], others, under_way)["https://good:443"] == TO_EACH
+    assert together[ReceiverHealth.SLOW] <= CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all
+    assert together[ReceiverHealth.UNKNOWN] <= CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all
+    assert under_way.total() + MAX_IN_FLIGHT // 4 <= MAX_IN_FLIGHT
+    others = {**known, "https://good:443": ReceiverHealth.PROMPT}
+    assert filled(["https://good:443"], others, under_way)["https://good:443"] == MAX_PER_RECEIVER
 
 
 @given(st.lists(names, unique=True, max_size=400), st.integers(0, 400))
 def test_the_slow_leave_room_for_those_whom_nobody_knows(due: list[str], slow: int) -> None:
     """However many have shown to be dead, a new receiver is told at once."""
-    known = dict.fromkeys(due[:slow], Manner.SLOW)
+    known = dict.fromkeys(due[:slow], ReceiverHealth.SLOW)
     under_way = filled(list(known), known, Counter())
     assert filled([*known, "https://new:443"], known, under_way)["https://new:443"] == 1
 
 
-@given(st.lists(names, unique=True), manners, st.dictionaries(names, st.integers(1, TO_EACH), max_size=60))
-def test_no_more_than_there_are(due: list[str], known: dict[str, Manner], busy: dict[str, int]) -> None:
+@given(
+    st.lists(names, unique=True),
+    manners,
+    st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER), max_size=60),
+)
+def test_no_more_than_there_are(
+    due: list[str], known: dict[str, ReceiverHealth], busy: dict[str, int]
+) -> None:
     under_way = filled(due, known, Counter(busy))
-    assert under_way.total() <= max(IN_ALL, sum(busy.values()))
-    assert all(under_way[receiver] <= max(TO_EACH, busy.get(receiver, 0)) for receiver in due)
+    assert under_way.total() <= max(MAX_IN_FLIGHT, sum(busy.values()))
+    assert all(under_way[receiver] <= max(MAX_PER_RECEIVER, busy.get(receiver, 0)) for receiver in due)
 
 
-@given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, TO_EACH)))
+@given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
 def test_whoever_has_nothing_under_way_comes_first(due: list[str], busy: dict[str, int]) -> None:
-    places = Allotment(left=1, each=1, busy=busy, manners={}, shares={})
+    places = SlotAllocator(left=1, each=1, busy=busy, manners={}, shares={})
     served = [receiver in busy for receiver in places.in_turn(due)]
     assert served == sorted(served)
     assert [each for each in places.in_turn(due) if each not in busy] == [
@@ -70,11 +88,17 @@ def test_whoever_has_nothing_under_way_comes_first(due: list[str], busy: dict[st
 
 @given(st.none() | st.integers(200, 599), st.timedeltas(timedelta(), timedelta(minutes=1)))
 def test_an_answer_in_time_is_prompt(status: int | None, took: timedelta) -> None:
-    attempt = Attempt(http_status=status, error=None if status else "no answer")
-    expected = Manner.PROMPT if status is not None and took <= PROMPT else Manner.SLOW
-    assert manner_after(attempt, took) is expected
+    attempt = DeliveryAttempt(http_status=status, error=None if status else "no answer")
+    expected = ReceiverHealth.PROMPT if status is not None and took <= PROMPT else ReceiverHealth.SLOW
+    assert health_after(attempt, took) is expected
 
 
 def test_without_a_share_the_room_of_each_counts() -> None:
-    places = Allotment(left=9, each=3, busy={"a": 1}, manners={}, shares={Manner.SLOW: Share(each=1, all=1)})
+    places = SlotAllocator(
+        left=9,
+        each=3,
+        busy={"a": 1},
+        manners={},
+        shares={ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=1)},
+    )
     assert (places.of("a"), places.of("b")) == (2, 3)

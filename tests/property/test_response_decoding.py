@@ -1,4 +1,4 @@
-"""No bytes can make the decoder, or the judge after it, raise (SPEC 3.3)."""
+"""No bytes can make the decoder, or the judge after it, raise."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.jobs import Reason
-from ductile.core.outcomes import Completed, Failed, Interrupted, Outcome, TimedOut
-from ductile.protocol.response import Answer, ProtocolFault, decode_response
-from ductile.runner.judgement import EXIT_CONFIG, judge, storable_text
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.outcomes import Completed, Failed, Interrupted, Outcome, TimedOut
+from ductile.protocol.response import DecodedResponse, ProtocolViolation, decode_response
+from ductile.runner.interpret import EXIT_CONFIG, interpret, storable_text
 from ductile.runner.port import (
     CouldNotStart,
     DeadlinePassed,
     Ending,
     Exited,
     ExitStatus,
-    PrintedTooMuch,
-    Remains,
+    OutputLimitExceeded,
+    ProcessOutput,
     RunnerLost,
-    Stopped,
+    StoppedOnRequest,
 )
 
 NAMES = [
@@ -62,7 +62,7 @@ STATUSES = st.integers(0, 255).map(lambda code: ExitStatus(exit_code=code)) | st
     lambda number: ExitStatus(signal=number)
 )
 REMAINS = st.builds(
-    Remains,
+    ProcessOutput,
     status=STATUSES,
     stdout=OUTPUTS,
     stderr=st.binary(max_size=100),
@@ -73,8 +73,8 @@ REMAINS = st.builds(
 ENDINGS: st.SearchStrategy[Ending] = st.one_of(
     st.builds(Exited, remains=REMAINS),
     st.builds(DeadlinePassed, remains=REMAINS, timeout=st.just(timedelta(seconds=60))),
-    st.builds(PrintedTooMuch, remains=REMAINS),
-    st.builds(Stopped, remains=REMAINS),
+    st.builds(OutputLimitExceeded, remains=REMAINS),
+    st.builds(StoppedOnRequest, remains=REMAINS),
     st.builds(RunnerLost, error=st.just("lost"), remains=st.none() | REMAINS),
     st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), shortage=st.booleans()),
 )
@@ -82,12 +82,12 @@ ENDINGS: st.SearchStrategy[Ending] = st.one_of(
 
 @given(OUTPUTS)
 def test_decoding_always_gives_a_value(stdout: bytes) -> None:
-    """SPEC 3.3: an answer that holds to its promises, or a fault with a message."""
+    """An answer that holds to its promises, or a fault with a message."""
     match decode_response(stdout):
-        case ProtocolFault(message=message):
+        case ProtocolViolation(message=message):
             assert message
             message.encode()
-        case Answer(response=response):
+        case DecodedResponse(response=response):
             assert (response.error is None) == response.ok
             assert not response.ok or response.result not in (None, "")
             json.dumps(response.result, ensure_ascii=False).encode()
@@ -95,7 +95,7 @@ def test_decoding_always_gives_a_value(stdout: bytes) -> None:
 
 @given(st.binary())
 def test_kept_text_can_be_stored(output: bytes) -> None:
-    """SPEC 3.3: what was printed is kept, as text that every store takes."""
+    """What was printed is kept, as text that every store takes."""
     text = storable_text(output)
     text.encode()
     assert "\0" not in text
@@ -103,39 +103,39 @@ def test_kept_text_can_be_stored(output: bytes) -> None:
 
 @given(ENDINGS)
 def test_every_ending_has_one_outcome(ending: Ending) -> None:
-    """SPEC 3.3, 3.4, 4.6: which one, by the rules written out once more."""
-    outcome = judge(ending).outcome
+    """Which one, by the rules written out once more."""
+    outcome = interpret(ending).outcome
     match ending:
         case CouldNotStart(shortage=True):
-            assert outcome == Interrupted(reason=Reason.NO_RESOURCES, error=ending.error)
+            assert outcome == Interrupted(reason=JobReason.NO_RESOURCES, error=ending.error)
         case CouldNotStart(permanent=permanent):
-            assert told(outcome) == (Reason.COULD_NOT_START, permanent)
+            assert told(outcome) == (JobReason.COULD_NOT_START, permanent)
         case RunnerLost():
-            assert told(outcome) == (Reason.RUNNER_LOST, False)
+            assert told(outcome) == (JobReason.RUNNER_LOST, False)
         case DeadlinePassed():
             assert isinstance(outcome, TimedOut)
-        case PrintedTooMuch():
-            assert told(outcome) == (Reason.OUTPUT_TOO_LARGE, False)
-        case Exited(remains=remains) | Stopped(remains=remains):
-            assert_judged_by_answer(outcome, remains, stopped=isinstance(ending, Stopped))
+        case OutputLimitExceeded():
+            assert told(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
+        case Exited(remains=remains) | StoppedOnRequest(remains=remains):
+            assert_judged_by_answer(outcome, remains, stopped=isinstance(ending, StoppedOnRequest))
 
 
-def assert_judged_by_answer(outcome: Outcome, remains: Remains, *, stopped: bool) -> None:
+def assert_judged_by_answer(outcome: Outcome, remains: ProcessOutput, *, stopped: bool) -> None:
     answer = decode_response(remains.stdout)
     config_error = remains.status.exit_code == EXIT_CONFIG
-    if isinstance(answer, Answer) and answer.response.ok:
+    if isinstance(answer, DecodedResponse) and answer.response.ok:
         assert isinstance(outcome, Completed)
-    elif isinstance(answer, Answer):
-        assert told(outcome) == (Reason.PLUGIN_ERROR, config_error or not answer.response.retry)
+    elif isinstance(answer, DecodedResponse):
+        assert told(outcome) == (JobReason.PLUGIN_ERROR, config_error or not answer.response.retry)
     elif stopped:
         assert isinstance(outcome, Interrupted)
     else:
         reason, permanent = told(outcome)
         assert permanent == config_error
-        assert (reason is Reason.KILLED) == (remains.status.signal is not None)
-        assert (reason is Reason.PROTOCOL_ERROR) == (remains.status.exit_code == 0)
+        assert (reason is JobReason.KILLED) == (remains.status.signal is not None)
+        assert (reason is JobReason.PROTOCOL_ERROR) == (remains.status.exit_code == 0)
 
 
-def told(outcome: Outcome) -> tuple[Reason, bool]:
+def told(outcome: Outcome) -> tuple[JobReason, bool]:
     assert isinstance(outcome, Failed)
     return outcome.reason, outcome.permanent

@@ -1,4 +1,4 @@
-"""Delays between attempts (SPEC 4.6)."""
+"""Delays between attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import some_dice
-from ductile.core.retry import RetryPolicy, plan_delay
+from ductile.core.jobs.retry import RetryPolicy, plan_delay
 
 spans = st.integers(0, 10**12).map(lambda us: timedelta(microseconds=us))
 policies = st.builds(RetryPolicy, backoff_base=spans, backoff_max=spans)
@@ -44,8 +44,8 @@ def test_the_defaults_are_half_a_minute_doubling(attempt: int, seed: int) -> Non
 @given(seeds)
 def test_chance_is_used(seed: int) -> None:
     """Two that fail together do not come back together."""
-    dice = some_dice(seed)
-    assert len({plan_delay(RetryPolicy(), 1, dice) for _ in range(5)}) > 1
+    rng = some_dice(seed)
+    assert len({plan_delay(RetryPolicy(), 1, rng) for _ in range(5)}) > 1
 
 
 @given(st.integers(1, 10**9))

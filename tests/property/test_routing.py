@@ -1,16 +1,16 @@
-"""Who gets an event (SPEC 6)."""
+"""Who gets an event."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.routing import Route, RouteTable
+from ductile.core.events.routing import EventRoute, EventRouteTable
 
 words = st.sampled_from(["a", "b", "a.b", "", "A", "a "])
 routes = st.lists(
     st.builds(
-        Route, source=words, event_type=words, plugin=words, command=st.sampled_from(["handle", "poll"])
+        EventRoute, source=words, event_type=words, plugin=words, command=st.sampled_from(["handle", "poll"])
     ),
     max_size=12,
 )
@@ -18,15 +18,15 @@ routes = st.lists(
 
 @given(routes, words, words)
 def test_exact_match_on_source_and_type_in_the_order_given(
-    listed: list[Route], source: str, event_type: str
+    listed: list[EventRoute], source: str, event_type: str
 ) -> None:
-    found = RouteTable.of(listed).matching(source, event_type)
+    found = EventRouteTable.of(listed).matching(source, event_type)
     assert list(found) == [
         route for route in listed if (route.source, route.event_type) == (source, event_type)
     ]
 
 
 @given(routes)
-def test_a_target_names_plugin_and_command(listed: list[Route]) -> None:
+def test_a_target_names_plugin_and_command(listed: list[EventRoute]) -> None:
     for route in listed:
         assert route.target == f"{route.plugin}.{route.command}"

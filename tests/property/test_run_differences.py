@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START, an_id
-from ductile.core.jobs import JobStatus, Reason, SubmittedBy
-from ductile.core.settlement import LogStatus
-from ductile.operations.run_differences import compare_configs, compare_inputs, compare_runs
-from ductile.store.values.reading import LogRow
-from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord
+from ductile.core.jobs.model import JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
+from ductile.operations.diagnose.differences import compare_configs, compare_inputs, compare_runs
+from ductile.store.model.maintenance import ConfigOrigin, ConfigRecord
+from ductile.store.model.records import LogRow
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -38,9 +38,9 @@ def a_log_row(**fields: Any) -> LogRow:
         "plugin": "echo",
         "command": "poll",
         "status": LogStatus.SUCCEEDED,
-        "reason": Reason.COMPLETED,
+        "reason": JobReason.COMPLETED,
         "job_status": JobStatus.SUCCEEDED,
-        "job_reason": Reason.COMPLETED,
+        "job_reason": JobReason.COMPLETED,
         "exit_code": 0,
         "duration": timedelta(seconds=1),
         "submitted_by": SubmittedBy.CLI,

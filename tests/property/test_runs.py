@@ -1,4 +1,4 @@
-"""Random pipelines through the real store, against a reading of what was written (SPEC 7, ENGINE 2).
+"""Random pipelines through the real store, against a reading of what was written.
 
 Whatever the pipeline, whatever its steps answer, in whatever order they end, however often they are tried
 again and wherever the daemon dies: the steps that run are those that the text of the pipeline asks for,
@@ -26,13 +26,13 @@ from builders.jobs import Clock, emitted, failed, ok, timed_out
 from builders.pipeline_meaning import Behaviour, Interpreter, Told, UndecidedError, canonical
 from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
-from ductile.core.jobs import TERMINAL, JobStatus, Reason
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Interrupted, Outcome
-from ductile.core.rules import Rules
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.policy import Policy
+from ductile.store.model.jobs import ClaimedJob, RetryResult, Settled
+from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
-from ductile.store.values.settling import Claim, RetryAnswer, Settled
-from ductile.store.values.submitting import Accepted
 
 MOST_JOBS = 60
 BAD = (JobStatus.FAILED, JobStatus.DEAD)
@@ -136,11 +136,11 @@ def behave(plugin: str, path: str, payload: str) -> Behaviour:
 
 def mended(plugin: str, path: str, payload: str) -> Behaviour:
     """The answer once what made it fail is put right."""
-    dice = _chance(plugin, path, payload)
-    name = f"{path}#{dice.randrange(1 << 30):x}"
-    count = dice.choice([0, 0, 1, 1, 1, 2, 3])
+    rng = _chance(plugin, path, payload)
+    name = f"{path}#{rng.randrange(1 << 30):x}"
+    count = rng.choice([0, 0, 1, 1, 1, 2, 3])
     events = tuple(
-        (dice.choice(EVENT_TYPES), {"n": dice.randrange(8)} if dice.random() < 0.8 else {"result": "own"})
+        (rng.choice(EVENT_TYPES), {"n": rng.randrange(8)} if rng.random() < 0.8 else {"result": "own"})
         for _ in range(count)
     )
     return Behaviour(stdout=json.dumps({"status": "ok", "result": name}), result=name, events=events)
@@ -150,17 +150,17 @@ def _chance(*parts: str) -> Random:
     return Random(hashlib.sha256("\0".join(parts).encode()).digest())
 
 
-def outcome_of(claim: Claim, dice: Random, *, well: bool) -> Outcome:
+def outcome_of(claim: ClaimedJob, rng: Random, *, well: bool) -> Outcome:
     """What this execution comes to: perhaps not yet what the step answers in the end."""
     job = claim.job
     given = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
     answer = mended(*given) if well else behave(*given)
-    if dice.random() < 0.1:
+    if rng.random() < 0.1:
         return Interrupted()
     if answer.stdout is None:
         return failed(stdout=None)
-    if not well and dice.random() < 0.1:
-        return failed(stdout=None) if dice.random() < 0.5 else timed_out()
+    if not well and rng.random() < 0.1:
+        return failed(stdout=None) if rng.random() < 0.5 else timed_out()
     if answer.fails:
         return failed(permanent=True, stdout=answer.stdout)
     events = [emitted(kind, payload) for kind, payload in answer.events]
@@ -172,8 +172,8 @@ class Drive:
     """One run from its start to its end, through every mishap that the dice know."""
 
     factory: StoreFactory
-    rules: Rules
-    dice: Random
+    rules: Policy
+    rng: Random
     crashes: float
     #: No step fails any more, for good or for a while.
     well: bool = False
@@ -196,7 +196,7 @@ class Drive:
             if (await stored(store, run_id)).status in TERMINAL:
                 return store
             await self._perhaps_meddle(store, run_id)
-            claims = await claim_all(store, limit=self.dice.randint(1, 5))
+            claims = await claim_all(store, limit=self.rng.randint(1, 5))
             if not claims:
                 self.factory.clock.advance(minutes=2)
                 released = await store.release_due()
@@ -206,7 +206,7 @@ class Drive:
         raise AssertionError("the run does not end")
 
     async def _perhaps_die(self, store: Store) -> Store:
-        return await self._die() if self.dice.random() < self.crashes else store
+        return await self._die() if self.rng.random() < self.crashes else store
 
     async def _die(self) -> Store:
         self.factory.clock.advance(seconds=1)  # the dice of a test begin anew, so that ids must not
@@ -216,45 +216,45 @@ class Drive:
         return store
 
     async def _perhaps_meddle(self, store: Store, run_id: str) -> None:
-        if self.dice.random() >= self.meddling:
+        if self.rng.random() >= self.meddling:
             return
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             while (await store.cancel(run_id, self.rules)).more:
                 pass
         bad = [job for job in await all_members(store, run_id) if job.status in BAD]
         if bad:
-            await store.retry(self.dice.choice(bad).id, self.rules)
+            await store.retry(self.rng.choice(bad).id, self.rules)
 
-    async def _settle(self, store: Store, claims: list[Claim]) -> Store:
-        self.dice.shuffle(claims)
+    async def _settle(self, store: Store, claims: list[ClaimedJob]) -> Store:
+        self.rng.shuffle(claims)
         for claim in claims:
             self._note(claim)
-        if self.dice.random() < 0.5:  # two branches that end at the same instant meet in the store
+        if self.rng.random() < 0.5:  # two branches that end at the same instant meet in the store
             answers = await asyncio.gather(*(self._end(store, claim) for claim in claims))
             assert all(isinstance(answer, Settled) for answer in answers)
             return store
         for claim in claims:
-            if self.dice.random() < self.crashes:
+            if self.rng.random() < self.crashes:
                 return await self._die()  # the rest of them still run, and are found so
             assert isinstance(await self._end(store, claim), Settled)
         return store
 
-    async def _end(self, store: Store, claim: Claim) -> object:
-        outcome = outcome_of(claim, self.dice, well=self.well)
+    async def _end(self, store: Store, claim: ClaimedJob) -> object:
+        outcome = outcome_of(claim, self.rng, well=self.well)
         return await store.settle(claim.job, outcome, self.rules)
 
-    def _note(self, claim: Claim) -> None:
+    def _note(self, claim: ClaimedJob) -> None:
         given = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))
         assert self.given.setdefault(claim.job.id, given) == given, "a retry was given something else"
 
 
 async def check(pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     rules = rules_of(*pipelines, plugins=PLUGINS)
     # A crash is told by opening the store anew, so nothing has to reach a disk.
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
-        drive = Drive(factory, rules, dice, crashes=dice.choice([0, 0.05, 0.2]))
+        drive = Drive(factory, rules, rng, crashes=rng.choice([0, 0.05, 0.2]))
         try:
             store, run_id = await drive.run(payload)
             await compare(store, run_id, drive, told)
@@ -271,7 +271,7 @@ async def compare(store: Store, run_id: str, drive: Drive, told: Told) -> None:
     unmade = [job for job in record.members if job.id not in drive.given]
     assert len(made) == told.ran.total()
     assert Counter(job.step_path for job in unmade) == told.unmade
-    assert {job.reason for job in unmade} <= {Reason.BAD_TEMPLATE, Reason.BAD_BAGGAGE}
+    assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
     assert all(job.status in TERMINAL for job in record.members)
     bypassed = [note.data["step"] for note in record.notes if note.kind is LedgerKind.SWITCH]
     assert Counter(bypassed) == told.bypassed
@@ -284,21 +284,19 @@ async def check_again(
     pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int
 ) -> None:
     """Let a run fail and be cancelled, and retry it until everything in it is well."""
-    dice = Random(seed)
+    rng = Random(seed)
     rules = rules_of(*pipelines, plugins=PLUGINS)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
-        drive = Drive(
-            factory, rules, dice, crashes=dice.choice([0, 0.1]), meddling=dice.choice([0, 0.1, 0.3])
-        )
+        drive = Drive(factory, rules, rng, crashes=rng.choice([0, 0.1]), meddling=rng.choice([0, 0.1, 0.3]))
         try:
             store, run_id = await drive.run(payload)
             for _ in range(2):
-                if await store.retry(run_id, rules) is RetryAnswer.QUEUED:
+                if await store.retry(run_id, rules) is RetryResult.QUEUED:
                     store = await drive.go_on(store, run_id)
             drive.well, drive.meddling = True, 0
             # More than once, if need be: crashes alone can use up the attempts of a step.
-            while await store.retry(run_id, rules) is RetryAnswer.QUEUED:
+            while await store.retry(run_id, rules) is RetryResult.QUEUED:
                 store = await drive.go_on(store, run_id)
             await compare(store, run_id, drive, told)
             await factory.check_invariants()
@@ -346,7 +344,7 @@ FORM = settings(
 def test_a_run_does_what_its_pipeline_says(
     case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
 ) -> None:
-    """SPEC 7.2, ENGINE 2: each step once for each line, joins once, and the right end, crash or not."""
+    """Each step once for each line, joins once, and the right end, crash or not."""
     pipelines, payload, told = case
     note(json.dumps(pipelines))
     note_what_it_was(told)
@@ -358,7 +356,7 @@ def test_a_run_does_what_its_pipeline_says(
 def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
     case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
 ) -> None:
-    """ENGINE 2, 3: whatever failed, and whenever it was cancelled, nothing of it is lost or done twice.
+    """Whatever failed, and whenever it was cancelled, nothing of it is lost or done twice.
 
     Splits that go on without a branch that failed are left out: what came after them was told of the failure.
     """

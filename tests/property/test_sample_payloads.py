@@ -1,4 +1,4 @@
-"""Sample payloads fit the schema they are made from (SPEC 11: `plugin test`)."""
+"""Sample payloads fit the schema they are made from (`plugin test`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import jsonschema_rs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.operations.sample_payloads import sample_payload
+from ductile.admin.plugin_dev.sample_payload import sample_payload
+from ductile.core.json import JsonObject, JsonValue
 
 BOUNDS = st.integers(-1000, 1000)
 
@@ -85,7 +85,7 @@ WORDS = st.sampled_from(
 
 @given(st.dictionaries(WORDS, JSON) | st.booleans() | st.none())
 def test_no_schema_is_too_odd(schema: JsonObject | bool | None) -> None:
-    """SPEC 3.2: schemas describe. One that makes no sense must not keep a plugin from being tested."""
+    """Schemas describe. One that makes no sense must not keep a plugin from being tested."""
     assert isinstance(sample_payload(schema), dict)
 
 

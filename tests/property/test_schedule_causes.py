@@ -1,4 +1,4 @@
-"""Why a schedule does not run: one cause for all that can be the case, and never a lie (SPEC 5, 16)."""
+"""Why a schedule does not run: one cause for all that can be the case, and never a lie."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
-from ductile.core.firing import FireView, RunConditions, Start, decide_start
-from ductile.core.schedule import IfRunning
-from ductile.core.schedule_causes import (
+from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
+from ductile.core.schedules.diagnosis import (
     OVERDUE_AFTER,
     SCHEDULE_CAUSES,
     ScheduleCause,
     ScheduleFacts,
     decide_cause,
 )
-from ductile.value import replace
+from ductile.core.schedules.rule import IfRunning
+from ductile.struct import replace
 
 WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.OVER, ScheduleCause.ON_TIME}
 STANDING = {
@@ -35,7 +35,7 @@ STANDING = {
 
 around = st.timedeltas(min_value=timedelta(hours=-1), max_value=timedelta(hours=1)).map(lambda d: START + d)
 conditions = st.builds(
-    RunConditions,
+    StartConditions,
     if_running=st.sampled_from(IfRunning),
     max_polls=st.none() | st.integers(1, 2),
     breaker=st.none() | st.just(BreakerPolicy()),
@@ -80,7 +80,7 @@ def test_a_schedule_said_to_be_well_would_really_start(facts: ScheduleFacts) -> 
         assert not facts.paused
         assert facts.daemon_runs
         assert facts.conditions is not None
-        assert isinstance(decide_start(facts.conditions, facts.view, facts.now), Start)
+        assert isinstance(decide_admission(facts.conditions, facts.view, facts.now), Admitted)
         assert facts.next_at is None or facts.now - facts.next_at <= OVERDUE_AFTER
 
 
@@ -89,8 +89,8 @@ def test_what_the_scheduler_would_skip_for_is_the_cause(facts: ScheduleFacts) ->
     """The words of the ledger and of the explanation are the same."""
     cause = decide_cause(facts)
     if cause not in STANDING and facts.conditions is not None:
-        verdict = decide_start(facts.conditions, facts.view, facts.now)
-        assert isinstance(verdict, Start) or cause.value == verdict.value
+        verdict = decide_admission(facts.conditions, facts.view, facts.now)
+        assert isinstance(verdict, Admitted) or cause.value == verdict.value
 
 
 @given(situations)
@@ -122,7 +122,7 @@ FINE = ScheduleFacts(
     daemon_runs=True,
     known=True,
     next_at=START + timedelta(hours=1),
-    conditions=RunConditions(if_running=IfRunning.SKIP, max_polls=1, breaker=BreakerPolicy()),
+    conditions=StartConditions(if_running=IfRunning.SKIP, max_polls=1, breaker=BreakerPolicy()),
     view=FREE,
 )
 OBSTACLES: dict[ScheduleCause, dict[str, Any]] = {

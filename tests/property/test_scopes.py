@@ -1,54 +1,61 @@
-"""What a token may do (SPEC 8.1)."""
+"""What a token may do."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.scopes import EVERYTHING, Right, Subject, allows, covered, scope
+from ductile.core.auth_scopes import (
+    EVERYTHING,
+    AccessLevel,
+    AccessResource,
+    allows,
+    auth_scope,
+    expand_scopes,
+)
 
-SUBJECTS = st.sampled_from([*Subject, "echo", "fetch"])
-SCOPE = st.builds(scope, SUBJECTS, st.sampled_from(Right))
+SUBJECTS = st.sampled_from([*AccessResource, "echo", "fetch"])
+SCOPE = st.builds(auth_scope, SUBJECTS, st.sampled_from(AccessLevel))
 GRANTED = st.lists(st.one_of(SCOPE, st.sampled_from(["read:jobs", "read:events"])), max_size=6).map(tuple)
 NEEDED = st.lists(SCOPE, min_size=1, max_size=3).map(tuple)
 
 
 @given(GRANTED, SUBJECTS)
 def test_writing_includes_reading_and_reading_nothing_more(granted: tuple[str, ...], subject: str) -> None:
-    """SPEC 8.1: rw implies ro, of the same subject only."""
+    """Rw implies ro, of the same subject only."""
     reads, writes = (
-        allows(granted, (scope(subject, Right.READ),)),
-        allows(granted, (scope(subject, Right.WRITE),)),
+        allows(granted, (auth_scope(subject, AccessLevel.READ),)),
+        allows(granted, (auth_scope(subject, AccessLevel.WRITE),)),
     )
-    older = subject in (Subject.JOBS, Subject.EVENTS) and f"read:{subject}" in granted
-    assert writes == (scope(subject, Right.WRITE) in granted)
-    assert reads == (writes or older or scope(subject, Right.READ) in granted)
+    older = subject in (AccessResource.JOBS, AccessResource.EVENTS) and f"read:{subject}" in granted
+    assert writes == (auth_scope(subject, AccessLevel.WRITE) in granted)
+    assert reads == (writes or older or auth_scope(subject, AccessLevel.READ) in granted)
 
 
 @given(GRANTED, GRANTED, NEEDED)
 def test_more_scopes_never_allow_less(
     granted: tuple[str, ...], more: tuple[str, ...], needed: tuple[str, ...]
 ) -> None:
-    """SPEC 8.1: a scope adds, and none takes away."""
+    """A scope adds, and none takes away."""
     if allows(granted, needed):
         assert allows((*granted, *more), needed)
 
 
 @given(GRANTED, NEEDED)
 def test_one_of_the_needed_is_enough(granted: tuple[str, ...], needed: tuple[str, ...]) -> None:
-    """SPEC 8: `plugin:rw` or `<plugin>:rw`."""
+    """`plugin:rw` or `<plugin>:rw`."""
     assert allows(granted, needed) == any(allows(granted, (each,)) for each in needed)
 
 
 @given(NEEDED | st.just(()))
 def test_everything_and_nothing(needed: tuple[str, ...]) -> None:
-    """SPEC 8.1: `*` meets every need there is; no scopes meet none; what nobody can meet stays closed."""
+    """`*` meets every need there is; no scopes meet none; what nobody can meet stays closed."""
     assert allows((EVERYTHING,), needed) == bool(needed)
     assert not allows((), needed)
 
 
 @given(GRANTED)
 def test_what_is_covered_covers_itself(granted: tuple[str, ...]) -> None:
-    """SPEC 8.1: implying twice implies no more than once."""
-    once = covered(granted)
-    assert covered(tuple(once)) == once
+    """Implying twice implies no more than once."""
+    once = expand_scopes(granted)
+    assert expand_scopes(tuple(once)) == once

@@ -1,4 +1,4 @@
-"""Rules of `settle` over all outcomes and situations (ENGINE 1)."""
+"""Rules of `settle` over all outcomes and situations."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START, a_job, a_route, emitted, some_dice, some_evidence, some_rules
-from ductile.core.breaker import Breaker, BreakerState
-from ductile.core.jobs import EDGES, RESTING, TERMINAL, Callback, Job, JobStatus, Reason, SubmittedBy
-from ductile.core.outcomes import (
-    ENDINGS,
+from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.model import EDGES, RESTING, TERMINAL, Callback, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.outcomes import (
+    EARLY_END_REASONS,
     Completed,
-    Ended,
+    EndedEarly,
     Failed,
     Interrupted,
     Orphaned,
     Outcome,
-    Response,
+    PluginResponse,
     TimedOut,
 )
-from ductile.core.rules import FactRule
-from ductile.core.settle import settle
-from ductile.core.settlement import Settlement, SettleView
+from ductile.core.jobs.settle import settle
+from ductile.core.jobs.settlement import Settlement, SettleView
+from ductile.core.policy import FactRule
 
 RULES = some_rules(
     a_route(), a_route(to="other"), facts={"source": (FactRule(command="poll", fact_type="seen"),)}
 )
 
 failures = st.sampled_from(
-    [Reason.PLUGIN_ERROR, Reason.PROTOCOL_ERROR, Reason.BAD_EXIT, Reason.COULD_NOT_START]
+    [JobReason.PLUGIN_ERROR, JobReason.PROTOCOL_ERROR, JobReason.BAD_EXIT, JobReason.COULD_NOT_START]
 )
 states: st.SearchStrategy[dict[str, Any] | None] = st.none() | st.dictionaries(
     st.text(max_size=3), st.integers()
@@ -40,7 +40,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(
         Completed,
         response=st.builds(
-            Response,
+            PluginResponse,
             ok=st.just(True),
             result=st.just("r"),
             events=st.lists(
@@ -53,7 +53,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(TimedOut, error=st.just("e")),
     st.just(Interrupted(evidence=some_evidence())),
     st.just(Orphaned()),
-    st.builds(Ended, reason=st.sampled_from(sorted(ENDINGS)), error=st.just("e")),
+    st.builds(EndedEarly, reason=st.sampled_from(sorted(EARLY_END_REASONS)), error=st.just("e")),
 )
 
 
@@ -96,7 +96,7 @@ def decided(view: SettleView, outcome: Outcome) -> Settlement:
 
 @given(views, outcomes)
 def test_transitions_are_a_chain_of_edges_from_the_jobs_status(view: SettleView, outcome: Outcome) -> None:
-    """SPEC 4.2: no other edge is possible, and a row rests only where rows rest."""
+    """No other edge is possible, and a row rests only where rows rest."""
     settlement = decided(view, outcome)
     assert settlement.transitions
     at: JobStatus = view.job.status
@@ -110,10 +110,10 @@ def test_transitions_are_a_chain_of_edges_from_the_jobs_status(view: SettleView,
 
 @given(views, outcomes)
 def test_attempts_stay_within_bounds(view: SettleView, outcome: Outcome) -> None:
-    """SPEC 4.2: raised by one when the job is put back, never beyond the last, never lowered."""
+    """Raised by one when the job is put back, never beyond the last, never lowered."""
     settlement = decided(view, outcome)
     assert view.job.attempt <= settlement.attempt <= view.job.max_attempts
-    raised = settlement.reason in (Reason.RETRY, Reason.RECOVERED)
+    raised = settlement.reason in (JobReason.RETRY, JobReason.RECOVERED)
     assert settlement.attempt - view.job.attempt == int(raised)
 
 
@@ -121,7 +121,7 @@ def test_attempts_stay_within_bounds(view: SettleView, outcome: Outcome) -> None
 def test_a_job_waits_if_and_only_if_it_was_put_back_for_a_retry(view: SettleView, outcome: Outcome) -> None:
     settlement = decided(view, outcome)
     waits = settlement.next_retry_at is not None
-    assert waits == (settlement.reason in (Reason.RETRY, Reason.RECOVERED))
+    assert waits == (settlement.reason in (JobReason.RETRY, JobReason.RECOVERED))
     if settlement.next_retry_at is not None:
         assert settlement.status is JobStatus.QUEUED
         assert START < settlement.next_retry_at <= START + timedelta(minutes=1)
@@ -137,7 +137,7 @@ def test_every_execution_leaves_a_log_entry_with_its_evidence(view: SettleView, 
 
 @given(views, outcomes)
 def test_only_success_has_consequences(view: SettleView, outcome: Outcome) -> None:
-    """ENGINE 1: children, events, state and facts exist only for a succeeded execution."""
+    """Children, events, state and facts exist only for a succeeded execution."""
     settlement = decided(view, outcome)
     if settlement.status is not JobStatus.SUCCEEDED:
         assert (settlement.children, settlement.events, settlement.artifacts) == ((), (), ())
@@ -152,8 +152,8 @@ def test_a_cancelled_job_is_dead(view: SettleView, outcome: Outcome) -> None:
     settlement = decided(view, outcome)
     if view.job.cancel_requested_at is not None:
         assert settlement.status is JobStatus.DEAD
-        if not isinstance(outcome, Ended):
-            assert settlement.reason is Reason.CANCELLED
+        if not isinstance(outcome, EndedEarly):
+            assert settlement.reason is JobReason.CANCELLED
 
 
 @given(views, outcomes)
@@ -171,7 +171,6 @@ def test_children_are_identified_by_execution_event_and_target(view: SettleView,
 
 @given(views, outcomes)
 def test_only_the_schedulers_ended_jobs_move_a_breaker(view: SettleView, outcome: Outcome) -> None:
-    """SPEC 4.7."""
     settlement = decided(view, outcome)
     if view.job.submitted_by is not SubmittedBy.SCHEDULER or not settlement.is_terminal:
         assert settlement.breaker is None
@@ -192,9 +191,9 @@ def test_the_same_view_and_dice_give_the_same_settlement(view: SettleView, outco
 def test_only_an_orphan_becomes_a_suspect_and_only_an_interruption_keeps_one(
     view: SettleView, outcome: Outcome
 ) -> None:
-    """ENGINE 3: until each has finished once."""
+    """Until each has finished once."""
     settlement = decided(view, outcome)
     assert settlement.suspect == (
-        settlement.reason is Reason.RECOVERED
-        or (settlement.reason is Reason.INTERRUPTED and view.job.suspect)
+        settlement.reason is JobReason.RECOVERED
+        or (settlement.reason is JobReason.INTERRUPTED and view.job.suspect)
     )

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.json_values import JsonValue
-from ductile.core.shape_changes import (
+from ductile.core.json import JsonValue
+from ductile.core.json_shapes import (
     ChangeKind,
-    breaks,
+    breaks_reference,
     closest_changes,
     compare_shapes,
     likely_rename,
@@ -64,10 +64,10 @@ def test_a_field_that_is_renamed_is_gone_and_new(value: dict[str, Any], data: st
     found = likely_rename(changes, gone)
     assert found is not None
     assert found.path == ("payload", "renamed")
-    assert breaks(gone, f"payload.{old}")
-    assert breaks(gone, f"payload.{old}.deeper.0")
-    assert not any(breaks(change, "payload.renamed") for change in changes)
-    assert not breaks(gone, "context.x")
+    assert breaks_reference(gone, f"payload.{old}")
+    assert breaks_reference(gone, f"payload.{old}.deeper.0")
+    assert not any(breaks_reference(change, "payload.renamed") for change in changes)
+    assert not breaks_reference(gone, "context.x")
 
 
 @given(values, values)
@@ -109,6 +109,6 @@ def test_lists_are_compared_by_their_items() -> None:
         ("payload.items[].title", ChangeKind.NEW, None, "text"),
     }
     name = next(change for change in changes if change.path[-1] == "name")
-    assert breaks(name, "payload.items.0.name")
+    assert breaks_reference(name, "payload.items.0.name")
     assert likely_rename(changes, name) is None  # two are gone: it cannot be told which became `title`
     assert compare_shapes(before, {"items": []}) == ()

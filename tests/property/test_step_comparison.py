@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.pipelines import Use, With
-from ductile.core.templates import compile_template
-from ductile.operations.step_comparison import (
-    Need,
+from ductile.core.expressions.templates import compile_template
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.runs.graph import StepPayload, UseNode
+from ductile.operations.diagnose.step_changes import (
+    MissingReference,
     StepTrace,
+    change_advice,
     changed_inputs,
     changed_outputs,
+    describe_change,
+    explained_references,
     first_change,
-    lost_needs,
-    tell_change,
-    unmatched,
-    unmet_needs,
-    what_to_change,
+    missing_references,
+    unmatched_steps,
 )
 
 names = st.text(alphabet="abcdef", min_size=1, max_size=4)
@@ -45,7 +45,7 @@ def test_a_run_does_not_differ_from_itself(outputs: list[JsonObject]) -> None:
     line = a_line(outputs)
     assert changed_outputs(line, line) == ()
     assert changed_inputs(line, line) == ()
-    assert unmatched(line, line) == ()
+    assert unmatched_steps(line, line) == ()
 
 
 @given(st.lists(flat, min_size=1, max_size=6), st.data())
@@ -60,16 +60,16 @@ def test_the_first_step_that_lost_a_needed_field_is_found(
     ]
     # Something new further up is no reason for anything.
     after[0] = {**after[0], "unrelated": True}
-    need = Need(step="last", place="with.x", reference="payload.wanted")
+    need = MissingReference(step="last", place="with.x", reference="payload.wanted")
     changes = changed_outputs(a_line(before), a_line(after))
     found = first_change(changes, (need,))
     assert found is not None
     assert found.step.path == str(at)
-    assert lost_needs(found, (need,)) == (need,)
-    told = tell_change(found, (need,))
+    assert explained_references(found, (need,)) == (need,)
+    told = describe_change(found, (need,))
     assert "payload.wanted is gone" in told
     assert "Step last needs payload.wanted (with.x)." in told
-    advice = what_to_change(found, (need,))
+    advice = change_advice(found, (need,))
     assert advice is not None
     assert f"plugin-{at}" in advice
 
@@ -87,7 +87,7 @@ def test_an_answer_that_is_not_kept_is_no_change(output: JsonObject, other: Json
     assert changed_outputs([a_step("a", None)], [a_step("a", output)]) == ()
     assert changed_outputs([a_step("a", output)], [a_step("a", None)]) == ()
     assert changed_outputs([a_step("a", output)], [a_step("b", other)]) == ()
-    assert unmatched([a_step("a", output)], [a_step("b", other)]) == ("b",)
+    assert unmatched_steps([a_step("a", output)], [a_step("b", other)]) == ("b",)
 
 
 def test_another_event_is_a_change() -> None:
@@ -102,16 +102,16 @@ def test_another_event_is_a_change() -> None:
 
 def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
     written: JsonValue = {"to": "{payload.email}", "all": ["{context.user.name}", "Dear {payload.name}"]}
-    step = Use(
+    step = UseNode(
         path="send",
         position=1,
         next=None,
         condition=None,
         plugin="mail",
         command="handle",
-        payload=With(written=written, template=compile_template(written)),
+        payload=StepPayload(written=written, template=compile_template(written)),
     )
-    assert unmet_needs(step, {"name": "x"}, {"user": {}}) == (
-        Need(step="send", place="with.to", reference="payload.email"),
-        Need(step="send", place="with.all[0]", reference="context.user.name"),
+    assert missing_references(step, {"name": "x"}, {"user": {}}) == (
+        MissingReference(step="send", place="with.to", reference="payload.email"),
+        MissingReference(step="send", place="with.all[0]", reference="context.user.name"),
     )

@@ -1,4 +1,4 @@
-"""Laws of templates over all texts and values (SPEC 7.4)."""
+"""Laws of templates over all texts and values."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.conditions import json_values, paths, scopes
-from ductile.core.equality import same
-from ductile.core.json_values import JsonValue
-from ductile.core.references import MISSING, Scope, find
-from ductile.core.templates import TemplateError, compile_template, escape, faults_in_template, fill
+from ductile.core.expressions.operators import json_equal
+from ductile.core.expressions.paths import MISSING, EvalContext, look_up
+from ductile.core.expressions.templates import (
+    TemplateError,
+    compile_template,
+    escape_template,
+    faults_in_template,
+    fill,
+)
+from ductile.core.json import JsonValue
 
 texts = st.text("ab{}.", max_size=12) | st.text(max_size=12)
 carried = paths(("payload", "context"))
 
 
 @given(texts, scopes)
-def test_an_escaped_text_gives_itself(text: str, scope: Scope) -> None:
-    assert fill(compile_template(escape(text)), scope) == text
+def test_an_escaped_text_gives_itself(text: str, scope: EvalContext) -> None:
+    assert fill(compile_template(escape_template(text)), scope) == text
 
 
 @given(
@@ -39,14 +45,19 @@ def test_compiling_fails_exactly_where_a_fault_is_told(value: JsonValue) -> None
 
 
 @given(json_values, scopes)
-def test_what_refers_to_nothing_stays_as_it_is(value: JsonValue, scope: Scope) -> None:
-    assert same(fill(compile_template(value), scope), value)
+def test_what_refers_to_nothing_stays_as_it_is(value: JsonValue, scope: EvalContext) -> None:
+    assert json_equal(fill(compile_template(value), scope), value)
 
 
 @given(carried, scopes, texts, texts)
-def test_a_reference_gives_what_is_there_or_fails(path: str, scope: Scope, before: str, after: str) -> None:
-    found = find(path, scope)
-    written: JsonValue = {"alone": f"{{{path}}}", "mixed": [f"{escape(before)}{{{path}}}{escape(after)}"]}
+def test_a_reference_gives_what_is_there_or_fails(
+    path: str, scope: EvalContext, before: str, after: str
+) -> None:
+    found = look_up(path, scope)
+    written: JsonValue = {
+        "alone": f"{{{path}}}",
+        "mixed": [f"{escape_template(before)}{{{path}}}{escape_template(after)}"],
+    }
     template = compile_template(written)
     if found is MISSING:
         with pytest.raises(TemplateError, match=f"there is no {path},"):
@@ -54,7 +65,7 @@ def test_a_reference_gives_what_is_there_or_fails(path: str, scope: Scope, befor
         return
     filled = fill(template, scope)
     assert isinstance(filled, dict)
-    assert same(filled["alone"], found)
+    assert json_equal(filled["alone"], found)
     shown = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     expected = found if before == after == "" else f"{before}{shown}{after}"
-    assert same(filled["mixed"], [expected])
+    assert json_equal(filled["mixed"], [expected])

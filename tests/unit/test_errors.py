@@ -1,4 +1,4 @@
-"""The one place where what the system says of a file becomes our error (SPEC 11)."""
+"""The one place where what the system says of a file becomes our error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile.config.files import write_atomically
+from ductile.config.file_io import write_atomically
 from ductile.errors import Exit, file_error
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.value import Value, field, hides, replace
+from ductile.struct import Value, field, hide_in_repr, replace
 
 
-@hides("password")
+@hide_in_repr("password")
 class Account(Value):
     name: str
     password: str
@@ -40,6 +40,6 @@ def test_only_what_is_there_can_be_hidden() -> None:
     """A slip in the name would show the secret."""
     with pytest.raises(TypeError, match="no field to hide: pasword"):
 
-        @hides("pasword")
+        @hide_in_repr("pasword")
         class Slip(Value):
             password: str

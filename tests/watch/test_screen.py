@@ -1,4 +1,4 @@
-"""`ductile system watch` over a real daemon: what it shows, what its keys do, and its picture (SPEC 17)."""
+"""`ductile system watch` over a real daemon: what it shows, what its keys do, and its picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
 from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place
-from ductile.control.client import ask
+from ductile.control.client import call_daemon
 from ductile.errors import DaemonNotRunningError, StoreBusyError
 from ductile.watch.screen import Details, WatchApp
 
@@ -46,7 +46,7 @@ def daemon(place: Place) -> Iterator[Daemon]:
 
 def asking(place: Place) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
     socket = place.config.parent / "data" / "ductile.sock"
-    return lambda operation, given: ask(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
+    return lambda operation, given: call_daemon(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
 
 
 def cells(app: WatchApp, table: str) -> str:

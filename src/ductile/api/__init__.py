@@ -1,4 +1,4 @@
-"""The HTTP API (SPEC 8): who asks, for what, with which right; then an operation; then its answer as JSON.
+"""The HTTP API: who asks, for what, with which right; then an operation; then its answer as JSON.
 
 No rules live here. Imported only where the API is enabled.
 """

@@ -1,4 +1,4 @@
-"""Who asks: tokens compared by their digests, and patience with those who guess (SPEC 8.1)."""
+"""Who asks: tokens compared by their digests, and patience with those who guess."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 
-from ductile.api.endpoint import Access, Route
+from ductile.api.endpoint import Access, MatchedRoute
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
+from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener
-from ductile.core.scopes import allows
 from ductile.errors import DeniedError, TooManyError, UnauthorizedError
-from ductile.listening.host_check import is_misdirected, misdirected
-from ductile.operations.health import is_forwarded
+from ductile.http.host_check import is_misdirected, misdirected
+from ductile.operations.system.probes import is_forwarded
 
 _SCHEME = b"bearer "
 _SCHEME_LENGTH = len(_SCHEME)
 #: So many wrong tokens from one peer within the time, and it is told to wait.
-GUESSES = 10
-GUESSING_SECONDS = 60.0
+MAX_FAILED_LOGINS = 10
+FAILED_LOGIN_SECONDS = 60.0
 _REMEMBERED_PEERS = 1024
 
 
-class TokenRing:
+class TokenTable:
     """The tokens of one configuration. They are compared by digests, which takes the same time for every
     guess, however much of it is right.
     """
@@ -40,7 +40,7 @@ class TokenRing:
         return found
 
 
-class Guesses:
+class FailedLoginLimiter:
     """Wrong tokens by peer. A bounded memory: who is forgotten may guess again, at most a few times each."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -51,15 +51,15 @@ class Guesses:
         """Count one more; how many seconds to wait, if there were too many."""
         now = self._clock()
         count, since = self._peers.pop(peer, (0, now))
-        if now - since >= GUESSING_SECONDS:
+        if now - since >= FAILED_LOGIN_SECONDS:
             count, since = 0, now
         self._peers[peer] = (count + 1, since)
         while len(self._peers) > _REMEMBERED_PEERS:
             self._peers.popitem(last=False)
-        return None if count < GUESSES else since + GUESSING_SECONDS - now
+        return None if count < MAX_FAILED_LOGINS else since + FAILED_LOGIN_SECONDS - now
 
 
-class Gatekeeper:
+class Authenticator:
     """Decides who may pass. The tokens are those of the configuration in force, so a reload switches them."""
 
     def __init__(
@@ -71,10 +71,10 @@ class Gatekeeper:
         """`failed` is told of each unknown token where it came from, and whether too many did."""
         self._snapshot = snapshot
         self._known: Snapshot | None = None
-        self._ring = TokenRing(())
+        self._ring = TokenTable(())
         #: The time of one configuration, by whose rules routes remember what they were granted.
-        self._era = object()
-        self._guesses = Guesses(clock)
+        self._auth_version = object()
+        self._guesses = FailedLoginLimiter(clock)
         self._failed = failed
 
     def identify(
@@ -93,7 +93,7 @@ class Gatekeeper:
             raise misdirected(snapshot.api.listen, token_helps=True)
         raise self._refusal(authorization, peer or "")
 
-    def allow(self, token: AccessToken | None, route: Route) -> None:
+    def allow(self, token: AccessToken | None, route: MatchedRoute) -> None:
         """Raises `DeniedError` if one who was identified may not do this.
 
         Asked right after identifying, and not one step with it: whoever is refused here has a name, and
@@ -101,8 +101,8 @@ class Gatekeeper:
         """
         if token is None:
             return
-        if route.era is not self._era:
-            route.era, route.granted = self._era, set()
+        if route.auth_version is not self._auth_version:
+            route.auth_version, route.granted = self._auth_version, set()
         if token.scopes in route.granted:
             return
         access = route.endpoint.access
@@ -116,7 +116,7 @@ class Gatekeeper:
                 )
         route.granted.add(token.scopes)
 
-    def still_admits(self, route: Route, authorization: bytes | None) -> bool:
+    def still_admits(self, route: MatchedRoute, authorization: bytes | None) -> bool:
         """Whether one who was admitted would be so now; a long answer outlives a reload."""
         snapshot, access = self._snapshot(), route.endpoint.access
         if access.need is None or (access.discovery and is_open(snapshot)):
@@ -128,7 +128,7 @@ class Gatekeeper:
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:
-            self._ring, self._known, self._era = TokenRing(snapshot.tokens), snapshot, object()
+            self._ring, self._known, self._auth_version = TokenTable(snapshot.tokens), snapshot, object()
         if authorization is None or authorization[:_SCHEME_LENGTH].lower() != _SCHEME:
             return None
         return self._ring.find(authorization[_SCHEME_LENGTH:].strip())
@@ -152,7 +152,7 @@ class Gatekeeper:
 
 
 def is_open(snapshot: Snapshot) -> bool:
-    """Whether the catalogue is shown to anybody (SPEC 8)."""
+    """Whether the catalogue is shown to anybody."""
     return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
 
 

@@ -1,4 +1,4 @@
-"""One request from its first byte to its line in the log: found, admitted, read, answered (SPEC 8).
+"""One request from its first byte to its line in the log: found, admitted, read, answered.
 
 Raw ASGI, without a framework in between: the table of endpoints is all there is to route, and the way of an
 accepted job is the hottest of the daemon.
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ductile.api.asking import gather
-from ductile.api.endpoint import Answer, Asked, Document, Reply, Route, Services, Stream
-from ductile.api.routing import Router, shown_path
+from ductile.api.endpoint import ApiReply, ApiRequest, ApiServices, Document, MatchedRoute, Reply, Stream
+from ductile.api.parameters import read_parameters
+from ductile.api.router import Router, shown_path
 from ductile.errors import (
     DuctileError,
     TooLargeError,
     TooSlowError,
 )
-from ductile.listening.bodies import BODY_SECONDS, HungUpError, content_length, read_body, refuse_body
-from ductile.listening.host_check import headers_once
-from ductile.listening.rendering import cut_off, send_bytes, send_error, send_json
-from ductile.listening.sampling import LogSampler
-from ductile.telemetry.faults import described
-from ductile.telemetry.signals import Level, Signal, Signals
+from ductile.http.body import BODY_SECONDS, ClientDisconnectedError, content_length, read_body, refuse_body
+from ductile.http.host_check import headers_once
+from ductile.http.log_sampling import LogSampler
+from ductile.http.responses import send_bytes, send_error, send_json, shutdown_error
+from ductile.telemetry.error_report import describe_error
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-    from ductile.core.json_values import JsonObject
-    from ductile.operations.desk import Desk
+    from ductile.core.json import JsonObject
+    from ductile.operations.context import OperationContext
 
 #: What is noted for a caller who went away before there was an answer; nobody ever sees it sent.
-HUNG_UP = 499
+CLIENT_CLOSED = 499
 _REFUSED = 400
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NOT_KEPT = (b"cache-control", b"no-store")
@@ -42,14 +42,14 @@ _SMALL_BODY = 64 * 1024
 _DRY = "This was a dry run: nothing was changed."
 
 
-class _Exchange(msgspec.Struct):
+class ApiExchange(msgspec.Struct):
     """What is known about a request so far; filled as it goes, so that a refusal can be told as well."""
 
     scope: HTTPScope
     receive: ASGIReceiveCallable
     send: ASGISendCallable
     peer: str | None
-    route: Route | None = None
+    route: MatchedRoute | None = None
     token: str | None = None
     body_read: bool = False
     #: Whether an answer was begun.
@@ -60,20 +60,20 @@ class _Exchange(msgspec.Struct):
 class Application:
     def __init__(
         self,
-        desk: Desk,
-        services: Services,
+        context: OperationContext,
+        services: ApiServices,
         router: Router,
-        signals: Signals,
+        signals: SignalBus,
         clock: Callable[[], float],
         *,
         sampler: LogSampler | None = None,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         """`sampler` decides which requests without a token are logged in full; all are, if there is none."""
-        self._desk = desk
+        self._desk = context
         self._services = services
         self._router = router
-        self._gatekeeper = services.gatekeeper
+        self._authenticator = services.authenticator
         self._signals = signals
         self._clock = clock
         self._sampler = sampler
@@ -83,11 +83,11 @@ class Application:
         began = self._clock()
         asked = cast("HTTPScope", scope)
         client = asked["client"]
-        exchange = _Exchange(asked, receive, send, None if client is None else client[0])
+        exchange = ApiExchange(asked, receive, send, None if client is None else client[0])
         try:
             try:
                 answer = await self._answer(exchange)
-            except HungUpError:
+            except ClientDisconnectedError:
                 raise
             except Exception as error:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
                 await self._refuse(exchange, self._told_to_caller(exchange, error))
@@ -98,8 +98,8 @@ class Application:
                     await send_json(send, answer.status, _with_message(exchange, answer.body), answer.headers)
                 else:
                     await _send_at_length(exchange, answer)
-        except HungUpError:
-            exchange.status = HUNG_UP
+        except ClientDisconnectedError:
+            exchange.status = CLIENT_CLOSED
         except asyncio.CancelledError:
             # The listener closes and waits for nobody any longer. Even that is told in our own shape.
             await self._refuse_at_the_end(exchange)
@@ -107,14 +107,16 @@ class Application:
         finally:
             self._log(exchange, self._clock() - began)
 
-    async def _refuse_at_the_end(self, exchange: _Exchange) -> None:
+    async def _refuse_at_the_end(self, exchange: ApiExchange) -> None:
         if not exchange.answered:
             route = exchange.route
-            error = cut_off(in_doubt=exchange.body_read and route is not None and route.endpoint.intake)
+            error = shutdown_error(
+                maybe_stored=exchange.body_read and route is not None and route.endpoint.intake
+            )
             exchange.status = error.http_status
             await send_error(exchange.send, error, close=True)
 
-    async def _answer(self, exchange: _Exchange) -> Answer:
+    async def _answer(self, exchange: ApiExchange) -> ApiReply:
         scope = exchange.scope
         route = exchange.route = self._router.find(scope["method"], scope["raw_path"])
         endpoint = route.endpoint
@@ -134,10 +136,10 @@ class Application:
                 self._desk.refuse_when_stopping()
             if self._desk.snapshot() is not began_with:
                 self._admit(exchange, route, headers)
-        asked = Asked(
-            desk=self._desk,
+        asked = ApiRequest(
+            context=self._desk,
             services=self._services,
-            given=gather(route, scope["query_string"], headers, body),
+            given=read_parameters(route, scope["query_string"], headers, body),
             headers=headers,
             route=route,
             token=exchange.token,
@@ -147,25 +149,25 @@ class Application:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
 
-    def _admit(self, exchange: _Exchange, route: Route, headers: Mapping[bytes, bytes]) -> None:
-        token = self._gatekeeper.identify(route.endpoint.access, headers, exchange.peer)
+    def _admit(self, exchange: ApiExchange, route: MatchedRoute, headers: Mapping[bytes, bytes]) -> None:
+        token = self._authenticator.identify(route.endpoint.access, headers, exchange.peer)
         exchange.token = None if token is None else token.name
-        self._gatekeeper.allow(token, route)
+        self._authenticator.allow(token, route)
 
-    async def _refuse(self, exchange: _Exchange, error: DuctileError) -> None:
+    async def _refuse(self, exchange: ApiExchange, error: DuctileError) -> None:
         exchange.status, exchange.answered = error.http_status, True
         if isinstance(error, TooLargeError | TooSlowError) or _has_much_to_say(exchange):
             await refuse_body(exchange.receive, exchange.send, error)
         else:
             await send_error(exchange.send, error)
 
-    def _told_to_caller(self, exchange: _Exchange, error: Exception) -> DuctileError:
+    def _told_to_caller(self, exchange: ApiExchange, error: Exception) -> DuctileError:
         if isinstance(error, DuctileError):
             return error
-        self._signals.emit(Signal.API_FAULT, data={"path": _path_of(exchange), **described(error)})
+        self._signals.emit(Signal.API_FAULT, data={"path": _path_of(exchange), **describe_error(error)})
         return DuctileError(f"an unexpected fault in the daemon ({type(error).__name__})")
 
-    def _log(self, exchange: _Exchange, seconds: float) -> None:
+    def _log(self, exchange: ApiExchange, seconds: float) -> None:
         route, method = exchange.route, exchange.scope["method"]
         endpoint = None if route is None else route.endpoint
         path = _path_of(exchange)
@@ -178,10 +180,10 @@ class Application:
             "token": exchange.token,
             "peer": exchange.peer,
         }
-        level = Level.DEBUG if self._is_quiet(exchange) else None
+        level = SignalLevel.DEBUG if self._is_quiet(exchange) else None
         self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
 
-    def _is_quiet(self, exchange: _Exchange) -> bool:
+    def _is_quiet(self, exchange: ApiExchange) -> bool:
         """Whether the line is for debugging only: probes that went well, and a flood of unknown callers."""
         route = exchange.route
         if route is not None and route.endpoint.probe and exchange.status < _REFUSED:
@@ -191,12 +193,12 @@ class Application:
         return not self._sampler.in_full(str(exchange.status), exchange.peer)
 
 
-def _path_of(exchange: _Exchange) -> str:
+def _path_of(exchange: ApiExchange) -> str:
     route = exchange.route
     return shown_path(exchange.scope["raw_path"]) if route is None else route.shown
 
 
-def _has_much_to_say(exchange: _Exchange) -> bool:
+def _has_much_to_say(exchange: ApiExchange) -> bool:
     """Whether a refused caller may still be sending a body of a size that matters."""
     if exchange.body_read or exchange.scope["method"] in ("GET", "HEAD"):
         return False
@@ -205,27 +207,27 @@ def _has_much_to_say(exchange: _Exchange) -> bool:
     return chunked or (declared is not None and declared > _SMALL_BODY)
 
 
-async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[Answer]) -> Answer:
+async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[ApiReply]) -> ApiReply:
     """Do the work, unless the caller goes away meanwhile: nobody is waited for on their behalf then."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise HungUpError
+            raise ClientDisconnectedError
         return await task
     finally:
         gone.cancel()
         task.cancel()
 
 
-def _with_message(exchange: _Exchange, body: JsonObject) -> JsonObject:
+def _with_message(exchange: ApiExchange, body: JsonObject) -> JsonObject:
     if "message" in body or exchange.route is None:
         return body
     return {**body, "message": _DRY if "dry_run" in body else exchange.route.endpoint.message}
 
 
-async def _send_at_length(exchange: _Exchange, answer: Document | Stream) -> None:
+async def _send_at_length(exchange: ApiExchange, answer: Document | Stream) -> None:
     match answer:
         case Document(content=content, media_type=media_type, status=status):
             exchange.status = status
@@ -235,7 +237,7 @@ async def _send_at_length(exchange: _Exchange, answer: Document | Stream) -> Non
             await _stream(exchange, answer)
 
 
-async def _stream(exchange: _Exchange, stream: Stream) -> None:
+async def _stream(exchange: ApiExchange, stream: Stream) -> None:
     """Until it is over, or the caller has gone: then nothing more is made for them."""
     streaming = asyncio.ensure_future(stream.run(exchange.send))
     gone = asyncio.ensure_future(_gone(exchange.receive))

@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ductile.core.json_values import JsonObject
-from ductile.core.scopes import Right, Subject, scope
-from ductile.value import Value, field
+from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
+from ductile.core.json import JsonObject
+from ductile.struct import Value, field
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
-    from ductile.api.access import Gatekeeper
+    from ductile.api.access import Authenticator
     from ductile.api.events import EventStreams
     from ductile.config.snapshot import Snapshot
-    from ductile.operations.desk import Desk
+    from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
 
-class Kind(StrEnum):
+class ParameterType(StrEnum):
     """How a value of the query is read."""
 
     TEXT = "string"
@@ -31,26 +31,26 @@ class Kind(StrEnum):
 class Parameter(Value):
     name: str
     about: str
-    kind: Kind = Kind.TEXT
+    kind: ParameterType = ParameterType.TEXT
     schema: JsonObject = field(default_factory=dict)
 
 
-class Services(Value):
+class ApiServices(Value):
     """What answers need besides the desk, and what lives as long as the listener."""
 
-    gatekeeper: Gatekeeper
+    authenticator: Authenticator
     streams: EventStreams
     metrics: Metrics
 
 
-class Asked(Value):
+class ApiRequest(Value):
     """A request, read. `token` is the name of the token, None where none is needed."""
 
-    desk: Desk
-    services: Services
+    context: OperationContext
+    services: ApiServices
     given: JsonObject
     headers: Mapping[bytes, bytes]
-    route: Route
+    route: MatchedRoute
     token: str | None = None
     peer: str | None = None
 
@@ -78,8 +78,8 @@ class Stream(Value):
     close: Callable[[], None] = lambda: None
 
 
-Answer: TypeAlias = Reply | Document | Stream
-Handler: TypeAlias = Callable[[Asked], Awaitable[Answer]]
+ApiReply: TypeAlias = Reply | Document | Stream
+Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiReply]]
 #: The scopes of which one is needed, given the configuration and the path's parameters.
 Need: TypeAlias = "Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]"
 
@@ -97,9 +97,9 @@ class Access(Value):
 OPEN = Access(shown="none")
 
 
-def fixed(subject: Subject, right: Right) -> Access:
+def requires_scope(subject: AccessResource, right: AccessLevel) -> Access:
     """The same scope whatever the path says."""
-    needed = (scope(subject, right),)
+    needed = (auth_scope(subject, right),)
     return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
 
 
@@ -136,13 +136,13 @@ class Endpoint(Value):
     tag: str = "system"
 
 
-class Route:
+class MatchedRoute:
     """What a path means: an endpoint, and the values of its parameters.
 
     Most callers come back to the same few paths, so it also keeps what the gatekeeper has found out about it.
     """
 
-    __slots__ = ("endpoint", "era", "granted", "shown", "values")
+    __slots__ = ("auth_version", "endpoint", "granted", "shown", "values")
 
     def __init__(self, endpoint: Endpoint, values: Mapping[str, str], shown: str) -> None:
         self.endpoint = endpoint
@@ -151,4 +151,4 @@ class Route:
         self.shown = shown
         #: The scopes of tokens that it is open to, and the gatekeeper's mark of when that was so.
         self.granted: set[tuple[str, ...]] = set()
-        self.era: object = None
+        self.auth_version: object = None

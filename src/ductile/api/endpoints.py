@@ -1,13 +1,13 @@
-"""The table of endpoints (SPEC 8): requests are routed by it, and what describes the API is made from it."""
+"""The table of endpoints: requests are routed by it, and what describes the API is made from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-from ductile.api import files, handlers, skills
-from ductile.api.endpoint import OPEN, Endpoint, Handler, Kind, Parameter
-from ductile.api.handlers import by
+from ductile.api import artifacts, handlers, skills
+from ductile.api.endpoint import OPEN, Endpoint, Handler, Parameter, ParameterType
+from ductile.api.handlers import operation_handler
 from ductile.api.vocabulary import (
     CHANGE,
     COMMAND,
@@ -29,15 +29,18 @@ from ductile.api.vocabulary import (
     SYSTEM_RW,
     TRIGGER,
 )
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.operations import analytics, catalogue, jobs, log, schedules, system, topology, view
-from ductile.operations.desk import Desk
-from ductile.operations.registry import OPERATIONS, Operation
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.json import JsonObject
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs import analytics, log, query
+from ductile.operations.plugins import catalogue, topology
+from ductile.operations.schedules import control
 from ductile.operations.shapes import TEXT, named
+from ductile.operations.system import config_view, status
+from ductile.operations.table import OPERATIONS, Operation
 
 _WAITING = (200, 202, 404, 409, 422, 502, 503)
-#: The answers of those who wait (SPEC 7.7); 502 is for those who ask for it.
+#: The answers of those who wait; 502 is for those who ask for it.
 _DONE_OR_NOT = {200: "FinishedOrResult", 202: "Unfinished", 502: "FinishedOrResult"}
 
 
@@ -92,7 +95,9 @@ def _submissions() -> Iterator[Endpoint]:
         answer=_DONE_OR_NOT,
         query=(
             Parameter(
-                name="async", kind=Kind.FLAG, about="Answer at once, even if the pipeline is synchronous."
+                name="async",
+                kind=ParameterType.FLAG,
+                about="Answer at once, even if the pipeline is synchronous.",
             ),
             RESULT,
             STRICT,
@@ -113,7 +118,7 @@ def _submissions() -> Iterator[Endpoint]:
         message="The job is on the queue.",
         answer=_DONE_OR_NOT,
         query=(
-            Parameter(name="async", kind=Kind.FLAG, about="Answer at once in any case."),
+            Parameter(name="async", kind=ParameterType.FLAG, about="Answer at once in any case."),
             RESULT,
             STRICT,
         ),
@@ -157,21 +162,21 @@ def _jobs() -> Iterator[Endpoint]:
     yield _job(
         "/job/{job_id}/tree",
         "A job and all it led to",
-        by(jobs.job_tree),
+        operation_handler(query.job_tree),
         "The job and all it led to.",
         "JobTree",
     )
     yield _job(
         "/job/{job_id}/explain",
         "Why a job failed or does not run, and what to do",
-        by(OPERATIONS["job.explain"]),
+        operation_handler(OPERATIONS["job.explain"]),
         "Why it is as it is.",
         "Explanation",
     )
     yield _job(
         "/job/{job_id}/log",
         "What each execution of a job printed",
-        by(jobs.job_logs),
+        operation_handler(query.job_logs),
         "Its executions.",
         "JobLog",
     )
@@ -180,7 +185,7 @@ def _jobs() -> Iterator[Endpoint]:
         path="/job/{job_id}/artifact/{name}",
         summary="A file that the job left behind",
         access=JOBS_RO,
-        handler=files.artifact,
+        handler=artifacts.artifact,
         message="",
         documents={"*/*": {}},
         streams=True,
@@ -190,7 +195,11 @@ def _jobs() -> Iterator[Endpoint]:
     )
     for action, summary, handler in (
         ("cancel", "End a job: a running one is killed", handlers.cancel_job),
-        ("retry", "Queue a failed or dead job again, with fresh attempts", by(jobs.retry_job)),
+        (
+            "retry",
+            "Queue a failed or dead job again, with fresh attempts",
+            operation_handler(query.retry_job),
+        ),
     ):
         yield Endpoint(
             method="POST",
@@ -212,7 +221,7 @@ def _lists() -> Iterator[Endpoint]:
         path="/jobs",
         summary="Jobs, newest first",
         access=JOBS_RO,
-        handler=by(jobs.list_jobs),
+        handler=operation_handler(query.list_jobs),
         message="Jobs, newest first.",
         answer="Jobs",
         query=(
@@ -228,7 +237,7 @@ def _lists() -> Iterator[Endpoint]:
         path="/job-logs",
         summary="Executions, newest first",
         access=JOBS_RO,
-        handler=by(log.list_log),
+        handler=operation_handler(log.list_log),
         message="Executions, newest first.",
         answer="Executions",
         query=(*FILTERS, LOG_STATUS),
@@ -274,7 +283,7 @@ def _catalogue() -> Iterator[Endpoint]:
         path="/plugins",
         summary="Every plugin, and what may be done with it",
         access=DISCOVERY,
-        handler=by(catalogue.list_plugins),
+        handler=operation_handler(catalogue.list_plugins),
         message="Every plugin, and what may be done with it.",
         answer="Plugins",
         tag="catalogue",
@@ -300,7 +309,7 @@ def _catalogue() -> Iterator[Endpoint]:
         path="/plugin/{plugin}",
         summary="One plugin: its manifest, and how it is set up here",
         access=ONE_PLUGIN,
-        handler=by(catalogue.show_plugin),
+        handler=operation_handler(catalogue.show_plugin),
         message="The plugin.",
         answer="Plugin",
         statuses=(200, 404),
@@ -311,7 +320,7 @@ def _catalogue() -> Iterator[Endpoint]:
         path="/topology",
         summary="Who emits which events, and who listens",
         access=PLUGIN_RO,
-        handler=by(topology.show_topology),
+        handler=operation_handler(topology.show_topology),
         message="Who emits which events, and who listens.",
         answer="Topology",
         tag="catalogue",
@@ -347,15 +356,15 @@ def _schedules() -> Iterator[Endpoint]:
         path="/schedules",
         summary="Where every schedule stands",
         access=JOBS_RO,
-        handler=by(schedules.list_schedules),
+        handler=operation_handler(control.list_schedules),
         message="Where every schedule stands.",
         answer="Schedules",
         query=(Parameter(name="plugin", about="Of this plugin."),),
         tag="schedules",
     )
     for action, summary, handler in (
-        ("pause", "Pause a schedule; it survives a restart", by(schedules.pause_schedule)),
-        ("resume", "Go on with a paused schedule", by(schedules.resume_schedule)),
+        ("pause", "Pause a schedule; it survives a restart", operation_handler(control.pause_schedule)),
+        ("resume", "Go on with a paused schedule", operation_handler(control.resume_schedule)),
         ("run", "Run a schedule now", handlers.run_schedule),
     ):
         yield Endpoint(
@@ -379,7 +388,7 @@ def _figures() -> Iterator[Endpoint]:
         path="/analytics/queue",
         summary="The queue, plugin by plugin",
         access=JOBS_RO,
-        handler=by(analytics.queue_analytics),
+        handler=operation_handler(analytics.queue_analytics),
         message="The queue, plugin by plugin.",
         answer="QueueFigures",
         tag="figures",
@@ -389,7 +398,7 @@ def _figures() -> Iterator[Endpoint]:
         path="/analytics/summary",
         summary="How executions ended, plugin by plugin",
         access=JOBS_RO,
-        handler=by(analytics.summary),
+        handler=operation_handler(analytics.summary),
         message="How executions ended, plugin by plugin.",
         answer="RunFigures",
         query=(Parameter(name="span", about="How far to look back, such as `24h`."),),
@@ -408,9 +417,9 @@ def _figures() -> Iterator[Endpoint]:
     )
 
 
-async def _only_look(operation: Operation, desk: Desk, given: JsonObject) -> JsonObject:
+async def _only_look(operation: Operation, context: OperationContext, given: JsonObject) -> JsonObject:
     """Whoever may only read starts nothing: plugins are not asked for their health."""
-    return await operation(desk, {**given, "ask_health": False})
+    return await operation(context, {**given, "ask_health": False})
 
 
 def _system() -> Iterator[Endpoint]:
@@ -419,7 +428,7 @@ def _system() -> Iterator[Endpoint]:
         path="/config/view",
         summary="The configuration in force, secrets masked",
         access=SYSTEM_RO,
-        handler=by(view.view_configuration),
+        handler=operation_handler(config_view.view_configuration),
         message="The configuration in force.",
         answer="ConfigView",
     )
@@ -432,7 +441,7 @@ def _system() -> Iterator[Endpoint]:
             path=f"/system/{name}",
             summary=summary,
             access=SYSTEM_RO,
-            handler=by(partial(_only_look, OPERATIONS[f"system.{name}"])),
+            handler=operation_handler(partial(_only_look, OPERATIONS[f"system.{name}"])),
             message=f"{summary}.",
             answer=answer,
         )
@@ -441,7 +450,7 @@ def _system() -> Iterator[Endpoint]:
         path="/system/reload",
         summary="Load the configuration again and switch to it, or keep the old one",
         access=SYSTEM_RW,
-        handler=by(system.reload),
+        handler=operation_handler(status.reload),
         message="The new configuration is in force.",
         answer="Reloaded",
         body=("drain", "drain_timeout", *CHANGE),
@@ -452,7 +461,7 @@ def _system() -> Iterator[Endpoint]:
         path="/system/sweep",
         summary="Remove what has been kept long enough, now",
         access=SYSTEM_RW,
-        handler=by(OPERATIONS["system.sweep"]),
+        handler=operation_handler(OPERATIONS["system.sweep"]),
         message="What had been kept long enough was removed.",
         answer="Swept",
         body=CHANGE,
@@ -463,7 +472,7 @@ def _system() -> Iterator[Endpoint]:
         path="/system/breaker/{plugin}/reset",
         summary="Close the circuit breakers of a plugin",
         access=SYSTEM_RW,
-        handler=by(system.reset_breaker),
+        handler=operation_handler(status.reset_breaker),
         message="Its circuit breakers are closed.",
         answer="BreakerReset",
         body=("command", *CHANGE),

@@ -1,4 +1,4 @@
-"""The ledger as server-sent events: the number of an entry is its id, and nothing is left out (ENGINE 6)."""
+"""The ledger as server-sent events: the number of an entry is its id, and nothing is left out."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ductile.errors import TooBusyError, UsageError
-from ductile.operations.feed import Follower, LedgerFeed, TooFarBehindError
-from ductile.operations.shown import shown_ledger
-from ductile.value import Value
+from ductile.operations.jobs.documents import shown_ledger
+from ductile.operations.ledger_stream import LedgerStream, StreamSubscriber, TooFarBehindError
+from ductile.struct import Value
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
-    from ductile.core.json_values import JsonObject
+    from ductile.core.json import JsonObject
+    from ductile.store.model.records import LedgerRow
     from ductile.store.port import Store
-    from ductile.store.values.reading import LedgerRow
 
 KEEP_ALIVE_SECONDS = 15.0
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -32,7 +32,7 @@ _HEADERS = [
 _MOST_DIGITS = 18
 
 
-class Wanted(Value):
+class EventFilter(Value):
     """Which entries a reader asked for, and after which."""
 
     after: int | None = None
@@ -45,7 +45,7 @@ class Wanted(Value):
         return self.job_id is None or self.job_id in (row.job_id, row.run_id)
 
 
-def read_last_id(text: str | None) -> int | None:
+def parse_last_event_id(text: str | None) -> int | None:
     if text is None or not text.strip():
         return None
     digits = text.strip()
@@ -63,7 +63,7 @@ class _NoLongerAdmittedError(Exception):
 class EventStreams:
     """All who follow the ledger over HTTP."""
 
-    def __init__(self, store: Store, feed: LedgerFeed, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
+    def __init__(self, store: Store, feed: LedgerStream, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
         self._store = store
         self._feed = feed
         self._keep_alive = keep_alive
@@ -79,25 +79,25 @@ class EventStreams:
             stream.cancel()
 
     async def opened(
-        self, wanted: Wanted, admitted: Callable[[], bool] = lambda: True
+        self, wanted: EventFilter, admitted: Callable[[], bool] = lambda: True
     ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
         """A stream for one reader, up to the moment when it is no longer `admitted`.
 
         A store that cannot be read is told here, where it can still be answered.
         """
-        if len(self._open) >= MOST_STREAMS:
+        if len(self._open) >= MAX_STREAMS:
             raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
         await self._store.ledger_range()
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
-            task = asyncio.ensure_future(self._run(_Out(send, admitted), wanted))
+            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted), wanted))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
             return task
 
         return run
 
-    async def _run(self, out: _Out, wanted: Wanted) -> None:
+    async def _run(self, out: _EventWriter, wanted: EventFilter) -> None:
         await self._feed.start_reading()
         with self._feed.joined() as follower:
             await out.start()
@@ -108,7 +108,7 @@ class EventStreams:
                 await self._follow(out, follower, wanted)
         await out.finish()
 
-    async def _replay(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
+    async def _replay(self, out: _EventWriter, follower: StreamSubscriber, wanted: EventFilter) -> None:
         if wanted.after is None:
             return
         place, until = wanted.after, follower.joined_at
@@ -123,7 +123,7 @@ class EventStreams:
             place = rows[-1].seq
         await self._tell_hole(out, place, until + 1)
 
-    async def _tell_hole(self, out: _Out, place: int, following: int) -> None:
+    async def _tell_hole(self, out: _EventWriter, place: int, following: int) -> None:
         """Between two numbers that should follow each other, also where a sweep came between two pages.
 
         Only what is older than all that is held was swept; a number may also never have been given.
@@ -135,7 +135,7 @@ class EventStreams:
             told = f"events before {following} are no longer held"
             await out.write(_gap(following, following - 1, told))
 
-    async def _follow(self, out: _Out, follower: Follower, wanted: Wanted) -> None:
+    async def _follow(self, out: _EventWriter, follower: StreamSubscriber, wanted: EventFilter) -> None:
         """What comes, and a sign of life whenever nothing of it was for this reader for a while."""
         clock = asyncio.get_running_loop().time
         place, due = follower.joined_at, clock() + self._keep_alive
@@ -155,7 +155,7 @@ class EventStreams:
                 due = clock() + self._keep_alive
 
 
-class _Out:
+class _EventWriter:
     """The way to one reader. One who does not read is cut off by the connection, which has a time for it."""
 
     def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool]) -> None:
@@ -165,7 +165,7 @@ class _Out:
     async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
-    async def rows(self, rows: Iterable[LedgerRow], wanted: Wanted) -> bool:
+    async def rows(self, rows: Iterable[LedgerRow], wanted: EventFilter) -> bool:
         """Send those that are wanted; whether there were any."""
         text = "".join(_event(row) for row in rows if wanted.holds(row))
         if text:
@@ -185,7 +185,7 @@ def _event(row: LedgerRow) -> str:
     return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(shown_ledger(row))}\n\n"
 
 
-def _beginning(follower: Follower, wanted: Wanted) -> str:
+def _beginning(follower: StreamSubscriber, wanted: EventFilter) -> str:
     """For a new reader, with the place where it joined: cut off before its first event, it misses nothing."""
     place = f"id: {follower.joined_at}\n" if wanted.after is None else ""
     return f"retry: 2000\n{place}\n"

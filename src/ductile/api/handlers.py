@@ -12,38 +12,40 @@ from typing import TypeAlias
 import msgspec
 
 from ductile import __version__
-from ductile.api.endpoint import Asked, Document, Handler, Reply, Stream
-from ductile.api.events import Wanted, read_last_id
+from ductile.api.endpoint import ApiRequest, Document, Handler, Reply, Stream
+from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.api.skills import address_of
-from ductile.core.jobs import SubmittedBy
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.ledger import LedgerKind
-from ductile.operations import health, jobs, schedules
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import SubmittedBy
+from ductile.core.json import JsonObject, JsonValue
 from ductile.operations import parameters as read
-from ductile.operations.desk import Desk
-from ductile.operations.intake import Door
-from ductile.operations.job_ids import named_job
-from ductile.store.values.settling import CancelAnswer
-from ductile.telemetry.metrics import CONTENT_TYPE, Reading
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs import query
+from ductile.operations.jobs.lookup import resolve_job
+from ductile.operations.schedules import control
+from ductile.operations.submission import Source
+from ductile.operations.system import probes
+from ductile.store.model.jobs import CancelStatus
+from ductile.telemetry.metrics import CONTENT_TYPE, GaugeReading
 
-Operation: TypeAlias = Callable[[Desk, JsonObject], Awaitable[JsonObject]]
+Operation: TypeAlias = Callable[[OperationContext, JsonObject], Awaitable[JsonObject]]
 
 
-def by(operation: Operation) -> Handler:
+def operation_handler(operation: Operation) -> Handler:
     """An operation whose answer is the answer."""
 
-    async def handle(asked: Asked) -> Reply:
-        return Reply(body=await operation(asked.desk, asked.given))
+    async def handle(asked: ApiRequest) -> Reply:
+        return Reply(body=await operation(asked.context, asked.given))
 
     return handle
 
 
-def door_of(asked: Asked) -> Door:
-    return Door(submitted_by=SubmittedBy.API, detail=asked.token)
+def api_source(asked: ApiRequest) -> Source:
+    return Source(submitted_by=SubmittedBy.API, detail=asked.token)
 
 
-async def submit(asked: Asked) -> Reply:
-    body = await jobs.submit(asked.desk, door_of(asked), asked.given)
+async def submit(asked: ApiRequest) -> Reply:
+    body = await query.submit(asked.context, api_source(asked), asked.given)
     body["execution_mode"] = "async"
     return Reply(body=_accepted(body), status=202)
 
@@ -59,27 +61,27 @@ class ResultChoice(StrEnum):
     ONLY = "only"
 
 
-async def start_pipeline(asked: Asked) -> Reply | Document:
-    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
+async def start_pipeline(asked: ApiRequest) -> Reply | Document:
+    from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first run
 
     only = _wants_result_only(asked)
-    answer = await runs.start_pipeline(asked.desk, door_of(asked), asked.given)
+    answer = await start.start_pipeline(asked.context, api_source(asked), asked.given)
     return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
 
 
-async def trigger(asked: Asked) -> Reply | Document:
-    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first run
+async def trigger(asked: ApiRequest) -> Reply | Document:
+    from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first run
 
     only = _wants_result_only(asked)
-    answer = await runs.trigger(asked.desk, door_of(asked), asked.given)
+    answer = await start.trigger(asked.context, api_source(asked), asked.given)
     return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
 
 
-def _wants_result_only(asked: Asked) -> bool:
+def _wants_result_only(asked: ApiRequest) -> bool:
     return read.optional_word(asked.given, "result", ResultChoice) is ResultChoice.ONLY
 
 
-def _run_answer(asked: Asked, body: JsonObject, *, done: bool, only: bool) -> Reply | Document:
+def _run_answer(asked: ApiRequest, body: JsonObject, *, done: bool, only: bool) -> Reply | Document:
     """The answer of a run. With `strict`, one that did not succeed is a 502; else the header tells it."""
     headers = _status_header(body)
     if not done:
@@ -102,18 +104,18 @@ def _bare(
     return Document(content=content, media_type="application/json", status=status, headers=headers)
 
 
-async def publish_event(asked: Asked) -> Reply:
-    from ductile.operations import runs  # noqa: PLC0415 - loaded with the first event
+async def publish_event(asked: ApiRequest) -> Reply:
+    from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first event
 
-    door = door_of(asked)
-    body = await runs.publish_event(asked.desk, door, asked.given)
-    told = runs.why_nothing_started(asked.desk.snapshot(), door, body)
+    door = api_source(asked)
+    body = await start.publish_event(asked.context, door, asked.given)
+    told = start.why_nothing_started(asked.context.snapshot(), door, body)
     return Reply(body=body if told is None else {**body, "message": told}, status=202)
 
 
-async def show_job(asked: Asked) -> Reply | Document:
+async def show_job(asked: ApiRequest) -> Reply | Document:
     only = _wants_result_only(asked)
-    body = await jobs.show_job(asked.desk, asked.given)
+    body = await query.show_job(asked.context, asked.given)
     if only:
         return _bare(body["result"], _status_header(body))
     told = f"{body['plugin']} {body['command']}: {body['status']} ({body['reason']})"
@@ -122,46 +124,46 @@ async def show_job(asked: Asked) -> Reply | Document:
     return Reply(body={**body, "message": message}, headers=_status_header(body))
 
 
-async def cancel_job(asked: Asked) -> Reply:
-    body = await jobs.cancel_job(asked.desk, asked.given)
-    if body["cancel"] == CancelAnswer.REQUESTED:
+async def cancel_job(asked: ApiRequest) -> Reply:
+    body = await query.cancel_job(asked.context, asked.given)
+    if body["cancel"] == CancelStatus.REQUESTED:
         return Reply(body={**body, "message": "The job is being ended: it was running."})
     return Reply(body=body)
 
 
-async def run_schedule(asked: Asked) -> Reply:
-    body = await schedules.run_schedule(asked.desk, asked.given)
+async def run_schedule(asked: ApiRequest) -> Reply:
+    body = await control.run_schedule(asked.context, asked.given)
     return Reply(body=body, status=200 if "dry_run" in body else 202)
 
 
-async def show_health(asked: Asked) -> Reply:
-    return Reply(body=await health.health(asked.desk, asked.peer, asked.headers))
+async def show_health(asked: ApiRequest) -> Reply:
+    return Reply(body=await probes.health(asked.context, asked.peer, asked.headers))
 
 
-async def show_readiness(asked: Asked) -> Reply:
-    return Reply(body=await health.ready(asked.desk, asked.peer, asked.headers))
+async def show_readiness(asked: ApiRequest) -> Reply:
+    return Reply(body=await probes.ready(asked.context, asked.peer, asked.headers))
 
 
-async def events(asked: Asked) -> Stream:
+async def events(asked: ApiRequest) -> Stream:
     header = asked.headers.get(b"last-event-id")
-    after = read_last_id(
+    after = parse_last_event_id(
         header.decode("latin-1") if header is not None else read.optional_text(asked.given, "after")
     )
-    job = await named_job(asked.desk, asked.given) if "job_id" in asked.given else None
-    wanted = Wanted(
+    job = await resolve_job(asked.context, asked.given) if "job_id" in asked.given else None
+    wanted = EventFilter(
         after=after,
         kinds=read.words(asked.given, "kind", LedgerKind),
         job_id=None if job is None else job.id,
     )
     authorization = asked.headers.get(b"authorization")
-    admitted = partial(asked.services.gatekeeper.still_admits, asked.route, authorization)
+    admitted = partial(asked.services.authenticator.still_admits, asked.route, authorization)
     return Stream(run=await asked.services.streams.opened(wanted, admitted))
 
 
-async def show_metrics(asked: Asked) -> Document:
-    counts = await asked.desk.store.counts()
-    breakers = await asked.desk.store.breakers()
-    reading = Reading(
+async def show_metrics(asked: ApiRequest) -> Document:
+    counts = await asked.context.store.counts()
+    breakers = await asked.context.store.breakers()
+    reading = GaugeReading(
         ready=counts.ready,
         waiting=counts.waiting,
         running=counts.running,
@@ -172,7 +174,7 @@ async def show_metrics(asked: Asked) -> Document:
     return Document(content=asked.services.metrics.render(reading), media_type=CONTENT_TYPE)
 
 
-async def discover(asked: Asked) -> Reply:
+async def discover(asked: ApiRequest) -> Reply:
     links: dict[str, JsonValue] = {
         "health": "/healthz",
         "skills": "/skills",
@@ -182,21 +184,21 @@ async def discover(asked: Asked) -> Reply:
         "events": "/events",
     }
     # Strangers learn as little here as from /healthz.
-    version = __version__ if health.is_here(asked.desk, asked.peer, asked.headers) else None
+    version = __version__ if probes.is_local_caller(asked.context, asked.peer, asked.headers) else None
     return Reply(body={"name": "ductile", "version": version, "links": links})
 
 
-async def openapi(asked: Asked) -> Document:
+async def openapi(asked: ApiRequest) -> Document:
     from ductile.api.openapi import describe  # noqa: PLC0415 - it describes the table that names this handler
 
     plugin = read.optional_text(asked.given, "plugin")
-    document = describe(asked.desk.snapshot(), plugin)
+    document = describe(asked.context.snapshot(), plugin)
     return Document(content=msgspec.json.encode(document), media_type="application/json")
 
 
-async def ai_plugin(asked: Asked) -> Document:
+async def ai_plugin(asked: ApiRequest) -> Document:
     """How tools for language models find an API: the older convention, which several still read."""
-    name = asked.desk.snapshot().service.name
+    name = asked.context.snapshot().service.name
     document: JsonObject = {
         "schema_version": "v1",
         "name_for_human": name,

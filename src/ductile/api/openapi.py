@@ -11,12 +11,12 @@ from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_responses import components, responses
 from ductile.api.openapi_schemas import SUBMISSION_HEADERS, request_body, submission_body
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.operations.catalogue import commands_of, find_plugin, right_of
-from ductile.operations.pipeline_input import input_schema_of
-from ductile.operations.skills import describe_pipeline
-from ductile.protocol.manifest import Command, ExecutionMode
-from ductile.value import replace
+from ductile.core.json import JsonObject, JsonValue
+from ductile.operations.plugins.catalogue import commands_of, find_plugin, right_of
+from ductile.operations.plugins.skills import describe_pipeline
+from ductile.operations.runs.input_schema import input_schema_of
+from ductile.protocol.manifest.model import Command, ExecutionMode
+from ductile.struct import replace
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _DONE = 200

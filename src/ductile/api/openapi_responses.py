@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from ductile.api.endpoint import Endpoint
 from ductile.api.openapi_schemas import SCHEMAS, content_of
-from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.shapes import PLACE, TEXT, named, told
 
 _PLACE = "#/components/responses/"

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from ductile.api.endpoint import Endpoint
 from ductile.api.vocabulary import SUBMISSION
-from ductile.core.dedupe import LONGEST_KEY
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.settlement import CallbackState
+from ductile.core.jobs.dedupe import LONGEST_KEY
+from ductile.core.jobs.settlement import CallbackState
+from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
 from ductile.operations.job_shapes import JOB_SHAPES
 from ductile.operations.run_shapes import RUN_SHAPES
 from ductile.operations.shapes import OBJECT, TEXT, answer, by_name, maybe, named, record, told
 from ductile.operations.system_shapes import SYSTEM_SHAPES
-from ductile.protocol.payload_schema import JsonSchema
+from ductile.protocol.manifest.schema import JsonSchema
 
 _ERROR = record(
     {

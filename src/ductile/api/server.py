@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ductile.api.access import Gatekeeper
+from ductile.api.access import Authenticator
 from ductile.api.application import Application
-from ductile.api.endpoint import Services
+from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
-from ductile.api.routing import Router
-from ductile.listening.listener import Listener
-from ductile.listening.protocol import Limits
-from ductile.listening.sampling import LogSampler, described_counts
-from ductile.operations.desk import Desk
-from ductile.operations.feed import LedgerFeed
+from ductile.api.router import Router
+from ductile.http.listener import Listener
+from ductile.http.log_sampling import LogSampler, described_counts
+from ductile.http.protocol import ListenerLimits
+from ductile.operations.context import OperationContext
+from ductile.operations.ledger_stream import LedgerStream
+from ductile.telemetry.change_notifier import ChangeNotifier
 from ductile.telemetry.metrics import Metrics
-from ductile.telemetry.news import News
-from ductile.telemetry.signals import Level, Signal, Signals
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
 #: What is still being answered when the daemon has finished gets this long.
 _ANSWERING_SECONDS = 5.0
@@ -29,22 +29,29 @@ _TOKENS_IN_FULL = 10
 
 
 class ApiServer:
-    """Implements `ductile.serving.Server`."""
+    """Implements `ductile.listeners.Server`."""
 
-    def __init__(self, desk: Desk, listen: str, signals: Signals, news: News, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        context: OperationContext,
+        listen: str,
+        signals: SignalBus,
+        news: ChangeNotifier,
+        metrics: Metrics,
+    ) -> None:
         self._signals = signals
         self._requests = LogSampler(self._report_requests)
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
-        self._streams = EventStreams(desk.store, LedgerFeed(desk.store, news))
-        services = Services(
-            gatekeeper=Gatekeeper(desk.snapshot, time.monotonic, self._tell_stranger),
+        self._streams = EventStreams(context.store, LedgerStream(context.store, news))
+        services = ApiServices(
+            authenticator=Authenticator(context.snapshot, time.monotonic, self._tell_stranger),
             streams=self._streams,
             metrics=metrics,
         )
         application = Application(
-            desk, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
+            context, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
         )
-        self._listener = Listener("api", listen, application, Limits(), signals)
+        self._listener = Listener("api", listen, application, ListenerLimits(), signals)
 
     async def bind(self) -> None:
         """Take the address; raises what the operator is to be told if that is not possible."""
@@ -63,18 +70,20 @@ class ApiServer:
     def _tell_stranger(self, peer: str, too_many: bool) -> None:
         """All are counted; a flood of guesses does not fill the log."""
         quiet = too_many or not self._unknown_tokens.in_full(_UNKNOWN_TOKEN, peer)
-        level = Level.DEBUG if quiet else None
+        level = SignalLevel.DEBUG if quiet else None
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
 
     def _report_requests(self, counts: Mapping[str, int], peer: str | None) -> None:
-        self._report(f"more requests without a token: {described_counts(counts)}", counts, peer, Level.INFO)
+        self._report(
+            f"more requests without a token: {described_counts(counts)}", counts, peer, SignalLevel.INFO
+        )
 
     def _report_unknown_tokens(self, counts: Mapping[str, int], peer: str | None) -> None:
         self._report(
-            f"{counts[_UNKNOWN_TOKEN]} more requests with an unknown token", counts, peer, Level.WARN
+            f"{counts[_UNKNOWN_TOKEN]} more requests with an unknown token", counts, peer, SignalLevel.WARN
         )
 
-    def _report(self, what: str, counts: Mapping[str, int], peer: str | None, level: Level) -> None:
+    def _report(self, what: str, counts: Mapping[str, int], peer: str | None, level: SignalLevel) -> None:
         self._signals.emit(
             Signal.LISTENER_SAMPLED,
             f"The api listener answered {what}.",

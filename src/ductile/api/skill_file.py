@@ -1,4 +1,4 @@
-"""The catalogue as a skill file: Markdown with front matter, for the place where agents look (SPEC 16)."""
+"""The catalogue as a skill file: Markdown with front matter, for the place where agents look."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.operations.skills import HOW
+from ductile.core.json import JsonObject, JsonValue
+from ductile.operations.plugins.skills import HOW
 
 #: What agents' loaders take: a name of so many characters, a description of so many.
 _LONGEST_NAME = 64

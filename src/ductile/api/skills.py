@@ -1,4 +1,4 @@
-"""The catalogue for agents: what this configuration has, and the operations that every one has (SPEC 16)."""
+"""The catalogue for agents: what this configuration has, and the operations that every one has."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ductile.api.endpoint import Asked, Document, Endpoint, Reply
-from ductile.core.json_values import JsonObject
+from ductile.api.endpoint import ApiRequest, Document, Endpoint, Reply
+from ductile.core.json import JsonObject
 from ductile.operations import parameters as read
-from ductile.operations.skills import HOW, skills_of
-from ductile.value import Value
+from ductile.operations.plugins.skills import HOW, skills_of
+from ductile.struct import Value
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -25,7 +25,7 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-class _Fixed(Value, kw_only=False):
+class _FixedSkill(Value, kw_only=False):
     """An operation that needs no plugin. Its name begins with a word that no plugin may have as its name."""
 
     name: str
@@ -34,76 +34,78 @@ class _Fixed(Value, kw_only=False):
     answer: str
 
 
-FIXED = (
-    _Fixed("plugin.run", "POST", "/plugin/{plugin}/{command}", "202 with `job_id` and `status` queued."),
-    _Fixed(
+FIXED_SKILLS = (
+    _FixedSkill("plugin.run", "POST", "/plugin/{plugin}/{command}", "202 with `job_id` and `status` queued."),
+    _FixedSkill(
         "pipeline.run",
         "POST",
         "/pipeline/{pipeline}",
         "202 with `job_id`; of a synchronous pipeline 200 with `status` and `result`, or 202 with "
         "`timeout_exceeded`.",
     ),
-    _Fixed(
+    _FixedSkill(
         "jobs.inspect",
         "GET",
         "/job/{job_id}",
         "200 with `status`, `reason`, `last_error`, `result`, `executions`, `transitions`. To wait for a "
         "job, ask again until `status` is succeeded, failed or dead, or follow its events.",
     ),
-    _Fixed(
+    _FixedSkill(
         "jobs.explain",
         "GET",
         "/job/{job_id}/explain",
         "200 with `verdict`, one sentence on why it failed or does not run; then `evidence`, what it `saw`, "
         "what `differences` there are to the last good run, and `advice`.",
     ),
-    _Fixed(
+    _FixedSkill(
         "jobs.log", "GET", "/job/{job_id}/log", "200 with `executions`: `result`, `stdout`, `stderr` of each."
     ),
-    _Fixed(
+    _FixedSkill(
         "jobs.tree", "GET", "/job/{job_id}/tree", "200 with `tree`: the job, and its `children` below it."
     ),
-    _Fixed("jobs.list", "GET", "/jobs", "200 with `jobs`, newest first; `next_cursor` is for the next page."),
-    _Fixed(
+    _FixedSkill(
+        "jobs.list", "GET", "/jobs", "200 with `jobs`, newest first; `next_cursor` is for the next page."
+    ),
+    _FixedSkill(
         "jobs.cancel",
         "POST",
         "/job/{job_id}/cancel",
         "200; a queued job is dead, a running one as soon as its process is gone. 409 if it has ended.",
     ),
-    _Fixed(
+    _FixedSkill(
         "jobs.retry",
         "POST",
         "/job/{job_id}/retry",
         "200 with `status` queued: the same job, with fresh attempts. 409 if it has not failed, 410 if only "
         "its log is left.",
     ),
-    _Fixed(
+    _FixedSkill(
         "events.publish",
         "POST",
         "/event",
         "202 with what it `started`, each with `job_id` and `target`, what was `deduplicated` or `dropped`. "
         "GET /topology tells who hears which type.",
     ),
-    _Fixed(
+    _FixedSkill(
         "events.follow",
         "GET",
         "/events",
         "200, server-sent events without end, each `data` a JSON object with `seq`, `kind`, `job_id`, "
         "`data`. Resume with Last-Event-ID.",
     ),
-    _Fixed(
+    _FixedSkill(
         "system.doctor",
         "GET",
         "/system/doctor",
         "200 with `verdict` ok, warn or error, and `findings`, each with what mends it in `fix`.",
     ),
-    _Fixed("system.health", "GET", "/healthz", "200 with `status` ok; 503 if the store is down."),
+    _FixedSkill("system.health", "GET", "/healthz", "200 with `status` ok; 503 if the store is down."),
 )
 
 
-async def show_skills(asked: Asked) -> Reply | Document:
+async def show_skills(asked: ApiRequest) -> Reply | Document:
     wanted = read.optional_word(asked.given, "format", Format) or Format.JSON
-    snapshot = asked.desk.snapshot()
+    snapshot = asked.context.snapshot()
     skills = [*all_skills(snapshot)]
     if wanted is Format.JSON:
         return Reply(body={"skills": [*skills], "how": HOW})
@@ -113,7 +115,7 @@ async def show_skills(asked: Asked) -> Reply | Document:
     return Document(content=text.encode(), media_type=MARKDOWN)
 
 
-def address_of(asked: Asked) -> str:
+def address_of(asked: ApiRequest) -> str:
     """As the caller has it; empty if what it says is no address."""
     host = asked.headers.get(b"host", b"localhost")
     return f"http://{host.decode()}" if _HOST.fullmatch(host) else ""
@@ -124,10 +126,10 @@ def all_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
 
     table = {(each.method, each.path): each for each in ENDPOINTS}
     yield from skills_of(snapshot)
-    yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED)
+    yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED_SKILLS)
 
 
-def _operation(fixed: _Fixed, endpoint: Endpoint) -> JsonObject:
+def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> JsonObject:
     from ductile.api.openapi_schemas import FIELDS  # noqa: PLC0415 - as above
 
     return {

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from ductile.api.endpoint import Access, Kind, Parameter, fixed
-from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.core.scopes import Right, Subject
-from ductile.core.settlement import LogStatus
-from ductile.operations import catalogue
-from ductile.operations.jobs import STATUS_ALIASES
-from ductile.operations.log import LOG_ALIASES
-from ductile.store.values.reading import LARGEST_PAGE
+from ductile.api.endpoint import Access, Parameter, ParameterType, requires_scope
+from ductile.core.auth_scopes import AccessLevel, AccessResource
+from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
+from ductile.operations.jobs.log import LOG_ALIASES
+from ductile.operations.jobs.query import STATUS_ALIASES
+from ductile.operations.plugins import catalogue
+from ductile.store.model.records import LARGEST_PAGE
 
-JOBS_RO, JOBS_RW = fixed(Subject.JOBS, Right.READ), fixed(Subject.JOBS, Right.WRITE)
-EVENTS_RO, EVENTS_RW = fixed(Subject.EVENTS, Right.READ), fixed(Subject.EVENTS, Right.WRITE)
-SYSTEM_RO, SYSTEM_RW = fixed(Subject.SYSTEM, Right.READ), fixed(Subject.SYSTEM, Right.WRITE)
-PLUGIN_RO, PLUGIN_RW = fixed(Subject.PLUGIN, Right.READ), fixed(Subject.PLUGIN, Right.WRITE)
+JOBS_RO, JOBS_RW = (
+    requires_scope(AccessResource.JOBS, AccessLevel.READ),
+    requires_scope(AccessResource.JOBS, AccessLevel.WRITE),
+)
+EVENTS_RO, EVENTS_RW = (
+    requires_scope(AccessResource.EVENTS, AccessLevel.READ),
+    requires_scope(AccessResource.EVENTS, AccessLevel.WRITE),
+)
+SYSTEM_RO, SYSTEM_RW = (
+    requires_scope(AccessResource.SYSTEM, AccessLevel.READ),
+    requires_scope(AccessResource.SYSTEM, AccessLevel.WRITE),
+)
+PLUGIN_RO, PLUGIN_RW = (
+    requires_scope(AccessResource.PLUGIN, AccessLevel.READ),
+    requires_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
+)
 DISCOVERY = Access(shown="none while open, else any token", need=lambda _snapshot, _path: (), discovery=True)
 ONE_PLUGIN = Access(
     shown="plugin:ro or {plugin}:ro",
@@ -38,11 +50,11 @@ RESULT = Parameter(
     schema={"enum": ["only"]},
 )
 STRICT = Parameter(
-    name="strict", kind=Kind.FLAG, about="Answer 502 instead of 200 if the run did not succeed."
+    name="strict", kind=ParameterType.FLAG, about="Answer 502 instead of 200 if the run did not succeed."
 )
 LIMIT = Parameter(
     name="limit",
-    kind=Kind.NUMBER,
+    kind=ParameterType.NUMBER,
     about="Rows of a page.",
     schema={"minimum": 1, "maximum": LARGEST_PAGE, "default": 50},
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
+from ductile.cli.spec import DRY_RUN, Action, Argument, Example, Noun, Option
 
 WEBHOOK = Noun(
     "webhook",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ductile.cli.daemon import Said, ask_daemon
-from ductile.cli.screen import printable
-from ductile.cli.wording import span
+from ductile.cli.client import Document, request_daemon
+from ductile.cli.console.console import printable
+from ductile.cli.console.format import format_ms
 from ductile.errors import DuctileError
 
 if TYPE_CHECKING:
-    from ductile.cli.answers import Call
+    from ductile.cli.invocation import Invocation
 
 #: What is said by the way must not keep whoever waits when the job has ended.
 _PATIENCE = 5.0
@@ -20,10 +20,10 @@ _MINUTE = 60
 _FAILED = ("failed", "timed_out")
 
 
-class Attempts:
+class RetryProgress:
     """Each attempt of one job that failed and is followed by another is told once."""
 
-    def __init__(self, call: Call, job_id: str) -> None:
+    def __init__(self, call: Invocation, job_id: str) -> None:
         self._call = call
         self._job_id = job_id
         self._told = 0
@@ -32,21 +32,23 @@ class Attempts:
         """What has come since the last look. Whoever waits hears of a daemon that is gone in another way."""
         try:
             # The row first, which is little: what the job was given and answered may be much.
-            found = ask_daemon(self._call, "job.list", {"job_id": self._job_id}, timeout=_PATIENCE)
+            found = request_daemon(self._call, "job.list", {"job_id": self._job_id}, timeout=_PATIENCE)
             if all(job["execution"] <= self._told or job["status"] == "running" for job in found["jobs"]):
                 return []
-            return self.news(ask_daemon(self._call, "job.show", {"job_id": self._job_id}, timeout=_PATIENCE))
+            return self.news(
+                request_daemon(self._call, "job.show", {"job_id": self._job_id}, timeout=_PATIENCE)
+            )
         except DuctileError:
             return []
 
-    def news(self, job: Said) -> list[str]:
+    def news(self, job: Document) -> list[str]:
         """Of a job as it stands: the failed attempts that have not been told yet."""
         new = [row for row in job["executions"] if row["execution"] > self._told]
         self._told = max((row["execution"] for row in new), default=self._told)
         return [_line(row, job) for row in new if row["job_status"] == "queued" and row["status"] in _FAILED]
 
 
-def _line(row: Said, job: Said) -> str:
+def _line(row: Document, job: Document) -> str:
     error = printable(str(row["error"] or row["status"])).replace("\n", " ")
     line = f"attempt {row['attempt']} of {job['max_attempts']} failed: {error}"
     is_last = row["execution"] == job["executions"][-1]["execution"]
@@ -57,4 +59,4 @@ def _line(row: Said, job: Said) -> str:
 
 def _until(instant: str) -> str:
     seconds = max(0.0, (datetime.fromisoformat(instant) - datetime.now(UTC)).total_seconds())
-    return f"{seconds:.0f}s" if seconds < _MINUTE else span(seconds * 1000)
+    return f"{seconds:.0f}s" if seconds < _MINUTE else format_ms(seconds * 1000)

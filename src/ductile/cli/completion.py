@@ -5,9 +5,9 @@ Everything is in the script: a press of TAB starts no process.
 
 from __future__ import annotations
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.commands import NOUNS, SHORT_FORMS, first_words
-from ductile.cli.grammar import EVERYWHERE, Action
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, first_words
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import EVERYWHERE, Action
 from ductile.errors import UsageError
 
 #: What each shell has to be told: the words that may follow, by the words that were said so far.
@@ -81,13 +81,13 @@ end
 """
 
 
-def print_script(call: Call) -> Answer:
+def print_script(call: Invocation) -> CommandResult:
     shell = call.text("SHELL")
     scripts = {"bash": _BASH.format(cases=_cases()), "zsh": _ZSH.format(cases=_cases()), "fish": _fish()}
     if shell not in scripts:
         raise UsageError(f"there is no completion for {shell}", hint=f"one of {', '.join(scripts)}")
     script = scripts[shell]
-    return Answer(data={"shell": shell, "script": script}, text=lambda _: script.rstrip("\n"))
+    return CommandResult(data={"shell": shell, "script": script}, text=lambda _: script.rstrip("\n"))
 
 
 def _following() -> dict[str, list[str]]:

@@ -5,22 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.failures import (
-    error_as_json,
-    error_as_text,
-    problem_as_json,
-    problems_as_text,
-)
-from ductile.cli.screen import printable
-from ductile.cli.yaml_text import to_yaml
-from ductile.errors import ConfigError, Exit, IntegrityError, NotFoundError
-from ductile.operations.configuration import (
-    Change,
-    Check,
-    Lock,
+from ductile.admin.config import (
+    ConfigCheck,
     SealChange,
     SealEntry,
+    SealResult,
+    SettingChange,
     change_setting,
     check_configuration,
     describe_configuration,
@@ -28,14 +18,19 @@ from ductile.operations.configuration import (
     read_setting,
     show_configuration,
 )
+from ductile.cli.console.console import printable
+from ductile.cli.console.errors import error_as_json, error_as_text, problem_as_json, problems_as_text
+from ductile.cli.console.yaml import to_yaml
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.errors import ConfigError, Exit, IntegrityError, NotFoundError
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
+    from ductile.cli.console.console import Console
     from ductile.config.snapshot import PluginInstance
-    from ductile.core.json_values import JsonObject, JsonValue
+    from ductile.core.json import JsonObject, JsonValue
 
 
-def check(call: Call) -> Answer:
+def check(call: Invocation) -> CommandResult:
     """The verdict is what was asked for, so it is an answer even when it is a bad one."""
     try:
         found = check_configuration(call.config, call.environ)
@@ -52,14 +47,14 @@ def check(call: Call) -> Answer:
     }
     if error is not None:
         data |= error_as_json(error)
-    return Answer(
+    return CommandResult(
         data=data,
         text=lambda screen: _check_text(found, error, screen, verbose=call.verbose),
         exit_status=Exit.OK if error is None else error.exit_status,
     )
 
 
-def _answer_refused(error: ConfigError) -> Answer:
+def _answer_refused(error: ConfigError) -> CommandResult:
     problems: JsonValue = [problem_as_json(problem) for problem in error.problems]
     data: JsonObject = {
         "valid": False,
@@ -69,14 +64,14 @@ def _answer_refused(error: ConfigError) -> Answer:
         "warnings": [],
         "refused": [],
     }
-    return Answer(
+    return CommandResult(
         data=data | error_as_json(error),
         text=lambda screen: error_as_text(error, screen),
         exit_status=error.exit_status,
     )
 
 
-def _refused_as_json(plugin: PluginInstance, found: Check) -> JsonObject:
+def _refused_as_json(plugin: PluginInstance, found: ConfigCheck) -> JsonObject:
     why, place = plugin.refused, found.refusal_of(plugin)
     return {
         "name": plugin.name,
@@ -90,12 +85,12 @@ def _refused_as_json(plugin: PluginInstance, found: Check) -> JsonObject:
     }
 
 
-def lock(call: Call) -> Answer:
+def lock(call: Invocation) -> CommandResult:
     return lock_answer(lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run")))
 
 
-def lock_answer(done: Lock) -> Answer:
-    return Answer(
+def lock_answer(done: SealResult) -> CommandResult:
+    return CommandResult(
         data={
             "path": str(done.path),
             "written": done.written,
@@ -105,16 +100,16 @@ def lock_answer(done: Lock) -> Answer:
     )
 
 
-def show(call: Call) -> Answer:
+def show(call: Invocation) -> CommandResult:
     shown = show_configuration(call.config, call.environ)
     section = call.optional("SECTION")
     if section is not None:
         shown = _part(shown, section)
     data: JsonObject = shown if isinstance(shown, dict) else {"value": shown}
-    return Answer(data=data, text=lambda _: to_yaml(shown))
+    return CommandResult(data=data, text=lambda _: to_yaml(shown))
 
 
-def get(call: Call) -> Answer:
+def get(call: Invocation) -> CommandResult:
     found = read_setting(call.config, call.environ, call.text("KEY"))
     data: JsonObject = {
         "key": found.key,
@@ -123,10 +118,10 @@ def get(call: Call) -> Answer:
         "file": found.place.file if found.place else None,
         "line": found.place.line if found.place else None,
     }
-    return Answer(data=data, text=lambda _: _value_text(found.value))
+    return CommandResult(data=data, text=lambda _: _value_text(found.value))
 
 
-def change(call: Call) -> Answer:
+def change(call: Invocation) -> CommandResult:
     done = change_setting(
         call.config,
         call.environ,
@@ -142,17 +137,17 @@ def change(call: Call) -> Answer:
         "written": done.written,
         "sealed": done.sealed,
     }
-    return Answer(data=data, text=lambda screen: _change_text(done, _lock_line(call), screen))
+    return CommandResult(data=data, text=lambda screen: _change_text(done, _lock_line(call), screen))
 
 
-def schema(_call: Call) -> Answer:
+def schema(_call: Invocation) -> CommandResult:
     from json import dumps  # noqa: PLC0415 - the other actions print text
 
     described = describe_configuration()
-    return Answer(data=described, text=lambda _: dumps(described, indent=2, ensure_ascii=False))
+    return CommandResult(data=described, text=lambda _: dumps(described, indent=2, ensure_ascii=False))
 
 
-def _refusal(found: Check) -> ConfigError | None:
+def _refusal(found: ConfigCheck) -> ConfigError | None:
     """A plugin that is wanted and cannot run does not keep the daemon from starting, but it is not right."""
     if not found.refused:
         return found.broken
@@ -165,7 +160,7 @@ def _refusal(found: Check) -> ConfigError | None:
     return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
 
 
-def _check_text(found: Check, error: ConfigError | None, screen: Screen, *, verbose: bool) -> str:
+def _check_text(found: ConfigCheck, error: ConfigError | None, screen: Console, *, verbose: bool) -> str:
     parts = []
     if found.warnings:
         title = screen.style("yellow", f"{_count(len(found.warnings), 'warning')}:")
@@ -177,7 +172,7 @@ def _check_text(found: Check, error: ConfigError | None, screen: Screen, *, verb
     return "\n\n".join([*parts, problems_as_text(refused, screen)] if refused else parts)
 
 
-def _all_is_well(found: Check, screen: Screen, *, verbose: bool) -> str:
+def _all_is_well(found: ConfigCheck, screen: Console, *, verbose: bool) -> str:
     snapshot = found.snapshot
     schedules = sum(len(plugin.schedules) for plugin in snapshot.plugins.values())
     counts = ", ".join(
@@ -208,7 +203,7 @@ def _entry_as_json(entry: SealEntry) -> JsonObject:
     }
 
 
-def _lock_text(done: Lock, screen: Screen) -> str:
+def _lock_text(done: SealResult, screen: Console) -> str:
     rows = [
         (f"plugin {entry.name}" if entry.plugin else entry.name, entry.tier or "", _MEANING[entry.change])
         for entry in done.entries
@@ -246,14 +241,14 @@ def _value_text(value: JsonValue) -> str:
     return "" if value is None else to_yaml(value)
 
 
-def _lock_line(call: Call) -> str:
+def _lock_line(call: Invocation) -> str:
     """The command that seals this very configuration, to be pasted."""
     return (
         f"ductile config lock --config {shlex.quote(call.config)}" if call.config else "ductile config lock"
     )
 
 
-def _change_text(done: Change, lock_line: str, screen: Screen) -> str:
+def _change_text(done: SettingChange, lock_line: str, screen: Console) -> str:
     file = screen.place(str(done.path))
     if not done.diff:
         return f"{done.key} has this value already; nothing was written."
@@ -267,12 +262,12 @@ def _change_text(done: Change, lock_line: str, screen: Screen) -> str:
     )
 
 
-def change_text(done: Change, screen: Screen) -> str:
+def change_text(done: SettingChange, screen: Console) -> str:
     """For commands that always renew the seal."""
     return _change_text(done, "", screen)
 
 
-def _coloured(diff: str, screen: Screen) -> str:
+def _coloured(diff: str, screen: Console) -> str:
     return "".join(
         screen.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
         for line in printable(diff).splitlines(keepends=True)

@@ -5,63 +5,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile import __version__
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask, find_daemon
-from ductile.cli.failures import paragraph
-from ductile.cli.progress import waiting_for
-from ductile.cli.screen import printable, within
-from ductile.cli.wording import count
-from ductile.control.client import converse
+from ductile.cli.client import Document, connect_to_daemon, request
+from ductile.cli.console.console import indent_continuation, printable
+from ductile.cli.console.errors import paragraph
+from ductile.cli.console.format import format_count
+from ductile.cli.console.progress import show_waiting
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.control.client import exchange
 from ductile.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
     import socket
 
-    from ductile.cli.screen import Screen
+    from ductile.cli.console.console import Console
 
 _STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
 
 
-def doctor(call: Call) -> Answer:
+def doctor(call: Invocation) -> CommandResult:
     """The verdict is what was asked for, so it is an answer even when it is a bad one."""
     connection = _daemon(call)
     if connection is not None:
         # Plugins are asked for their health, each in its own time: there is no limit to wait for.
-        with waiting_for(call, "the health of the plugins"):
-            found: Said = converse(
+        with show_waiting(call, "the health of the plugins"):
+            found: Document = exchange(
                 connection, "system.doctor", {"version": __version__, "ask_health": True}, timeout=None
             )
     else:
         import asyncio  # noqa: PLC0415 - a running daemon spares it
 
-        from ductile.app import diagnose_without_daemon  # noqa: PLC0415
+        from ductile.daemon import diagnose_offline  # noqa: PLC0415
 
-        found = asyncio.run(diagnose_without_daemon(call.config, call.environ, {}))
-    return Answer(
+        found = asyncio.run(diagnose_offline(call.config, call.environ, {}))
+    return CommandResult(
         data=found,
         text=lambda screen: _doctor_text(found, screen, verbose=call.verbose),
         exit_status=Exit.FAILURE if found["verdict"] == "error" else Exit.OK,
     )
 
 
-def selfcheck(call: Call) -> Answer:
-    found = ask(call, "system.selfcheck", {})
-    return Answer(
+def selfcheck(call: Invocation) -> CommandResult:
+    found = request(call, "system.selfcheck", {})
+    return CommandResult(
         data=found,
         text=lambda screen: _selfcheck_text(found, screen, verbose=call.verbose),
         exit_status=Exit.OK if found["sound"] else Exit.FAILURE,
     )
 
 
-def _daemon(call: Call) -> socket.socket | None:
+def _daemon(call: Invocation) -> socket.socket | None:
     """Who runs is found out from the configuration; one that cannot be loaded is what is to be told of."""
     try:
-        return find_daemon(call)
+        return connect_to_daemon(call)
     except ConfigError:
         return None
 
 
-def _doctor_text(found: Said, screen: Screen, *, verbose: bool) -> str:
+def _doctor_text(found: Document, screen: Console, *, verbose: bool) -> str:
     """What needs somebody, in full; the rest in a line each, or with -v too."""
     troubled = [row for row in found["findings"] if row["level"] != "ok"]
     parts = [_finding_text(row, screen) for row in troubled]
@@ -70,18 +70,19 @@ def _doctor_text(found: Said, screen: Screen, *, verbose: bool) -> str:
         rows = [(row["check"], row["message"]) for row in well]
         parts.append(screen.table(("OK", "ABOUT"), rows, prose=True))
     counts = found["counts"]
-    summary = f"{count(counts['error'], 'error')}, {count(counts['warn'], 'warning')}, {counts['ok']} ok"
+    errors, warnings = format_count(counts["error"], "error"), format_count(counts["warn"], "warning")
+    summary = f"{errors}, {warnings}, {counts['ok']} ok"
     return "\n\n".join([*parts, screen.style(_STYLES[found["verdict"]], f"{summary}.")])
 
 
-def _finding_text(row: Said, screen: Screen) -> str:
+def _finding_text(row: Document, screen: Console) -> str:
     title = f"{screen.style(_STYLES[row['level']], row['level'])}  {row['check']}"
     where = None if row["where"] is None else screen.place(row["where"])
     return paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), screen)
 
 
-def _selfcheck_text(found: Said, screen: Screen, *, verbose: bool) -> str:
-    lines = [f"{screen.style('red', 'damaged')}  {within(line)}" for line in found["damage"]]
+def _selfcheck_text(found: Document, screen: Console, *, verbose: bool) -> str:
+    lines = [f"{screen.style('red', 'damaged')}  {indent_continuation(line)}" for line in found["damage"]]
     for check in found["checks"]:
         if not check["holds"]:
             more = ", ..." if check["more"] else ""

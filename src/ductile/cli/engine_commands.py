@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
 from ductile.cli.operating_commands import SYSTEM_CARE, job_explain, schedule_explain
 from ductile.cli.plugin_commands import DRAIN, DRAIN_TIMEOUT
+from ductile.cli.spec import DRY_RUN, Action, Argument, Example, Noun, Option
 
 _LIMIT = Option(("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER")
 _CURSOR = Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT")

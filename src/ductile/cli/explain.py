@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask
-from ductile.cli.screen import printable, within
-from ductile.cli.wording import facts, moment, section
+from ductile.cli.client import Document, request
+from ductile.cli.console.console import indent_continuation, printable
+from ductile.cli.console.format import format_fields, format_time, section
+from ductile.cli.invocation import CommandResult, Invocation
 from ductile.core.terminal_text import escape_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ductile.cli.screen import Screen
+    from ductile.cli.console.console import Console
 
 _LONGEST = 300
 
 
-def job(call: Call) -> Answer:
-    found = ask(call, "job.explain", {"job_id": call.text("JOB")})
-    return Answer(data=found, text=lambda screen: _job_text(found, screen))
+def job(call: Invocation) -> CommandResult:
+    found = request(call, "job.explain", {"job_id": call.text("JOB")})
+    return CommandResult(data=found, text=lambda screen: _job_text(found, screen))
 
 
-def schedule(call: Call) -> Answer:
+def schedule(call: Invocation) -> CommandResult:
     given = {"plugin": call.text("PLUGIN"), "schedule": call.optional("SCHEDULE")}
-    found = ask(call, "schedule.explain", given)
-    return Answer(data=found, text=lambda screen: _schedule_text(found, screen))
+    found = request(call, "schedule.explain", given)
+    return CommandResult(data=found, text=lambda screen: _schedule_text(found, screen))
 
 
-def _job_text(found: Said, screen: Screen) -> str:
-    lines = [screen.style("bold", within(found["verdict"]))]
+def _job_text(found: Document, screen: Console) -> str:
+    lines = [screen.style("bold", indent_continuation(found["verdict"]))]
     lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), screen)
     lines += _list_of("What happened", found["evidence"], screen)
     if saw := _saw_lines(found["saw"]):
@@ -47,23 +47,23 @@ def _job_text(found: Said, screen: Screen) -> str:
     return "\n".join(lines)
 
 
-def _advice(found: Said, screen: Screen) -> list[str]:
+def _advice(found: Document, screen: Console) -> list[str]:
     return [screen.advice(line) for line in found["advice"]]
 
 
-def _schedule_text(found: Said, screen: Screen) -> str:
-    lines = [screen.style("bold", within(found["verdict"]))]
+def _schedule_text(found: Document, screen: Console) -> str:
+    lines = [screen.style("bold", indent_continuation(found["verdict"]))]
     lines += _list_of("Evidence", found["evidence"], screen)
     lines += _list_of("What to do", _advice(found, screen), screen)
     return "\n".join(lines)
 
 
-def _list_of(title: str, rows: Sequence[str], screen: Screen) -> list[str]:
+def _list_of(title: str, rows: Sequence[str], screen: Console) -> list[str]:
     body = "\n".join(f"  {printable(row).replace(chr(10), ' ')}" for row in rows)
     return section(title, body, screen) if rows else []
 
 
-def _chain_lines(chain: Sequence[Said]) -> list[str]:
+def _chain_lines(chain: Sequence[Document]) -> list[str]:
     lines = []
     for depth, link in enumerate(chain):
         known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
@@ -72,10 +72,10 @@ def _chain_lines(chain: Sequence[Said]) -> list[str]:
     return lines
 
 
-def _saw_lines(saw: Said) -> list[str]:
+def _saw_lines(saw: Document) -> list[str]:
     event = saw["event"]
-    loaded = f" (loaded {moment(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
-    return facts(
+    loaded = f" (loaded {format_time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    return format_fields(
         (
             ("payload", _short(saw["payload"])),
             ("event", f"{event['type']} from {event['source']}" if event else None),
@@ -92,5 +92,5 @@ def _short(value: object) -> str | None:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _difference(row: Said) -> str:
+def _difference(row: Document) -> str:
     return f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.commands import (
+from ductile.cli.command_table import (
     EVERYWHERE,
     NOUNS,
     SHORT_FORMS,
@@ -12,7 +12,7 @@ from ductile.cli.commands import (
     Noun,
     Option,
 )
-from ductile.cli.prose import hanging, wrapped
+from ductile.cli.console.wrap import wrap, wrap_hanging
 
 #: Whatever the terminal, so that the same text is seen everywhere.
 _WIDTH = 80
@@ -60,14 +60,14 @@ def about_noun(noun: Noun) -> str:
 def about_action(words: str, action: Action) -> str:
     """`ductile config set --help`; `words` is how it was called."""
     signature = " ".join((words, *(argument_words(action))))
-    about = ("", *wrapped(action.about, _WIDTH)) if action.about else ()
+    about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [option_line(option) for option in (*action.options, *EVERYWHERE)]
     return "\n".join(
         (
             f"Usage: ductile {signature} [OPTIONS]",
             "",
-            *wrapped(_sentence(action.summary), _WIDTH),
+            *wrap(_sentence(action.summary), _WIDTH),
             *about,
             *(("", "Arguments:", *_pairs(arguments)) if arguments else ()),
             "",
@@ -106,5 +106,7 @@ def _sentence(text: str) -> str:
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(left) for left, _ in rows)
     return [
-        line for left, right in rows for line in hanging(f"  {left.ljust(max(width, 14))}  ", right, _WIDTH)
+        line
+        for left, right in rows
+        for line in wrap_hanging(f"  {left.ljust(max(width, 14))}  ", right, _WIDTH)
     ]

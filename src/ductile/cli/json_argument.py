@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ductile.errors import UsageError
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonObject
+    from ductile.core.json import JsonObject
 
 
 def json_object(text: str | None, option: str) -> JsonObject | None:

@@ -9,15 +9,15 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from ductile.cli import help as help_texts
-from ductile.cli.copyable import given_config, with_config
-from ductile.cli.parsing import Request, parse, wants_json
+from ductile.cli.console.hints import add_config_option, config_option
+from ductile.cli.parser import ParsedCommand, parse, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ductile.cli.answers import Answer, Command
-    from ductile.cli.commands import Action
-    from ductile.core.json_values import JsonObject
+    from ductile.cli.command_table import Action
+    from ductile.cli.invocation import CommandHandler, CommandResult
+    from ductile.core.json import JsonObject
     from ductile.errors import DuctileError
 
 _OK = 0
@@ -54,7 +54,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         return _show_answer(_call(request.action, request, environ, out), request, environ, out, err)
     except KeyboardInterrupt as stop:
         if stop.args:  # what goes on all the same
-            print(with_config(stop.args[0], given_config(words)), file=err)
+            print(add_config_option(stop.args[0], config_option(words)), file=err)
         return _INTERRUPTED
     except BrokenPipeError:
         raise
@@ -79,11 +79,11 @@ def _as_error(fault: Exception, words: Sequence[str], err: TextIO) -> DuctileErr
     )
 
 
-def _call(action: Action, request: Request, environ: Mapping[str, str], out: TextIO) -> Answer:
-    from ductile.cli.answers import Call  # noqa: PLC0415 - help does without
+def _call(action: Action, request: ParsedCommand, environ: Mapping[str, str], out: TextIO) -> CommandResult:
+    from ductile.cli.invocation import Invocation  # noqa: PLC0415 - help does without
 
     return _load(action)(
-        Call(
+        Invocation(
             arguments=request.arguments,
             config=request.config,
             verbose=request.verbose,
@@ -94,15 +94,15 @@ def _call(action: Action, request: Request, environ: Mapping[str, str], out: Tex
     )
 
 
-def _load(action: Action) -> Command:
+def _load(action: Action) -> CommandHandler:
     from importlib import import_module  # noqa: PLC0415
 
     module, _, function = action.run.partition(":")
-    command: Command = getattr(import_module(f"ductile.cli.{module}"), function)
+    command: CommandHandler = getattr(import_module(f"ductile.cli.{module}"), function)
     return command
 
 
-def _show_help(request: Request, out: TextIO, err: TextIO) -> int:
+def _show_help(request: ParsedCommand, out: TextIO, err: TextIO) -> int:
     if request.action is not None:
         text = help_texts.about_action(request.words, request.action)
     elif request.noun is not None:
@@ -122,33 +122,33 @@ def _show_help(request: Request, out: TextIO, err: TextIO) -> int:
 
 
 def _show_answer(
-    answer: Answer, request: Request, environ: Mapping[str, str], out: TextIO, err: TextIO
+    answer: CommandResult, request: ParsedCommand, environ: Mapping[str, str], out: TextIO, err: TextIO
 ) -> int:
     if answer.data is not None and request.json:
         # Said here for all of them: who reads the answer sees whether anything was done.
         tried: JsonObject = {"dry_run": True} if request.arguments.get("dry_run") else {}
         print(_json(answer.data | tried), file=out)
     elif answer.data is not None:
-        from ductile.cli.screen import screen_for  # noqa: PLC0415
+        from ductile.cli.console.console import console_for  # noqa: PLC0415
 
         for part, stream in ((answer.text, out), (answer.aside, err)):
             if part is not None:
-                _print_text(part(screen_for(stream, environ, request.config)), stream)
+                _print_text(part(console_for(stream, environ, request.config)), stream)
     return answer.exit_status
 
 
 def _show_error(
     error: DuctileError, words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: TextIO
 ) -> int:
-    from ductile.cli.failures import error_as_json, error_as_text  # noqa: PLC0415
-    from ductile.cli.screen import screen_for  # noqa: PLC0415
+    from ductile.cli.console.console import console_for  # noqa: PLC0415
+    from ductile.cli.console.errors import error_as_json, error_as_text  # noqa: PLC0415
 
-    config = given_config(words)
+    config = config_option(words)
     _name_option(error, words)
     if wants_json(words):
         print(_json(error_as_json(error, config)), file=out)
     else:
-        _print_text(error_as_text(error, screen_for(err, environ, config)), err)
+        _print_text(error_as_text(error, console_for(err, environ, config)), err)
     return error.exit_status
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Option
+from ductile.cli.spec import DRY_RUN, Action, Argument, Example, Option
 
 SYSTEM_CARE = (
     Action(

@@ -5,51 +5,58 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import PATIENCE, RUN_IT_HERE, Said, ask, ask_daemon, find_daemon, present
-from ductile.cli.json_argument import json_object
-from ductile.cli.run import (
-    chosen_states,
-    outcome,
-    refuse_no_time,
-    run_here,
-    telling_where_it_goes_on,
-    wait_for,
+from ductile.cli.client import (
+    DAEMON_TIMEOUT,
+    RUN_IT_HERE,
+    Document,
+    connect_to_daemon,
+    drop_unset,
+    request,
+    request_daemon,
 )
+from ductile.cli.console.console import console_for, printable
+from ductile.cli.console.format import (
+    format_count,
+    format_fields,
+    format_time,
+    informative_error,
+    styled_status,
+)
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.json_argument import json_object
+from ductile.cli.reload_hint import find_pipeline, hint_reload
+from ductile.cli.run import chosen_states, hint_on_interrupt, outcome, reject_zero_timeout, run_here, wait_for
 from ductile.cli.run_steps import steps_table
-from ductile.cli.screen import printable, screen_for
-from ductile.cli.unloaded import find_pipeline, hinting_at_reload
-from ductile.cli.wording import count, facts, moment, status_word, telling_error
-from ductile.control.client import converse
+from ductile.control.client import exchange
 from ductile.errors import Exit, UsageError, file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ductile.cli.screen import Screen
+    from ductile.admin.pipeline_check import PipelineCheck
+    from ductile.cli.console.console import Console
     from ductile.config.snapshot import Snapshot
-    from ductile.core.json_values import JsonObject
-    from ductile.operations.pipeline_trial import PipelineCheck
+    from ductile.core.json import JsonObject
 
 #: Asked again and again, so that a daemon that died is noticed; what is new is answered at once.
 _FOLLOW_FOR = "60s"
 _MARKS = {"runs": "runs", "bypassed": "bypassed", "not_made": "cannot be made", "later": "later"}
 
 
-def list_all(call: Call) -> Answer:
-    found = ask(call, "pipeline.list", {})
-    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+def list_all(call: Invocation) -> CommandResult:
+    found = request(call, "pipeline.list", {})
+    return CommandResult(data=found, text=lambda screen: _list_text(found, screen))
 
 
-def show(call: Call) -> Answer:
-    from ductile.operations.pipelines import describe_pipeline  # noqa: PLC0415 - not where a daemon answers
+def show(call: Invocation) -> CommandResult:
+    from ductile.operations.runs.pipelines import describe_pipeline  # noqa: PLC0415 - not where a daemon answers
 
     shown = describe_pipeline(_snapshot(call), call.text("NAME"))
-    return Answer(data=shown, text=lambda screen: _show_text(shown, screen))
+    return CommandResult(data=shown, text=lambda screen: _show_text(shown, screen))
 
 
-def graph(call: Call) -> Answer:
-    from ductile.operations.pipelines import Drawing, draw_pipeline  # noqa: PLC0415 - as above
+def graph(call: Invocation) -> CommandResult:
+    from ductile.operations.runs.pipelines import Drawing, draw_pipeline  # noqa: PLC0415 - as above
 
     chosen = call.optional("format") or Drawing.MERMAID
     if chosen not in tuple(Drawing):
@@ -58,15 +65,15 @@ def graph(call: Call) -> Answer:
     drawn = draw_pipeline(_snapshot(call), name, Drawing(chosen))
     data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
     if output is None:
-        return Answer(data=data | {"drawing": drawn}, text=lambda _: drawn.rstrip("\n"))
+        return CommandResult(data=data | {"drawing": drawn}, text=lambda _: drawn.rstrip("\n"))
     try:
         Path(output).write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise file_error(f"{output} cannot be written", error) from None
-    return Answer(data=data, text=lambda _: f"Wrote {output}.")
+    return CommandResult(data=data, text=lambda _: f"Wrote {output}.")
 
 
-def run(call: Call) -> Answer:
+def run(call: Invocation) -> CommandResult:
     given: JsonObject = {
         "pipeline": call.text("NAME"),
         "payload": json_object(call.optional("payload"), "payload"),
@@ -74,32 +81,32 @@ def run(call: Call) -> Answer:
         "state_webhook_url": call.optional("state_webhook_url"),
         "state_webhook_events": chosen_states(call),
     }
-    with hinting_at_reload(call, lambda disk: find_pipeline(disk, call.text("NAME"))):
+    with hint_reload(call, lambda disk: find_pipeline(disk, call.text("NAME"))):
         return _run(call, given)
 
 
-def _run(call: Call, given: JsonObject) -> Answer:
+def _run(call: Invocation, given: JsonObject) -> CommandResult:
     if call.switch("dry_run"):
-        tried = ask(call, "pipeline.run", given | {"dry_run": True})
-        return Answer(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")
-    refuse_no_time(call)
+        tried = request(call, "pipeline.run", given | {"dry_run": True})
+        return CommandResult(data=tried, text=lambda _: f"Would run the pipeline {tried['pipeline']}.")
+    reject_zero_timeout(call)
     if call.switch("no_wait"):
-        submitted = ask_daemon(call, "pipeline.run", given, advice=RUN_IT_HERE)
-        return Answer(data=submitted, text=lambda _: submitted["job_id"])
-    connection = find_daemon(call)
+        submitted = request_daemon(call, "pipeline.run", given, advice=RUN_IT_HERE)
+        return CommandResult(data=submitted, text=lambda _: submitted["job_id"])
+    connection = connect_to_daemon(call)
     if connection is None:
         return outcome(run_here(call, "pipeline.run", given, _teller(call)))
-    submitted = converse(connection, "pipeline.run", present(given), timeout=PATIENCE)
+    submitted = exchange(connection, "pipeline.run", drop_unset(given), timeout=DAEMON_TIMEOUT)
     # Whoever limits the waiting is not kept by the steps: they are told while there is no limit.
     if _is_watched(call) and call.optional("timeout") is None:
         run_id = str(submitted["job_id"])
-        with telling_where_it_goes_on(run_id):
+        with hint_on_interrupt(run_id):
             _tell_steps(call, run_id)
     return outcome(wait_for(call, submitted))
 
 
-def check(call: Call) -> Answer:
-    from ductile.operations.pipeline_trial import check_pipelines  # noqa: PLC0415 - as above
+def check(call: Invocation) -> CommandResult:
+    from ductile.admin.pipeline_check import check_pipelines  # noqa: PLC0415 - as above
 
     name, payload = call.optional("NAME"), json_object(call.optional("payload"), "payload")
     if payload is not None and name is None:
@@ -111,57 +118,57 @@ def check(call: Call) -> Answer:
     data: JsonObject = {"valid": not faulty, "pipelines": [_checked_as_json(each) for each in checked]}
     if trial is not None:
         data["trial"] = trial
-    return Answer(
+    return CommandResult(
         data=data,
         text=lambda screen: _check_text(checked, trial, screen),
         exit_status=Exit.CONFIG if faulty else Exit.OK,
     )
 
 
-def explain(call: Call) -> Answer:
-    found = ask(call, "pipeline.explain", {"job_id": call.text("RUN")})
-    return Answer(data=found, text=lambda screen: _explain_text(found, screen))
+def explain(call: Invocation) -> CommandResult:
+    found = request(call, "pipeline.explain", {"job_id": call.text("RUN")})
+    return CommandResult(data=found, text=lambda screen: _explain_text(found, screen))
 
 
-def _snapshot(call: Call) -> Snapshot:
-    from ductile.operations.configuration import open_configuration  # noqa: PLC0415 - as above
+def _snapshot(call: Invocation) -> Snapshot:
+    from ductile.admin.config import open_configuration  # noqa: PLC0415 - as above
 
     return open_configuration(call.config, call.environ).snapshot
 
 
-def _try(snapshot: Snapshot, name: str, payload: JsonObject) -> Said:
+def _try(snapshot: Snapshot, name: str, payload: JsonObject) -> Document:
     from datetime import UTC, datetime  # noqa: PLC0415 - as above
     from random import SystemRandom  # noqa: PLC0415
 
-    from ductile.operations.pipeline_trial import try_payload  # noqa: PLC0415
+    from ductile.admin.pipeline_check import dry_run_payload  # noqa: PLC0415
 
-    return try_payload(snapshot, name, payload, now=datetime.now(UTC), dice=SystemRandom())
+    return dry_run_payload(snapshot, name, payload, now=datetime.now(UTC), rng=SystemRandom())
 
 
 # -------------------------------------------------------------------------------- steps as they end
 
 
-def _is_watched(call: Call) -> bool:
+def _is_watched(call: Invocation) -> bool:
     return not call.json and call.out.isatty()
 
 
-def _teller(call: Call) -> Callable[[JsonObject], None]:
+def _teller(call: Invocation) -> Callable[[JsonObject], None]:
     """What is told of steps that are run in this process."""
     watched = _is_watched(call)
 
-    def tell(job: Said) -> None:
+    def tell(job: Document) -> None:
         if watched and job["step"] is not None:
             _tell_step(call, job)
 
     return tell
 
 
-def _tell_steps(call: Call, run_id: str) -> None:
+def _tell_steps(call: Invocation, run_id: str) -> None:
     """Each step of the run on a line of its own, until the run is over or the daemon stops."""
     known: list[str] = []
     while True:
         given: JsonObject = {"job_id": run_id, "known": len(known), "timeout": _FOLLOW_FOR}
-        news = ask_daemon(call, "pipeline.follow", given, timeout=None)
+        news = request_daemon(call, "pipeline.follow", given, timeout=None)
         for job in news["ended"]:
             if job["job_id"] not in known:
                 known.append(job["job_id"])
@@ -170,11 +177,11 @@ def _tell_steps(call: Call, run_id: str) -> None:
             return
 
 
-def _tell_step(call: Call, job: Said) -> None:
-    screen = screen_for(call.out, call.environ)
+def _tell_step(call: Invocation, job: Document) -> None:
+    screen = console_for(call.out, call.environ)
     what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
-    line = f"{screen.style('dim', '·')} {printable(what)}  {status_word(job['status'], screen)}"
-    if error := telling_error(job):
+    line = f"{screen.style('dim', '·')} {printable(what)}  {styled_status(job['status'], screen)}"
+    if error := informative_error(job):
         line += f"  {printable(error)}".replace("\n", " ")
     print(line, file=call.out, flush=True)
 
@@ -182,7 +189,7 @@ def _tell_step(call: Call, job: Said) -> None:
 # ---------------------------------------------------------------------------------------------- text
 
 
-def _list_text(found: Said, screen: Screen) -> str:
+def _list_text(found: Document, screen: Console) -> str:
     if not found["pipelines"]:
         return "There are no pipelines. They are configured under `pipelines`."
     rows = [
@@ -198,13 +205,13 @@ def _list_text(found: Said, screen: Screen) -> str:
     return screen.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
 
 
-def _last_run(run: Said | None) -> str:
-    return "-" if run is None else f"{moment(run['created_at'])} {run['status']} {run['job_id']}"
+def _last_run(run: Document | None) -> str:
+    return "-" if run is None else f"{format_time(run['created_at'])} {run['status']} {run['job_id']}"
 
 
-def _show_text(shown: Said, screen: Screen) -> str:
+def _show_text(shown: Document, screen: Console) -> str:
     waits = shown["execution_mode"] == "synchronous"
-    about = facts(
+    about = format_fields(
         [
             ("starts", shown["trigger"] or "by name, or called by another pipeline"),
             ("if", shown["if"]),
@@ -218,7 +225,7 @@ def _show_text(shown: Said, screen: Screen) -> str:
     return "\n".join([title, *about, "", *_tree_lines(shown["tree"], screen)])
 
 
-def _tree_lines(steps: list[Said], screen: Screen, before: str = "") -> list[str]:
+def _tree_lines(steps: list[Document], screen: Console, before: str = "") -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(steps, start=1):
         last = number == len(steps)
@@ -228,7 +235,7 @@ def _tree_lines(steps: list[Said], screen: Screen, before: str = "") -> list[str
     return lines
 
 
-def _lines_inside(parts: list[Said], screen: Screen, before: str) -> list[str]:
+def _lines_inside(parts: list[Document], screen: Console, before: str) -> list[str]:
     """Branches are steps themselves; the steps for an event are told with its type."""
     if any(part["kind"] != "event" for part in parts):
         return _tree_lines([step for part in parts for step in part["steps"]], screen, before)
@@ -239,7 +246,7 @@ def _lines_inside(parts: list[Said], screen: Screen, before: str) -> list[str]:
     return lines
 
 
-def _step_line(step: Said, screen: Screen) -> str:
+def _step_line(step: Document, screen: Console) -> str:
     numbered = step["id"].isdigit()
     line = printable(step["does"] if numbered else f"{step['id']}: {step['does']}")
     condition = step["if"]
@@ -254,30 +261,30 @@ def _checked_as_json(checked: PipelineCheck) -> JsonObject:
     }
 
 
-def _check_text(checked: tuple[PipelineCheck, ...], trial: Said | None, screen: Screen) -> str:
+def _check_text(checked: tuple[PipelineCheck, ...], trial: Document | None, screen: Console) -> str:
     if not checked:
         return "There are no pipelines. They are configured under `pipelines`."
     lines = []
     for each in checked:
         word = screen.style("red", "error:") if each.faults else screen.style("green", "ok:")
-        lines.append(f"{word} {printable(each.name)}, {count(each.steps, 'step')}")
+        lines.append(f"{word} {printable(each.name)}, {format_count(each.steps, 'step')}")
         lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
     return "\n".join(lines if trial is None else [*lines, "", *_trial_lines(trial, screen)])
 
 
-def _trial_lines(trial: Said, screen: Screen) -> list[str]:
+def _trial_lines(trial: Document, screen: Console) -> list[str]:
     if not trial["starts"]:
         return [f"{screen.style('yellow', 'does not start:')} {printable(str(trial['because']))}"]
     rows = [(step["step"], _MARKS[step["outcome"]], step["because"] or "") for step in trial["steps"]]
     return [screen.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)]
 
 
-def _explain_text(found: Said, screen: Screen) -> str:
+def _explain_text(found: Document, screen: Console) -> str:
     run = found["run"]
-    word = status_word(run["status"], screen)
+    word = styled_status(run["status"], screen)
     title = f"{printable(found['pipeline'])}: {word} ({run['reason']})  {run['job_id']}"
     lines = [title]
-    if error := telling_error(run):
+    if error := informative_error(run):
         lines.append(printable(error))
     if not found["graph_kept"]:
         lines.append("The graph of this run is no longer kept: only steps that ran are shown.")

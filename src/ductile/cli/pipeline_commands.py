@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Noun, Option
+from ductile.cli.spec import DRY_RUN, Action, Argument, Example, Noun, Option
 
 _NAME = Argument("NAME", "name of the pipeline")
 _PAYLOAD = Option(("--payload",), "what it is given: a JSON object, @FILE, or - for standard input", "JSON")

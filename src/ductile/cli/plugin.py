@@ -4,56 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask_if_there
-from ductile.cli.failures import paragraph, problem_as_json, problems_as_text
-from ductile.cli.screen import within
-from ductile.cli.wording import illness_of
+from ductile.admin.plugins import PluginCheck, PluginEntry, Standing, check_plugins, list_plugins, show_plugin
+from ductile.cli.client import Document, request_if_available
+from ductile.cli.console.console import indent_continuation
+from ductile.cli.console.errors import paragraph, problem_as_json, problems_as_text
+from ductile.cli.console.format import health_error
+from ductile.cli.invocation import CommandResult, Invocation
 from ductile.core.durations import format_duration
 from ductile.errors import Exit
-from ductile.operations.plugins import (
-    PluginCheck,
-    PluginView,
-    Standing,
-    check_plugins,
-    list_plugins,
-    show_plugin,
-)
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
-    from ductile.core.json_values import JsonObject
-    from ductile.protocol.manifest import Command, Manifest
+    from ductile.cli.console.console import Console
+    from ductile.core.json import JsonObject
+    from ductile.protocol.manifest.model import Command, Manifest
 
 
-def list_all(call: Call) -> Answer:
+def list_all(call: Invocation) -> CommandResult:
     plugins = list_plugins(call.config, call.environ)
     marks = _marks(call)
-    return Answer(
+    return CommandResult(
         data={"plugins": [_summary(view) | {"unhealthy": marks.get(view.name)} for view in plugins]},
         text=lambda screen: _list_text(plugins, marks, screen),
     )
 
 
-def show(call: Call) -> Answer:
+def show(call: Invocation) -> CommandResult:
     view = show_plugin(call.config, call.environ, call.text("NAME"))
     mark = _marks(call).get(view.name)
-    return Answer(
+    return CommandResult(
         data=_details(view) | {"unhealthy": mark}, text=lambda screen: _show_text(view, mark, screen)
     )
 
 
-def _marks(call: Call) -> Said:
+def _marks(call: Invocation) -> Document:
     """The plugins whose init failed, as far as there is a store that tells; unlike the rest, that is not in
     the configuration.
     """
-    found = ask_if_there(call, "plugin.health", {})
+    found = request_if_available(call, "plugin.health", {})
     return {} if found is None else found["unhealthy"]
 
 
-def check(call: Call) -> Answer:
+def check(call: Invocation) -> CommandResult:
     found = check_plugins(call.config, call.environ, call.optional("NAME|DIR"))
-    return Answer(
+    return CommandResult(
         data={
             "valid": not found.refused,
             "plugins": [_summary(view) for view in found.plugins],
@@ -64,7 +57,7 @@ def check(call: Call) -> Answer:
     )
 
 
-def _summary(view: PluginView) -> JsonObject:
+def _summary(view: PluginEntry) -> JsonObject:
     manifest = view.manifest
     return {
         "name": view.name,
@@ -81,7 +74,7 @@ def _summary(view: PluginView) -> JsonObject:
     }
 
 
-def _details(view: PluginView) -> JsonObject:
+def _details(view: PluginEntry) -> JsonObject:
     details: JsonObject = _summary(view) | {"instances": [*view.instances]}
     manifest, instance = view.manifest, view.instance
     if manifest is not None:
@@ -114,7 +107,7 @@ def _command_as_json(command: Command) -> JsonObject:
     }
 
 
-def _list_text(plugins: tuple[PluginView, ...], marks: Said, screen: Screen) -> str:
+def _list_text(plugins: tuple[PluginEntry, ...], marks: Document, screen: Console) -> str:
     if not plugins:
         return "No plugins were found. Put one under a plugin root, or see `ductile init`."
     rows = [
@@ -122,7 +115,7 @@ def _list_text(plugins: tuple[PluginView, ...], marks: Said, screen: Screen) -> 
             view.name if view.name == view.uses else f"{view.name} ({view.uses})",
             f"{view.standing}, unhealthy" if view.name in marks else view.standing,
             (view.manifest.version if view.manifest else "") or "-",
-            screen.advice(f"init failed: {illness_of(mark)}")
+            screen.advice(f"init failed: {health_error(mark)}")
             if (mark := marks.get(view.name))
             else _about(view),
         )
@@ -131,26 +124,30 @@ def _list_text(plugins: tuple[PluginView, ...], marks: Said, screen: Screen) -> 
     return screen.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
 
 
-def _about(view: PluginView) -> str:
+def _about(view: PluginEntry) -> str:
     """One line: `plugin check` tells the whole reason."""
     if view.reason:
         return view.reason.partition("\n")[0].rstrip(":")
     return view.manifest.description if view.manifest else ""
 
 
-def _show_text(view: PluginView, mark: Said | None, screen: Screen) -> str:
+def _show_text(view: PluginEntry, mark: Document | None, screen: Console) -> str:
     facts = [("status", view.standing.value), *_facts(view, screen)]
     if mark is not None:
-        facts.insert(1, ("unhealthy", screen.advice(f"its init failed: {illness_of(mark)}")))
+        facts.insert(1, ("unhealthy", screen.advice(f"its init failed: {health_error(mark)}")))
     width = max(len(name) for name, _ in facts)
     lines = [screen.style("bold", view.name)]
-    lines += [f"  {name.ljust(width)}  {within(value, ' ' * (width + 4))}" for name, value in facts if value]
+    lines += [
+        f"  {name.ljust(width)}  {indent_continuation(value, ' ' * (width + 4))}"
+        for name, value in facts
+        if value
+    ]
     if view.manifest is not None:
         lines += ["", _commands_text(view, view.manifest, screen)]
     return "\n".join(lines)
 
 
-def _facts(view: PluginView, screen: Screen) -> list[tuple[str, str]]:
+def _facts(view: PluginEntry, screen: Console) -> list[tuple[str, str]]:
     facts = [("reason", (view.reason or "").replace("\n", " ")), ("hint", view.hint or "")]
     if view.uses != view.name:
         facts.append(("uses", view.uses))
@@ -176,7 +173,7 @@ def _facts(view: PluginView, screen: Screen) -> list[tuple[str, str]]:
     return facts
 
 
-def _commands_text(view: PluginView, manifest: Manifest, screen: Screen) -> str:
+def _commands_text(view: PluginEntry, manifest: Manifest, screen: Console) -> str:
     """With the time each may take, which only a configured plugin has."""
     instance = view.instance
     rows = [
@@ -191,7 +188,7 @@ def _commands_text(view: PluginView, manifest: Manifest, screen: Screen) -> str:
     return screen.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)
 
 
-def _check_text(found: PluginCheck, screen: Screen) -> str:
+def _check_text(found: PluginCheck, screen: Console) -> str:
     good = [view for view in found.plugins if view.standing is not Standing.REFUSED]
     parts = ["\n".join(_verdict(view, screen) for view in good)] if good else []
     for view in found.refused:
@@ -202,6 +199,6 @@ def _check_text(found: PluginCheck, screen: Screen) -> str:
     return "\n\n".join(parts) or "No plugins were found."
 
 
-def _verdict(view: PluginView, screen: Screen) -> str:
+def _verdict(view: PluginEntry, screen: Console) -> str:
     version = view.manifest.version if view.manifest else ""
     return f"{screen.style('green', 'ok:')} {view.name} {version}".rstrip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.grammar import DRY_RUN, Action, Argument, Example, Option
+from ductile.cli.spec import DRY_RUN, Action, Argument, Example, Option
 
 _NAME = Argument("NAME", "name of the plugin, as it is configured")
 DRAIN = Option(("--drain",), "let plugins that are removed or disabled finish their accepted work first")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask
-from ductile.cli.wording import indented, moment, value_text
+from ductile.cli.client import Document, request
+from ductile.cli.console.format import format_time, format_value, indent
+from ductile.cli.invocation import CommandResult, Invocation
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
+    from ductile.cli.console.console import Console
 
 
-def state(call: Call) -> Answer:
-    kept = ask(call, "plugin.state", {"plugin": call.text("NAME"), "reveal": call.switch("reveal")})
-    return Answer(data=kept, text=lambda _: _state_text(kept))
+def state(call: Invocation) -> CommandResult:
+    kept = request(call, "plugin.state", {"plugin": call.text("NAME"), "reveal": call.switch("reveal")})
+    return CommandResult(data=kept, text=lambda _: _state_text(kept))
 
 
-def facts(call: Call) -> Answer:
-    found = ask(
+def facts(call: Invocation) -> CommandResult:
+    found = request(
         call,
         "plugin.facts",
         {
@@ -28,29 +28,29 @@ def facts(call: Call) -> Answer:
             "cursor": call.optional("cursor"),
         },
     )
-    return Answer(data=found, text=lambda screen: _facts_text(found, screen))
+    return CommandResult(data=found, text=lambda screen: _facts_text(found, screen))
 
 
-def lock(call: Call) -> Answer:
+def lock(call: Invocation) -> CommandResult:
+    from ductile.admin.plugin_seal import lock_plugins  # noqa: PLC0415
     from ductile.cli.config import lock_answer  # noqa: PLC0415 - the others ask the daemon, and are to be quick
-    from ductile.operations.plugin_seal import lock_plugins  # noqa: PLC0415
 
     name = call.optional("NAME")
     return lock_answer(lock_plugins(call.config, call.environ, name, dry_run=call.switch("dry_run")))
 
 
-def _state_text(kept: Said) -> str:
+def _state_text(kept: Document) -> str:
     if kept["updated_at"] is None:
         return f"{kept['plugin']} keeps nothing."
-    return value_text(kept["state"])
+    return format_value(kept["state"])
 
 
-def _facts_text(found: Said, screen: Screen) -> str:
+def _facts_text(found: Document, screen: Console) -> str:
     if not found["facts"]:
         return f"{found['plugin']} has no facts."
     parts = [
-        f"{fact['seq']}  {fact['fact_type']}  {moment(fact['created_at'])}  {fact['job_id'] or '-'}\n"
-        f"{indented(value_text(fact['fact']))}"
+        f"{fact['seq']}  {fact['fact_type']}  {format_time(fact['created_at'])}  {fact['job_id'] or '-'}\n"
+        f"{indent(format_value(fact['fact']))}"
         for fact in found["facts"]
     ]
     if found["next_cursor"]:

@@ -10,7 +10,7 @@ import time
 _LOOK_EVERY = 0.05
 
 
-def wait_for_end(pid: int) -> None:
+def wait_for_exit(pid: int) -> None:
     if not hasattr(os, "pidfd_open"):
         _look_until_gone(pid)
         return

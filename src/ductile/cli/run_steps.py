@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ductile.cli.wording import count, span
+from ductile.cli.console.format import format_count, format_ms
 
 if TYPE_CHECKING:
-    from ductile.cli.daemon import Said
-    from ductile.cli.screen import Screen
+    from ductile.cli.client import Document
+    from ductile.cli.console.console import Console
 
 #: Of a step that ran often: so many of its jobs are told.
 _MOST_JOBS = 3
@@ -22,7 +22,7 @@ class _Row(NamedTuple):
     why: tuple[str, ...] = ()
 
 
-def steps_table(steps: list[Said], screen: Screen) -> str:
+def steps_table(steps: list[Document], screen: Console) -> str:
     rows = [row for step in steps for row in _rows(step)]
     table = screen.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
     header, *lines = table.split("\n")
@@ -32,7 +32,7 @@ def steps_table(steps: list[Said], screen: Screen) -> str:
     return "\n".join(told)
 
 
-def _rows(step: Said) -> list[_Row]:
+def _rows(step: Document) -> list[_Row]:
     """One for each job, but no more than a few; one for a step that has none."""
     made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
@@ -48,13 +48,13 @@ def _rows(step: Said) -> list[_Row]:
     return rows
 
 
-def _job_row(job: Said, step: Said, number: int) -> _Row:
+def _job_row(job: Document, step: Document, number: int) -> _Row:
     cells = (
         step["step"] if number == 0 else "",
         _target(step) if number == 0 else "",
         job["status"],
         f"{job['attempt']}/{job['max_attempts']}",
-        span(job["duration_ms"]),
+        format_ms(job["duration_ms"]),
         job["job_id"],
     )
     if job["status"] == "succeeded" or not (job["error"] or job["status"] in ("failed", "dead")):
@@ -62,12 +62,12 @@ def _job_row(job: Said, step: Said, number: int) -> _Row:
     return _Row(cells, (f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"]),))
 
 
-def _remainder(jobs: list[Said]) -> str:
+def _remainder(jobs: list[Document]) -> str:
     failed = sum(job["status"] in ("failed", "dead") for job in jobs)
-    return f"and {count(len(jobs), 'job')} more" + (f", {failed} of them failed" if failed else "")
+    return f"and {format_count(len(jobs), 'job')} more" + (f", {failed} of them failed" if failed else "")
 
 
-def _target(step: Said) -> str:
+def _target(step: Document) -> str:
     if step["kind"] == "call":
         return f"call {step['does']}"
     if step["kind"] != "uses":

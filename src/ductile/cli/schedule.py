@@ -4,67 +4,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.columns import Table
-from ductile.cli.daemon import Said, ask, ask_daemon
-from ductile.cli.wording import count, moment, span
+from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.console.format import format_count, format_ms, format_time
+from ductile.cli.console.table import Table
+from ductile.cli.invocation import CommandResult, Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ductile.cli.screen import Screen
-    from ductile.core.json_values import JsonObject
+    from ductile.cli.console.console import Console
+    from ductile.core.json import JsonObject
 
 #: For what is due, and waits for a daemon.
 AT_START = "at the next start"
 
 
-def list_all(call: Call) -> Answer:
-    found = ask(call, "schedule.list", {"plugin": call.optional("PLUGIN")})
-    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+def list_all(call: Invocation) -> CommandResult:
+    found = request(call, "schedule.list", {"plugin": call.optional("PLUGIN")})
+    return CommandResult(data=found, text=lambda screen: _list_text(found, screen))
 
 
-def coming(call: Call) -> Answer:
+def coming(call: Invocation) -> CommandResult:
     given = _named(call) | {"count": call.number("count")}
-    found = ask(call, "schedule.next", given)
-    return Answer(data=found, text=lambda screen: _coming_text(found, screen))
+    found = request(call, "schedule.next", given)
+    return CommandResult(data=found, text=lambda screen: _coming_text(found, screen))
 
 
-def history(call: Call) -> Answer:
+def history(call: Invocation) -> CommandResult:
     given = _named(call) | {"limit": call.number("limit"), "cursor": call.optional("cursor")}
-    found = ask(call, "schedule.history", given)
-    return Answer(data=found, text=lambda screen: _history_text(found, screen))
+    found = request(call, "schedule.history", given)
+    return CommandResult(data=found, text=lambda screen: _history_text(found, screen))
 
 
-def pause(call: Call) -> Answer:
+def pause(call: Invocation) -> CommandResult:
     return _switch(call, "schedule.pause", "paused")
 
 
-def resume(call: Call) -> Answer:
+def resume(call: Invocation) -> CommandResult:
     return _switch(call, "schedule.resume", "resumed")
 
 
-def run_now(call: Call) -> Answer:
-    done = ask_daemon(call, "schedule.run", _named(call) | {"dry_run": call.switch("dry_run")})
+def run_now(call: Invocation) -> CommandResult:
+    done = request_daemon(call, "schedule.run", _named(call) | {"dry_run": call.switch("dry_run")})
     name = f"{done['plugin']}/{done['id']}"
     what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
-    return Answer(data=done, text=lambda _: f"{what}.")
+    return CommandResult(data=done, text=lambda _: f"{what}.")
 
 
-def _switch(call: Call, operation: str, becomes: str) -> Answer:
-    done = ask(call, operation, _named(call) | {"dry_run": call.switch("dry_run")})
+def _switch(call: Invocation, operation: str, becomes: str) -> CommandResult:
+    done = request(call, operation, _named(call) | {"dry_run": call.switch("dry_run")})
     name = f"{done['plugin']}/{done['id']}"
     what = (
         f"Nothing was changed; {name} would be {becomes}" if done.get("dry_run") else f"{name} is {becomes}"
     )
-    return Answer(data=done, text=lambda _: f"{what}.")
+    return CommandResult(data=done, text=lambda _: f"{what}.")
 
 
-def _named(call: Call) -> JsonObject:
+def _named(call: Invocation) -> JsonObject:
     return {"plugin": call.optional("PLUGIN"), "schedule": call.optional("SCHEDULE")}
 
 
-def _list_text(found: Said, screen: Screen) -> str:
+def _list_text(found: Document, screen: Console) -> str:
     if not found["schedules"]:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
     rows = [
@@ -75,7 +75,7 @@ def _list_text(found: Said, screen: Screen) -> str:
             _rule_text(row),
             _next_text(row),
             row["next_local"] or "-",
-            moment(row["last_fired_at"]),
+            format_time(row["last_fired_at"]),
             row["last_job_id"] or "-",
             _about_schedule(row),
         )
@@ -85,15 +85,15 @@ def _list_text(found: Said, screen: Screen) -> str:
     return _table(headers, rows, screen, spare=("LAST JOB", "COMMAND", "LAST"))
 
 
-def _about_schedule(row: Said) -> str:
+def _about_schedule(row: Document) -> str:
     parts = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
     if row["waiting_since"]:
-        parts.append(f"waits for other polls since {moment(row['waiting_since'])}")
+        parts.append(f"waits for other polls since {format_time(row['waiting_since'])}")
     return ", ".join(parts)
 
 
 def _table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], screen: Screen, spare: Sequence[str] = ()
+    headers: Sequence[str], rows: Sequence[Sequence[str]], screen: Console, spare: Sequence[str] = ()
 ) -> str:
     """Without the local times where no schedule has a clock of its own."""
     local = headers.index("LOCAL")
@@ -102,28 +102,28 @@ def _table(
     return screen.table(headers, rows, spare=spare)
 
 
-def _rule_text(row: Said) -> str:
+def _rule_text(row: Document) -> str:
     if row["rule"] is None:
         return "no longer configured"
     return row["rule"] if row["timezone"] == "UTC" else f"{row['rule']} {row['timezone']}"
 
 
-def _next_text(row: Said) -> str:
+def _next_text(row: Document) -> str:
     if row["paused_at"]:
         return "paused"
-    return AT_START if row["at_start"] else moment(row["next_at"])
+    return AT_START if row["at_start"] else format_time(row["next_at"])
 
 
-def _coming_text(found: Said, screen: Screen) -> str:
+def _coming_text(found: Document, screen: Console) -> str:
     if not found["occurrences"]:
         return "No upcoming runs."
     rows = [
         (
-            AT_START if row["at_start"] else moment(row["start_at"]),
+            AT_START if row["at_start"] else format_time(row["start_at"]),
             row["local"] or "-",
             row["plugin"],
             row["id"],
-            moment(row["nominal_at"]),
+            format_time(row["nominal_at"]),
             _about_skip(row),
         )
         for row in found["occurrences"]
@@ -131,20 +131,20 @@ def _coming_text(found: Said, screen: Screen) -> str:
     return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, screen)
 
 
-def _about_skip(row: Said) -> str:
+def _about_skip(row: Document) -> str:
     if not row["skip"]:
         return ""
-    until = f" until {moment(row['skipped_until'])}" if row["skipped_until"] else ""
+    until = f" until {format_time(row['skipped_until'])}" if row["skipped_until"] else ""
     return f"skipped: {row['skip']}{until}"
 
 
-def _history_text(found: Said, screen: Screen) -> str:
+def _history_text(found: Document, screen: Console) -> str:
     if not found["occurrences"]:
         return "It has not been due yet."
     table = screen.table(
         ("DUE", "OUTCOME", "JOB", "ABOUT"),
         [
-            (moment(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _about(row))
+            (format_time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _about(row))
             for row in found["occurrences"]
         ],
     )
@@ -154,28 +154,28 @@ def _history_text(found: Said, screen: Screen) -> str:
     return "\n\n".join(parts)
 
 
-def _account_text(account: Said, screen: Screen) -> str:
+def _account_text(account: Document, screen: Console) -> str:
     """Whether every due instant among these is accounted for."""
     if account["complete"] is None:
         return f"Not checked for gaps: {account['about']}."
-    span_of_it = f"from {moment(account['from'])} to {moment(account['to'])}"
+    span_of_it = f"from {format_time(account['from'])} to {format_time(account['to'])}"
     if account["complete"]:
         return f"Accounted without a gap {span_of_it}."
     lines = [screen.style("red", f"There are gaps {span_of_it}:")]
     return "\n".join([*lines, *(f"  {_gap_text(gap)}" for gap in account["gaps"])])
 
 
-def _gap_text(gap: Said) -> str:
-    where = moment(gap["from"])
+def _gap_text(gap: Document) -> str:
+    where = format_time(gap["from"])
     if gap["to"] != gap["from"]:
-        where = f"{where} to {moment(gap['to'])}"
-    return f"{where}: {count(gap['expected'], 'occurrence')} due, {gap['found']} accounted for"
+        where = f"{where} to {format_time(gap['to'])}"
+    return f"{where}: {format_count(gap['expected'], 'occurrence')} due, {gap['found']} accounted for"
 
 
-def _about(row: Said) -> str:
+def _about(row: Document) -> str:
     parts = [row["reason"]] if row["reason"] else []
     if row["late_ms"]:
-        parts.append(f"{span(row['late_ms'])} late")
+        parts.append(f"{format_ms(row['late_ms'])} late")
     if row["count"] > 1:
-        parts.append(f"{row['count']} times, until {moment(row['until_at'])}")
+        parts.append(f"{row['count']} times, until {format_time(row['until_at'])}")
     return ", ".join(parts)

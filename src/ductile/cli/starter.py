@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.operations.starter import TOKEN_VARIABLE, Starter, create_starter, draw_token
+from ductile.admin.init_config import TOKEN_VARIABLE, StarterConfig, create_starter_config, generate_token
+from ductile.cli.invocation import CommandResult, Invocation
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
+    from ductile.cli.console.console import Console
 
 _MEANING = {
     "config.yaml": "what runs, and when",
@@ -22,10 +22,12 @@ _MEANING = {
 }
 
 
-def init(call: Call) -> Answer:
+def init(call: Invocation) -> CommandResult:
     named = call.text("DIR")
-    starter = create_starter(named, call.environ, token=draw_token(), dry_run=call.switch("dry_run"))
-    return Answer(
+    starter = create_starter_config(
+        named, call.environ, token=generate_token(), dry_run=call.switch("dry_run")
+    )
+    return CommandResult(
         data={
             "directory": str(starter.directory),
             "files": list(starter.files),
@@ -37,7 +39,7 @@ def init(call: Call) -> Answer:
     )
 
 
-def _text(starter: Starter, named: str, screen: Screen) -> str:
+def _text(starter: StarterConfig, named: str, screen: Console) -> str:
     names = list(dict.fromkeys(_in_short(name) for name in starter.files))
     width = max(len(name) for name in names)
     files = [f"  {name.ljust(width)}  {_MEANING.get(name, '')}".rstrip() for name in names]

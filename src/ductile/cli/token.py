@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.failures import problem_as_json
-from ductile.cli.screen import printable
-from ductile.operations.tokens import NewToken, Revoked, create_token, list_tokens, revoke_token
+from ductile.admin.tokens import CreatedToken, RevokedToken, create_token, list_tokens, revoke_token
+from ductile.cli.console.console import printable
+from ductile.cli.console.errors import problem_as_json
+from ductile.cli.invocation import CommandResult, Invocation
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
-    from ductile.operations.token_rows import TokenRow
+    from ductile.admin.tokens import TokenRow
+    from ductile.cli.console.console import Console
 
 
-def create(call: Call) -> Answer:
+def create(call: Invocation) -> CommandResult:
     scopes = tuple(part.strip() for part in (call.optional("scopes") or "").split(",") if part.strip())
     made = create_token(
         call.config,
@@ -27,7 +27,7 @@ def create(call: Call) -> Answer:
     )
     # A value that the caller brought along is no news to them, and need not be shown.
     shown = None if call.switch("stdin") else made.value
-    return Answer(
+    return CommandResult(
         data={
             "name": made.name,
             "kind": "token" if made.scopes else "secret",
@@ -43,9 +43,9 @@ def create(call: Call) -> Answer:
     )
 
 
-def list_all(call: Call) -> Answer:
+def list_all(call: Invocation) -> CommandResult:
     rows = list_tokens(call.config, call.environ)
-    return Answer(
+    return CommandResult(
         data={
             "tokens": [
                 {
@@ -63,15 +63,15 @@ def list_all(call: Call) -> Answer:
     )
 
 
-def revoke(call: Call) -> Answer:
+def revoke(call: Invocation) -> CommandResult:
     done = revoke_token(call.config, call.environ, call.text("NAME"), dry_run=call.switch("dry_run"))
-    return Answer(
+    return CommandResult(
         data={"name": done.name, "files": list(done.files), "written": done.written},
         text=lambda screen: screen.advice(_revoked_text(done)),
     )
 
 
-def _created_text(made: NewToken, screen: Screen, *, shown: bool) -> str:
+def _created_text(made: CreatedToken, screen: Console, *, shown: bool) -> str:
     doubts = "".join(
         f"{screen.style('yellow', 'warning:')} {printable(warning.message)}"
         f"{f'; {printable(warning.hint)}' if warning.hint else ''}\n"
@@ -85,14 +85,14 @@ def _created_text(made: NewToken, screen: Screen, *, shown: bool) -> str:
     return f"{doubts}{line}\nA running daemon accepts it after `ductile reload`."
 
 
-def _revoked_text(done: Revoked) -> str:
+def _revoked_text(done: RevokedToken) -> str:
     files = ", ".join(done.files)
     if not done.written:
         return f"Would revoke {done.name}: remove it from {files}."
     return f"Revoked {done.name} in {files}.\nA running daemon still accepts it until `ductile reload`."
 
 
-def _list_text(rows: tuple[TokenRow, ...], screen: Screen) -> str:
+def _list_text(rows: tuple[TokenRow, ...], screen: Console) -> str:
     if not rows:
         return "There are no tokens. Create one with `ductile token create`."
     table = [

@@ -8,21 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ductile.cli.answers import Answer, Call
+from ductile.cli.invocation import CommandResult, Invocation
 
 _PATIENCE = 5.0
 
 
-def print_unit(call: Call) -> Answer:
-    from ductile.operations.configuration import open_configuration  # noqa: PLC0415 - reads the configuration
-    from ductile.operations.unit import systemd_unit  # noqa: PLC0415
+def print_unit(call: Invocation) -> CommandResult:
+    from ductile.admin.config import open_configuration  # noqa: PLC0415 - reads the configuration
+    from ductile.admin.systemd_unit import systemd_unit  # noqa: PLC0415
 
     opened = open_configuration(call.config, call.environ)
     user = call.optional("user") or "ductile"
     unit = systemd_unit(
         opened.snapshot, opened.loaded.directory, _command(), user, version=_systemd_version()
     )
-    return Answer(data={"unit": unit}, text=lambda _: unit.rstrip("\n"))
+    return CommandResult(data={"unit": unit}, text=lambda _: unit.rstrip("\n"))
 
 
 def _systemd_version() -> int | None:

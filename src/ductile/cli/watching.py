@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import ask_daemon
+from ductile.cli.client import request_daemon
+from ductile.cli.invocation import CommandResult, Invocation
 from ductile.errors import UsageError
 
 
-def watch(call: Call) -> Answer:
+def watch(call: Invocation) -> CommandResult:
     _need_a_terminal(call)
     try:
         from ductile.watch.screen import WatchApp  # noqa: PLC0415 - 250 ms, and an extra
@@ -22,14 +22,14 @@ def watch(call: Call) -> Answer:
         ) from None
 
     def ask(operation: str, given: Mapping[str, object]) -> dict[str, Any]:
-        return ask_daemon(call, operation, cast("dict[str, Any]", given))
+        return request_daemon(call, operation, cast("dict[str, Any]", given))
 
     ask("system.status", {})  # if nobody is there, that is told here and not on the screen
     WatchApp(ask).run()
-    return Answer(data=None)
+    return CommandResult(data=None)
 
 
-def _need_a_terminal(call: Call) -> None:
+def _need_a_terminal(call: Invocation) -> None:
     """Without one the screen would wait for a key that nobody can press."""
     if call.json or not (call.out.isatty() and sys.stdin.isatty()):
         raise UsageError(

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.cli.answers import Answer, Call
-from ductile.cli.daemon import Said, ask, find_daemon
-from ductile.cli.wording import moment
+from ductile.cli.client import Document, connect_to_daemon, request
+from ductile.cli.console.format import format_time
+from ductile.cli.invocation import CommandResult, Invocation
 from ductile.errors import DaemonNotRunningError, Exit, UsageError
 
 if TYPE_CHECKING:
-    from ductile.cli.screen import Screen
-    from ductile.core.json_values import JsonObject
+    from ductile.cli.console.console import Console
+    from ductile.core.json import JsonObject
 
 #: A reload opens a listener, and does not move one that is open.
 _ELSEWHERE = (
@@ -22,27 +22,27 @@ _ELSEWHERE = (
 )
 
 
-def list_all(call: Call) -> Answer:
-    found = ask(call, "webhook.list", {})
-    return Answer(data=found, text=lambda screen: _list_text(found, screen))
+def list_all(call: Invocation) -> CommandResult:
+    found = request(call, "webhook.list", {})
+    return CommandResult(data=found, text=lambda screen: _list_text(found, screen))
 
 
-def send(call: Call) -> Answer:
+def send(call: Invocation) -> CommandResult:
     """Signed here and sent by HTTP: what is tried is the whole way, not a short cut through the socket."""
-    from ductile.operations.webhook_trial import plan_trial, send_trial  # noqa: PLC0415 - only this one needs it
+    from ductile.admin.webhook_send import send_request, sign_request  # noqa: PLC0415 - only this one needs it
 
-    trial = plan_trial(call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery"))
+    trial = sign_request(call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery"))
     if call.switch("dry_run"):
         shown = trial.shown() | {"dry_run": True}
-        return Answer(data=shown, text=lambda _: f"Would post {len(trial.body)} bytes to {trial.url}.")
+        return CommandResult(data=shown, text=lambda _: f"Would post {len(trial.body)} bytes to {trial.url}.")
     try:
-        done = send_trial(trial)
+        done = send_request(trial)
     except DaemonNotRunningError as silent:
-        if find_daemon(call) is not None:
+        if connect_to_daemon(call) is not None:
             silent.hint = _ELSEWHERE
         raise
     accepted = bool(done["accepted"])
-    return Answer(
+    return CommandResult(
         data=done,
         text=lambda _: _sent_text(done),
         exit_status=Exit.OK if accepted else Exit.FAILURE,
@@ -58,8 +58,8 @@ def _sent_text(done: JsonObject) -> str:
     return f"{told}, job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
 
 
-def deliveries(call: Call) -> Answer:
-    found = ask(
+def deliveries(call: Invocation) -> CommandResult:
+    found = request(
         call,
         "webhook.deliveries",
         {
@@ -69,17 +69,17 @@ def deliveries(call: Call) -> Answer:
             "cursor": call.optional("cursor"),
         },
     )
-    return Answer(data=found, text=lambda screen: _deliveries_text(found, screen))
+    return CommandResult(data=found, text=lambda screen: _deliveries_text(found, screen))
 
 
-def resend(call: Call) -> Answer:
+def resend(call: Invocation) -> CommandResult:
     given: JsonObject = {"delivery_id": call.text("DELIVERY"), "dry_run": call.switch("dry_run")}
-    done = ask(call, "webhook.resend", given)
+    done = request(call, "webhook.resend", given)
     what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
-    return Answer(data=done, text=lambda _: f"{done['state']} of job {done['job_id']} {what}.")
+    return CommandResult(data=done, text=lambda _: f"{done['state']} of job {done['job_id']} {what}.")
 
 
-def _body(call: Call) -> bytes:
+def _body(call: Invocation) -> bytes:
     """As it is: what is signed is bytes, and a test may well want bad ones."""
     said = call.optional("payload")
     if said is None:
@@ -94,12 +94,12 @@ def _body(call: Call) -> bytes:
         raise UsageError(f"--payload: {said[1:]} cannot be read: {error.strerror}") from None
 
 
-def _list_text(found: Said, screen: Screen) -> str:
+def _list_text(found: Document, screen: Console) -> str:
     parts = [_endpoints_text(found, screen), _on_disk_text(found["on_disk"])]
     return "\n\n".join(part for part in parts if part)
 
 
-def _endpoints_text(found: Said, screen: Screen) -> str:
+def _endpoints_text(found: Document, screen: Console) -> str:
     if not found["endpoints"]:
         if found["on_disk"] is not None:
             return "The daemon has no webhooks loaded."
@@ -113,7 +113,7 @@ def _endpoints_text(found: Said, screen: Screen) -> str:
     return f"{table}\n\n{where} for them at {found['listen']}."
 
 
-def _on_disk_text(differences: Said | None) -> str:
+def _on_disk_text(differences: Document | None) -> str:
     """What is in the configuration and not in force: a list that hides it makes people look elsewhere."""
     if differences is None:
         return ""
@@ -128,13 +128,13 @@ def _on_disk_text(differences: Said | None) -> str:
     return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
 
 
-def _target(row: Said) -> str:
+def _target(row: Document) -> str:
     if row["plugin"]:
         return f"{row['plugin']} {row['command']}"
     return f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
 
 
-def _deliveries_text(found: Said, screen: Screen) -> str:
+def _deliveries_text(found: Document, screen: Console) -> str:
     if not found["deliveries"]:
         return "No state webhooks."
     rows = [
@@ -144,7 +144,7 @@ def _deliveries_text(found: Said, screen: Screen) -> str:
             row["state"],
             row["status"],
             str(row["attempts"]),
-            moment(row["created_at"]),
+            format_time(row["created_at"]),
             row["url"],
             _about(row),
         )
@@ -160,9 +160,9 @@ def _deliveries_text(found: Said, screen: Screen) -> str:
     return f"{table}\n\nThere are more: --cursor {more}" if more else table
 
 
-def _about(row: Said) -> str:
+def _about(row: Document) -> str:
     if row["status"] == "delivered":
         return str(row["last_status"])
     if row["status"] == "pending" and row["attempts"]:
-        return f"{row['last_error'] or 'being sent'}; next try {moment(row['next_attempt_at'])}"
+        return f"{row['last_error'] or 'being sent'}; next try {format_time(row['next_attempt_at'])}"
     return row["last_error"] or ""

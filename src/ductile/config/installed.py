@@ -9,14 +9,14 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ductile.value import Value, field
+from ductile.struct import Value, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from ductile.errors import Problem
-    from ductile.protocol.manifest import Manifest
+    from ductile.protocol.manifest.model import Manifest
 
 
 class InstalledPlugin(Value):

@@ -1,4 +1,4 @@
-"""From a path to a checked configuration: the order in which everything happens (SPEC 2.1, 2.3).
+"""From a path to a checked configuration: the order in which everything happens.
 
 Read the files, check them against the seal, read environment files, interpolate, decode, check the
 rules, read the scope files. What can be told together is told together.
@@ -14,58 +14,58 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from ductile.config.check_access import check_who_can_log_in
-from ductile.config.check_plugins import absent_plugins, check_installed
-from ductile.config.checks import check
-from ductile.config.decode import decode
-from ductile.config.environment import EnvironmentFiles, load_environment_files
-from ductile.config.integrity import (
+from ductile.config.find_config import resolve_path
+from ductile.config.key_paths import place_of
+from ductile.config.read.environment import EnvironmentFiles, load_environment_files
+from ductile.config.read.includes import ConfigFiles, load_config_files
+from ductile.config.read.interpolate import interpolate
+from ductile.config.read.scope_files import ScopeFile, load_scope_files
+from ductile.config.redaction import redacted_config
+from ductile.config.schema.decode import decode
+from ductile.config.seal import (
     AUTHORISE,
     Checksums,
-    Finding,
     SealedFile,
+    SealViolation,
     Tier,
     access_variables,
-    as_problems,
     config_tier,
     environment_tier,
-    find_file_faults,
+    find_file_violations,
     hash_bytes,
-    name_in,
     read_checksums,
+    relative_name,
+    violations_to_problems,
 )
-from ductile.config.interpolate import interpolate
-from ductile.config.keypath import place_of
-from ductile.config.locate import resolve_path
-from ductile.config.redaction import shown_config
-from ductile.config.report import Report
-from ductile.config.scopes import ScopeFile, load_scope_files
-from ductile.config.sources import Sources, load_sources
-from ductile.config.unquoted import find_unquoted
-from ductile.config.zones import system_zone
+from ductile.config.timezones import system_timezone
+from ductile.config.validate.access import validate_api_has_token
+from ductile.config.validate.pipelines import find_unquoted
+from ductile.config.validate.plugins import missing_plugins, report_missing_plugins
+from ductile.config.validate.report import ValidationReport
+from ductile.config.validate.rules import validate_config
 from ductile.errors import ConfigError, IntegrityError, Problem
-from ductile.protocol.yaml12 import MapNode
-from ductile.value import Value, hides
+from ductile.protocol.yaml import MapNode
+from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from ductile.config.model import Config
-    from ductile.core.json_values import JsonValue
-    from ductile.protocol.yaml12 import Place
+    from ductile.config.schema.model import Config
+    from ductile.core.json import JsonValue
+    from ductile.protocol.yaml import SourceLocation
 
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
 
 
-class Look(Protocol):
+class PluginLister(Protocol):
     """What tells the names of the plugins in the roots: discovery lives above this package."""
 
     def __call__(self, roots: tuple[Path, ...], *, allow_symlinks: bool) -> Collection[str]: ...
 
 
-class Seal(Enum):
+class SealCheck(Enum):
     """Whether the seal is checked. Ignoring it is for `config lock` and for looking at a configuration."""
 
     VERIFY = auto()
@@ -79,7 +79,7 @@ class Machine(Value):
     timezone: str
 
 
-@hides("tree")
+@hide_in_repr("tree")
 class LoadedConfig(Value):
     """A configuration that was found good, with all that was read to get it."""
 
@@ -88,7 +88,7 @@ class LoadedConfig(Value):
     machine: Machine
     files: tuple[SealedFile, ...]
     scope_files: tuple[ScopeFile, ...]
-    seal: Seal
+    seal: SealCheck
     checksums: Checksums | None
     warnings: tuple[Problem, ...]
     tree: MapNode
@@ -112,46 +112,46 @@ class LoadedConfig(Value):
         """How serious an unsealed change to each loaded file is, by the file's name in the seal."""
         return {file.name: file.tier for file in self.files}
 
-    def place(self, *path: str | int) -> Place | None:
+    def place(self, *path: str | int) -> SourceLocation | None:
         """Where a key is written, or the nearest thing around it that is."""
         return place_of(self.tree, path)
 
     def shown(self) -> JsonValue:
         """The merged configuration as it was written, without secrets."""
-        return shown_config(self.tree)
+        return redacted_config(self.tree)
 
 
 def inspect_machine(environ: Mapping[str, str]) -> Machine:
     # A container may be given fewer processors than the machine has; not every system can tell.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(processors=allowed or 1, timezone=system_zone(environ))
+    return Machine(processors=allowed or 1, timezone=system_timezone(environ))
 
 
 def load_config(
     path: Path,
     environ: Mapping[str, str],
     *,
-    seal: Seal = Seal.VERIFY,
+    seal: SealCheck = SealCheck.VERIFY,
     machine: Machine | None = None,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
-    look: Look | None = None,
+    look: PluginLister | None = None,
 ) -> LoadedConfig:
     """Load `config.yaml` at `path`; ConfigError or IntegrityError if it must not be used.
 
     Files in the overlay are taken from there instead of the disk. `look` tells what plugins there are; it is
     asked only if there is something wrong, to tell a missing plugin from a wrong name.
     """
-    sources = load_sources(path.absolute(), overlay)
+    sources = load_config_files(path.absolute(), overlay)
     directory = sources.directory
     environment = load_environment_files(sources.root, directory, overlay)
-    checksums = read_checksums(directory) if seal is Seal.VERIFY else None
+    checksums = read_checksums(directory) if seal is SealCheck.VERIFY else None
     files = _sealed_files(sources, environment)
-    faults = find_file_faults(files, checksums) if seal is Seal.VERIFY else ()
+    faults = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
     _refuse_high(faults, directory)
 
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
-    report = Report(root=root if isinstance(root, MapNode) else sources.root)
+    report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
     unquoted = find_unquoted(report.root)
     told = (*unset, *unquoted)
     report.errors += (*environment.problems, *told)
@@ -159,22 +159,22 @@ def load_config(
     report.errors += _without_repeats(misread, told)
     complete = not report.errors  # or the roots may be among the things that could not be read
     found = _lookup(config, directory, look if complete else None)
-    report.absent = lambda: absent_plugins(config, found())
-    check(config, report, complete=complete)
+    report.absent = lambda: missing_plugins(config, found())
+    validate_config(config, report, complete=complete)
     report.errors = _without_consequences(report.errors, unquoted)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
-    check_who_can_log_in(config, {file.token: file.scopes for file in scope_files}, report)
+    validate_api_has_token(config, {file.token: file.scopes for file in scope_files}, report)
     _judge_links((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
-        check_installed(config, found(), report)
+        report_missing_plugins(config, found(), report)
         raise ConfigError(_summary(report.errors), problems=tuple(report.errors))
 
     scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
-    if seal is Seal.VERIFY:
-        scope_faults = find_file_faults(scopes, checksums)
+    if seal is SealCheck.VERIFY:
+        scope_faults = find_file_violations(scopes, checksums)
         _refuse_high(scope_faults, directory)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
-        doubts = judge_operational(faults, directory, strict=strict)
+        doubts = check_operational_changes(faults, directory, strict=strict)
         report.warnings += doubts if checksums is not None else (_never_sealed(directory),)
     return LoadedConfig(
         path=path.absolute(),
@@ -194,7 +194,7 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
     return tuple(resolve_path(root, directory) for root in named)
 
 
-def _lookup(config: Config, directory: Path, look: Look | None) -> Callable[[], Collection[str]]:
+def _lookup(config: Config, directory: Path, look: PluginLister | None) -> Callable[[], Collection[str]]:
     """The names of plugins that are there, found out once; nothing is missed if nobody can look."""
 
     @cache
@@ -206,9 +206,13 @@ def _lookup(config: Config, directory: Path, look: Look | None) -> Callable[[], 
     return found
 
 
-def judge_operational(faults: tuple[Finding, ...], directory: Path, *, strict: bool) -> tuple[Problem, ...]:
+def check_operational_changes(
+    faults: tuple[SealViolation, ...], directory: Path, *, strict: bool
+) -> tuple[Problem, ...]:
     """Warnings about changes of the operational tier; in strict mode they refuse the start."""
-    problems = as_problems([fault for fault in faults if fault.tier is Tier.OPERATIONAL], directory)
+    problems = violations_to_problems(
+        [fault for fault in faults if fault.tier is Tier.OPERATIONAL], directory
+    )
     if problems and strict:
         raise _refusal(problems)
     return problems
@@ -220,7 +224,7 @@ def _never_sealed(directory: Path) -> Problem:
     return Problem(message=message, file=str(directory), hint="run `ductile config lock`")
 
 
-def _refuse_high(faults: Iterable[Finding], directory: Path) -> None:
+def _refuse_high(faults: Iterable[SealViolation], directory: Path) -> None:
     problems = tuple(fault.as_problem(directory) for fault in faults if fault.tier is Tier.HIGH)
     if problems:
         raise _refusal(problems)
@@ -230,7 +234,7 @@ def _refusal(problems: tuple[Problem, ...]) -> IntegrityError:
     return IntegrityError("the configuration is not what was sealed", hint=AUTHORISE, problems=problems)
 
 
-def _sealed_files(sources: Sources, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
+def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
     directory = sources.directory
     configs = (
         _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
@@ -245,7 +249,7 @@ def _sealed_files(sources: Sources, environment: EnvironmentFiles) -> tuple[Seal
 
 
 def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
-    return SealedFile(name=name_in(directory, path), hash=hash_bytes(data), tier=tier)
+    return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
 
 
 def _without_repeats(misread: Iterable[Problem], told: tuple[Problem, ...]) -> list[Problem]:
@@ -264,7 +268,7 @@ def _keys(problems: Iterable[Problem]) -> set[str | None]:
     return {problem.key for problem in problems}
 
 
-def _judge_links(links: tuple[Path, ...], config: Config, report: Report) -> None:
+def _judge_links(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:
     for link in dict.fromkeys(links):
         message = f"{link} is a symbolic link"
         if config.service.allow_symlinks:

@@ -1,4 +1,4 @@
-"""Which names may be given to plugins and pipelines (ENGINE 10), and how a target is written."""
+"""Which names may be given to plugins and pipelines, and how a target is written."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ductile.config.model import ApiTokenSettings, WebhookEndpointSettings
+    from ductile.config.schema.model import ApiTokenSettings, WebhookEndpointSettings
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: Words that stand for something else in a scope, a source or a path of the API.
 RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
 #: Sources of events that are not plugins: whoever may publish one from outside.
-OUTSIDE_SOURCES = frozenset(("api", "cli", "webhook"))
+EXTERNAL_SOURCES = frozenset(("api", "cli", "webhook"))
 _DIGITS_OF_A_DIGEST = 8
 
 
-def fault_in_name(name: str) -> str | None:
+def name_error(name: str) -> str | None:
     """What is wrong with a name, in words that follow it; None if nothing is."""
     if name in RESERVED:
         return "is reserved"
@@ -34,7 +34,7 @@ def endpoint_name(endpoint: WebhookEndpointSettings) -> str:
 def api_token_name(token: ApiTokenSettings) -> str:
     """What a token is called: as it says, or as its digest begins.
 
-    A position would not do. What a caller may repeat is remembered by this name (ENGINE 7), and it has to be
+    A position would not do. What a caller may repeat is remembered by this name, and it has to be
     the same caller's whatever tokens come and go before it.
     """
     return token.name or f"api-token-{token.token.digest().hex()[:_DIGITS_OF_A_DIGEST]}"

@@ -9,37 +9,37 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ductile.config.interpolate import without_defaults
-from ductile.config.kinds import Kind
-from ductile.config.model import Config
+from ductile.config.read.interpolate import without_defaults
+from ductile.config.schema.fields import Scalar, settings_under
+from ductile.config.schema.model import Config
+from ductile.config.schema.types import SettingType
 from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
-from ductile.config.shape import Leaf, settings_under
-from ductile.protocol.yaml12 import ListNode, MapNode, Node, ScalarNode, scalar_value
+from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ductile.config.keypath import KeyPath
-    from ductile.core.json_values import JsonValue
+    from ductile.config.key_paths import KeyPath
+    from ductile.core.json import JsonValue
 
 
-def shown_entries(node: MapNode) -> dict[str, JsonValue]:
+def redacted_entries(node: MapNode) -> dict[str, JsonValue]:
     """The entries of a plugin's configuration or environment, masked by their keys."""
     return {key.text: _shown(value, secret=looks_secret(key.text)) for key, value in node.entries}
 
 
-def shown_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
+def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
     """The whole configuration, masked by the model and by the keys of what the model leaves free."""
     match node:
         case MapNode(entries=entries):
             return {
-                key.text: shown_config(
+                key.text: redacted_config(
                     value, (*path, key.text), secret=secret or _compares_secret(node, key.text)
                 )
                 for key, value in entries
             }
         case ListNode(items=items):
-            return [shown_config(item, (*path, index), secret=secret) for index, item in enumerate(items)]
+            return [redacted_config(item, (*path, index), secret=secret) for index, item in enumerate(items)]
         case ScalarNode():
             return _shown(node, secret=secret or _is_secret(path))
 
@@ -119,7 +119,7 @@ def _has_literal_text(written: str) -> bool:
 @cache
 def _secret_settings() -> frozenset[tuple[str, ...]]:
     settings = settings_under(Config)
-    return frozenset(path for path, key in settings if key.shape == Leaf(kind=Kind.SECRET))
+    return frozenset(path for path, key in settings if key.shape == Scalar(kind=SettingType.SECRET))
 
 
 def _pattern(path: KeyPath) -> tuple[str, ...]:

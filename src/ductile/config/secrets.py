@@ -13,7 +13,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonValue
+    from ductile.core.json import JsonValue
 
 MASK = "********"
 
@@ -183,7 +183,7 @@ class Secret:
         raise TypeError(message)
 
 
-class Guarded(Generic[Value]):
+class SecretMap(Generic[Value]):
     """A mapping that may hold secrets under any key, such as a plugin's configuration.
 
     It shows itself only in the form that was made for showing; `reveal` gives a copy of the real one.
@@ -196,7 +196,7 @@ class Guarded(Generic[Value]):
         self._shown = dict(shown)
 
     @classmethod
-    def empty(cls) -> Guarded[Value]:
+    def empty(cls) -> SecretMap[Value]:
         return cls({}, {})
 
     def reveal(self) -> dict[str, Value]:
@@ -209,10 +209,10 @@ class Guarded(Generic[Value]):
         return tuple(self._values)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Guarded) and other._values == self._values
+        return isinstance(other, SecretMap) and other._values == self._values
 
     def __hash__(self) -> int:
-        return hash((Guarded, *self._values))
+        return hash((SecretMap, *self._values))
 
     def __repr__(self) -> str:
         return f"Guarded({self._shown!r})"

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ductile.config.installed import InstalledPlugin
-from ductile.config.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
-from ductile.config.pipeline_settings import PipelineSettings
-from ductile.config.plugin_settings import LimitSettings
-from ductile.config.secrets import Guarded, Secret
-from ductile.core.breaker import BreakerPolicy
-from ductile.core.json_values import JsonValue
-from ductile.core.retry import RetryPolicy
-from ductile.core.routing import Route
-from ductile.core.rules import Rules
-from ductile.core.schedule import ScheduleRule
-from ductile.core.signatures import SignatureScheme
+from ductile.config.schema.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
+from ductile.config.schema.pipelines import PipelineSettings
+from ductile.config.schema.plugins import LimitSettings
+from ductile.config.secrets import Secret, SecretMap
+from ductile.core.events.routing import EventRoute
+from ductile.core.jobs.breaker import BreakerPolicy
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.json import JsonValue
+from ductile.core.policy import Policy
+from ductile.core.schedules.rule import ScheduleRule
+from ductile.core.webhooks.signatures import SignatureScheme
 from ductile.errors import Problem
-from ductile.value import Value, hides
+from ductile.struct import Value, hide_in_repr
 
-#: How long a command may run where nobody says otherwise (SPEC 3.4).
+#: How long a command may run where nobody says otherwise.
 COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
     "poll": timedelta(seconds=60),
     "handle": timedelta(seconds=120),
@@ -42,10 +42,10 @@ class Schedule(Value):
     id: str
     command: str
     rule: ScheduleRule
-    payload: Guarded[JsonValue] | None = None
+    payload: SecretMap[JsonValue] | None = None
 
 
-class Refusal(Value):
+class PluginRefusal(Value):
     """Why a configured plugin cannot run; jobs for it fail with `plugin_unavailable`."""
 
     code: str
@@ -60,10 +60,10 @@ class PluginInstance(Value):
     uses: str
     enabled: bool
     installed: InstalledPlugin | None
-    refused: Refusal | None
-    config: Guarded[JsonValue]
+    refused: PluginRefusal | None
+    config: SecretMap[JsonValue]
     config_hash: str
-    env: Guarded[str]
+    env: SecretMap[str]
     schedules: tuple[Schedule, ...]
     parallelism: int
     max_outstanding_polls: int
@@ -99,7 +99,7 @@ class PostgresLocation(Value):
 StateLocation: TypeAlias = SqliteLocation | PostgresLocation
 
 
-@hides("digest")
+@hide_in_repr("digest")
 class AccessToken(Value):
     """A token that opens the API. The scopes are as written; what they imply is decided at the door.
 
@@ -111,20 +111,20 @@ class AccessToken(Value):
     scopes: tuple[str, ...]
 
 
-class ToPlugin(Value):
+class PluginTarget(Value):
     plugin: str
     command: str
 
 
-class ToPipeline(Value):
+class PipelineTarget(Value):
     pipeline: str
 
 
-class ToEvent(Value):
+class EventTarget(Value):
     event_type: str
 
 
-WebhookTarget: TypeAlias = ToPlugin | ToPipeline | ToEvent
+WebhookTarget: TypeAlias = PluginTarget | PipelineTarget | EventTarget
 
 
 class WebhookEndpoint(Value):
@@ -137,7 +137,7 @@ class WebhookEndpoint(Value):
     scheme: SignatureScheme
 
 
-@hides("shown")
+@hide_in_repr("shown")
 class Snapshot(Value):
     directory: Path
     service: ServiceSettings
@@ -147,7 +147,7 @@ class Snapshot(Value):
     plugin_roots: tuple[Path, ...]
     plugins: Mapping[str, PluginInstance]
     available: Mapping[str, InstalledPlugin]
-    routes: tuple[Route, ...]
+    routes: tuple[EventRoute, ...]
     pipelines: Mapping[str, PipelineSettings]
     #: Without `auth`, which holds secrets in the clear: who may come is in `tokens`.
     api: ApiSettings
@@ -160,7 +160,7 @@ class Snapshot(Value):
     state_webhooks: StateWebhookSettings
     state_webhook_secret: Secret | None
     artifact_roots: tuple[Path, ...]
-    rules: Rules
+    rules: Policy
     fingerprint: str
     warnings: tuple[Problem, ...]
     #: The merged configuration as it was written, without secrets: what may be stored and shown.

@@ -1,4 +1,4 @@
-"""The local door: the command line talks to the daemon of the same user over a unix socket (SPEC 8.1).
+"""The local door: the command line talks to the daemon of the same user over a unix socket.
 
 One request and one answer for each connection, each a line of JSON:
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from ductile.core.json_values import JsonObject
+from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
-from ductile.telemetry.faults import described
-from ductile.telemetry.signals import Signal, Signals
+from ductile.telemetry.error_report import describe_error
+from ductile.telemetry.signals import Signal, SignalBus
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
@@ -28,7 +28,7 @@ WAITING = frozenset({"job.wait", "log.follow", "ledger.follow", "plugin.drain"})
 
 
 class ControlServer:
-    def __init__(self, path: Path, operations: Mapping[str, Operation], signals: Signals) -> None:
+    def __init__(self, path: Path, operations: Mapping[str, Operation], signals: SignalBus) -> None:
         self._path = path
         self._operations = operations
         self._signals = signals
@@ -76,7 +76,7 @@ class ControlServer:
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 line = await reader.readuntil(b"\n")
-            _refuse_strangers(writer)  # not before: closed on what was not read, they would not hear it
+            _check_peer_user(writer)  # not before: closed on what was not read, they would not hear it
             operation, given = _decode(line)
             return msgspec.json.encode({"answer": await self._call(operation, given, reader)})
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -86,7 +86,7 @@ class ControlServer:
         except DuctileError as error:
             return _error(error)
         except Exception as fault:  # noqa: BLE001 - whoever asked is told; what it held is for nobody
-            self._signals.emit(Signal.CONTROL_FAULT, data=described(fault))
+            self._signals.emit(Signal.CONTROL_FAULT, data=describe_error(fault))
             return _error(DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})"))
 
     async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:
@@ -131,13 +131,13 @@ def _error(error: DuctileError) -> bytes:
     return msgspec.json.encode({"error": told})
 
 
-def _refuse_strangers(writer: asyncio.StreamWriter) -> None:
+def _check_peer_user(writer: asyncio.StreamWriter) -> None:
     """Only our own user and root: the socket's mode says so already, and the kernel tells who it is."""
-    if hasattr(socket, "SO_PEERCRED") and _user_at(writer.get_extra_info("socket")) not in (0, os.getuid()):
+    if hasattr(socket, "SO_PEERCRED") and _peer_uid(writer.get_extra_info("socket")) not in (0, os.getuid()):
         raise DeniedError("this daemon belongs to another user")
 
 
-def _user_at(connection: socket.socket) -> int:
+def _peer_uid(connection: socket.socket) -> int:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _pid, uid, _gid = struct.unpack("3i", raw)
     return int(uid)

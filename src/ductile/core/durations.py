@@ -82,7 +82,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_interval(text: str) -> Interval:
-    """Read the step between two runs of a schedule; `daily` and longer follow the calendar (SPEC 5.4)."""
+    """Read the step between two runs of a schedule; `daily` and longer follow the calendar."""
     if text in set(CalendarStep):
         return CalendarStep(text)
     return parse_duration(text)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.json import JsonObject, JsonValue
 from ductile.engine.clock import Clock
 from ductile.errors import DeniedError, NotFoundError
 

@@ -19,14 +19,14 @@ from datetime import timedelta
 from functools import partial
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.admission import Caps
-from ductile.core.jobs import Job, NewJob
-from ductile.engine.execution import ResultGivenUpError
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job, NewJob
+from ductile.engine.executor import ResultNotStoredError
 from ductile.errors import StoreBusyError, StoreFullError
+from ductile.store.model.jobs import ClaimedJob
+from ductile.store.model.submission import Accepted, EnqueueResult
 from ductile.store.port import Store
-from ductile.store.values.settling import Claim
-from ductile.store.values.submitting import Accepted, Enqueued
-from ductile.value import replace
+from ductile.struct import replace
 
 #: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
 LEASE = timedelta(minutes=5)
@@ -42,7 +42,7 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        execute: Callable[[Claim, Snapshot, Callable[[], None]], Awaitable[None]],
+        execute: Callable[[ClaimedJob, Snapshot, Callable[[], None]], Awaitable[None]],
         snapshot: Callable[[], Snapshot],
         *,
         owner: str,
@@ -70,7 +70,7 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         #: Claims on their way, and how many workers they are for.
-        self._claims: set[asyncio.Future[tuple[Claim, ...]]] = set()
+        self._claims: set[asyncio.Future[tuple[ClaimedJob, ...]]] = set()
         self._claimed_for = 0
         self._pause: asyncio.TimerHandle | None = None
         #: Set while nothing is claimed because the machine is short of something, and how often that was.
@@ -99,7 +99,7 @@ class Dispatcher:
         if self._free() > 0:
             self.wake()
 
-    def offer(self, answers: Iterable[Enqueued]) -> None:
+    def on_enqueued(self, answers: Iterable[EnqueueResult]) -> None:
         """Jobs are on the queue. Most have been claimed by the same commit, if anybody was there to do so."""
         if self._free() <= 0 and not self._claimed_for:
             return  # everybody is busy, and whoever leaves looks in any case
@@ -126,13 +126,13 @@ class Dispatcher:
         """
         if self._stopped.is_set() or job.plugin in self._initialising or job.plugin in self._held:
             return False
-        started = self._store.start_now(
+        started = self._store.enqueue_and_claim(
             job, owner=self._owner, lease=LEASE, limit=limit, told=self._beside_came
         )
         self._follow(started)
         return bool(await asyncio.shield(started))
 
-    def _beside_came(self, claims: tuple[Claim, ...]) -> None:
+    def _beside_came(self, claims: tuple[ClaimedJob, ...]) -> None:
         self._beside.update(claim.job.id for claim in claims)
         self._launch(claims)
 
@@ -164,7 +164,7 @@ class Dispatcher:
         for plugin, job_id in self._initialising.items():
             if job_id not in self._running:
                 self._follow(
-                    self._store.claim_these(
+                    self._store.claim_by_id(
                         [job_id],
                         owner=self._owner,
                         lease=LEASE,
@@ -172,7 +172,7 @@ class Dispatcher:
                     )
                 )
 
-    def _init_came(self, plugin: str, job_id: str, claims: tuple[Claim, ...]) -> None:
+    def _init_came(self, plugin: str, job_id: str, claims: tuple[ClaimedJob, ...]) -> None:
         self._launch(claims)
         if job_id not in self._running and self._initialising.get(plugin) == job_id:
             # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
@@ -202,13 +202,13 @@ class Dispatcher:
                 free,
             )
 
-    def _follow(self, claim: asyncio.Future[tuple[Claim, ...]], workers: int = 0) -> None:
+    def _follow(self, claim: asyncio.Future[tuple[ClaimedJob, ...]], workers: int = 0) -> None:
         """Those workers are spoken for until it is answered."""
         self._claimed_for += workers
         self._claims.add(claim)
         claim.add_done_callback(partial(self._answered, workers))
 
-    def _came(self, workers: int, claims: tuple[Claim, ...]) -> None:
+    def _came(self, workers: int, claims: tuple[ClaimedJob, ...]) -> None:
         """On disk. The workers that nothing has come for are free again."""
         self._claimed_for -= workers
         self._launch(claims)
@@ -217,7 +217,7 @@ class Dispatcher:
         if self._has_reason_to_look():  # and what has come meanwhile, this claim may not have seen
             self._look_soon()
 
-    def _answered(self, workers: int, claim: asyncio.Future[tuple[Claim, ...]]) -> None:
+    def _answered(self, workers: int, claim: asyncio.Future[tuple[ClaimedJob, ...]]) -> None:
         """What it has brought was told of before; here is seen whether it failed."""
         self._claims.discard(claim)
         error = claim.exception()
@@ -262,7 +262,7 @@ class Dispatcher:
         waiting = dict.fromkeys((*self._initialising, *self._held), 0)
         return replace(caps, plugins={**caps.plugins, **waiting}) if waiting else caps
 
-    def _launch(self, claims: tuple[Claim, ...]) -> None:
+    def _launch(self, claims: tuple[ClaimedJob, ...]) -> None:
         # Of this turn: the same commit may have brought a new one, for whose inits these have not waited.
         snapshot = self._snapshot()
         for claim in claims:
@@ -271,10 +271,10 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, claim: Claim, snapshot: Snapshot) -> None:
+    async def _work(self, claim: ClaimedJob, snapshot: Snapshot) -> None:
         try:
             await self._execute(claim, snapshot, partial(self._make_room, claim.job.id))
-        except ResultGivenUpError:
+        except ResultNotStoredError:
             pass  # it stays running in the store, and the next start finds it so
         except Exception as error:  # noqa: BLE001 - nobody waits for this task, so it has to tell
             self._failed(error)

@@ -1,4 +1,4 @@
-"""The engine: its parts put together, and its life from recovery to the last result on disk (SPEC 4.8)."""
+"""The engine: its parts put together, and its life from recovery to the last result on disk."""
 
 from __future__ import annotations
 
@@ -13,75 +13,73 @@ from typing import Any
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import Job, JobStatus, NewJob, Reason
-from ductile.core.json_values import JsonObject
+from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob
+from ductile.core.json import JsonObject
 from ductile.engine.clock import Clock
-from ductile.engine.deliveries import LAST_SECONDS, Deliveries
+from ductile.engine.config_record import inits_of, plugin_versions
 from ductile.engine.dispatcher import Dispatcher
-from ductile.engine.draining import Draining, is_draining
-from ductile.engine.due import DueWork
-from ductile.engine.execution import Executor, Surroundings
-from ductile.engine.identity import make_identity
-from ductile.engine.inits import inits_of
-from ductile.engine.plugin_versions import plugin_versions
-from ductile.engine.posting import HttpPoster, Poster
+from ductile.engine.executor import Executor, ProcessDefaults
+from ductile.engine.maintenance import Maintenance
+from ductile.engine.notifications import JobNotifications, SettlementCallbacks, refusal_signal
+from ductile.engine.ownership.process_identity import make_identity
 from ductile.engine.recovery import Recovery
-from ductile.engine.reloading import Listening, NoListeners, ReloadPlan, plan_reload
-from ductile.engine.reporting import Followers, Reporter, refusal_signal
-from ductile.engine.scheduler import Refused, Scheduler, Started
-from ductile.engine.slots import Slots
-from ductile.engine.upkeep import Upkeep
-from ductile.engine.waiters import Waiters
+from ductile.engine.reload.drain import Drain, draining_error
+from ductile.engine.reload.plan import ListenerSwitch, NoListeners, ReloadPlan, plan_reload
+from ductile.engine.schedules.scheduler import RunNowRefusal, RunNowStarted, Scheduler
+from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookClient
+from ductile.engine.state_webhooks.sender import STOP_GRACE_SECONDS, WebhookSender
+from ductile.engine.timer_loop import TimerLoop
+from ductile.engine.waiters import SyncLimit, Waiters
 from ductile.errors import ConflictError, StoreBusyError, StoreFailedError, StoreFullError
 from ductile.runner.port import Runner
+from ductile.store.model.jobs import InitResult, InitStatus
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.model.schedules import FireResult, FireStatus, Firing
+from ductile.store.model.submission import EnqueueResult, JobStateChange
 from ductile.store.port import Store
-from ductile.store.values.schedules import Firing, FiringAnswer, FiringReport
-from ductile.store.values.settling import InitAnswer, InitStatus
-from ductile.store.values.submitting import Enqueued, MovedJob
-from ductile.store.values.upkeep import ConfigOrigin
-from ductile.telemetry.signals import Signal, Signals
-from ductile.value import Value, field
+from ductile.struct import Value, field
+from ductile.telemetry.signals import Signal, SignalBus
 
 _WHY_NOT_NOW = {
-    Refused.UNKNOWN_SCHEDULE: "there is no such schedule in force",
-    Refused.RUNNING: "the previous run of this schedule has not ended",
-    Refused.OUTSTANDING_POLLS: "as many polls of this plugin as are allowed are queued or running",
+    RunNowRefusal.UNKNOWN_SCHEDULE: "there is no such schedule in force",
+    RunNowRefusal.RUNNING: "the previous run of this schedule has not ended",
+    RunNowRefusal.OUTSTANDING_POLLS: "as many polls of this plugin as are allowed are queued or running",
 }
 
 
 #: Answers after which the occurrences of a firing are on record.
-_ACCOUNTED = frozenset({FiringAnswer.FIRED, FiringAnswer.SKIPPED, FiringAnswer.DEFERRED})
+_ACCOUNTED = frozenset({FireStatus.FIRED, FireStatus.SKIPPED, FireStatus.DEFERRED})
 
 
 #: What is told of an occurrence that was planned to run, by what came of it.
 _SIGNALS = {
-    FiringAnswer.FIRED: Signal.SCHEDULE_FIRED,
-    FiringAnswer.SKIPPED: Signal.SCHEDULE_SKIPPED,
-    FiringAnswer.DEFERRED: Signal.SCHEDULE_DEFERRED,
+    FireStatus.FIRED: Signal.SCHEDULE_FIRED,
+    FireStatus.SKIPPED: Signal.SCHEDULE_SKIPPED,
+    FireStatus.DEFERRED: Signal.SCHEDULE_DEFERRED,
 }
 
 
-class Equipment(Value):
+class EngineDeps(Value):
     """Everything the engine does not make itself."""
 
     store: Store
     runner: Runner
     clock: Clock
-    dice: Random
-    signals: Signals
+    rng: Random
+    signals: SignalBus
     environ: Mapping[str, str]
     #: Reads and compiles the configuration again; blocking, raises `ConfigError`.
     load: Callable[[], Snapshot]
-    poster: Poster = field(default_factory=HttpPoster)
-    listening: Listening = NoListeners()
+    poster: WebhookClient = field(default_factory=HttpWebhookClient)
+    listening: ListenerSwitch = NoListeners()
     #: Takes the store's lock file again if it was removed; whether it was.
     renew_lock: Callable[[], bool] = lambda: False
 
 
 class Engine:
-    """Implements `ductile.operations.desk.RunningEngine`."""
+    """Implements `ductile.operations.context.RunningEngine`."""
 
-    def __init__(self, equipment: Equipment, snapshot: Snapshot) -> None:
+    def __init__(self, equipment: EngineDeps, snapshot: Snapshot) -> None:
         self._with = equipment
         self._snapshot = snapshot
         self._started_at = equipment.clock.now()
@@ -93,14 +91,14 @@ class Engine:
         self._reloads: set[asyncio.Task[JsonObject]] = set()
         self._shared: dict[str, asyncio.Task[JsonObject]] = {}
         self._waiters = Waiters()
-        self._slots = Slots()
+        self._slots = SyncLimit()
         store, clock, signals = equipment.store, equipment.clock, equipment.signals
-        self._draining = Draining(
+        self._draining = Drain(
             store, clock, signals, stopping=self._stop_wanted.is_set, reopened=self._move_schedule
         )
         self._recovery = Recovery(store, signals, self._waiters, self._stop_wanted.is_set)
-        self._upkeep = Upkeep(store, clock, self.snapshot, signals)
-        followers = Followers(
+        self._upkeep = Maintenance(store, clock, self.snapshot, signals)
+        followers = SettlementCallbacks(
             retry_expected=self._expect_retry,
             schedule_moved=self._move_schedule,
             job_ended=self._job_ended,
@@ -108,26 +106,28 @@ class Engine:
             poll_ended=self._poll_ended,
         )
         # A copy: reading os.environ decodes every variable anew, for each job.
-        surroundings = Surroundings(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
-        self._reporter = Reporter(signals, self._waiters, followers)
+        surroundings = ProcessDefaults(environ=dict(equipment.environ), directory=os.getcwd())  # noqa: PTH109
+        self._reporter = JobNotifications(signals, self._waiters, followers)
         self._executor = Executor(store, equipment.runner, self.snapshot, clock, self._reporter, surroundings)
         owner = make_identity(os.uname().nodename)
         self._dispatcher = Dispatcher(
             store, self._executor.execute, self.snapshot, owner=owner, failed=self._fail
         )
-        self._releases = DueWork(clock, self._release_due)
-        self._deadlines = DueWork(clock, self._cancel_overdue)
+        self._releases = TimerLoop(clock, self._release_due)
+        self._deadlines = TimerLoop(clock, self._cancel_overdue)
         self._scheduler = Scheduler(
             store,
             clock,
             self.snapshot,
-            dice=equipment.dice,
+            rng=equipment.rng,
             fired=self._tell_firing,
             stop_job=self._stop_cancelled,
             clock_was_set=self._notice_clock,
             draining=lambda: self._draining.plugins,
         )
-        self._deliveries = Deliveries(store, equipment.poster, clock, self.snapshot, signals, equipment.dice)
+        self._deliveries = WebhookSender(
+            store, equipment.poster, clock, self.snapshot, signals, equipment.rng
+        )
 
     # -- what operations ask for
 
@@ -136,24 +136,24 @@ class Engine:
 
     def wake(self) -> None:
         self._dispatcher.wake()
-        self._releases.poke()
+        self._releases.wake()
 
     def expect(self) -> None:
         self._dispatcher.expect()
 
-    def told_of(self, answers: Sequence[Enqueued]) -> None:
+    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
         self._reporter.submitted(answers)
-        self._dispatcher.offer(answers)
+        self._dispatcher.on_enqueued(answers)
 
-    def ended(self, jobs: Sequence[MovedJob]) -> None:
+    def ended(self, jobs: Sequence[JobStateChange]) -> None:
         self._reporter.ended(jobs)
         # Somebody may have waited for one of them: for its key, its place, or its verdict.
         self._dispatcher.wake()
-        self._scheduler.poke()
-        self._draining.poke()
+        self._scheduler.wake()
+        self._draining.wake()
 
     def reschedule(self) -> None:
-        self._scheduler.poke()
+        self._scheduler.wake()
 
     def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
         return self._waiters.waiting_for(job_id)
@@ -177,9 +177,9 @@ class Engine:
 
     async def run_schedule(self, plugin: str, schedule_id: str) -> str:
         if plugin in self._draining.plugins:
-            raise is_draining(plugin)
+            raise draining_error(plugin)
         answer = await self._scheduler.run_now(plugin, schedule_id)
-        if isinstance(answer, Started):
+        if isinstance(answer, RunNowStarted):
             return answer.job_id
         raise ConflictError(_WHY_NOT_NOW[answer], details={"reason": answer})
 
@@ -208,7 +208,7 @@ class Engine:
         if self._stop_wanted.is_set():
             self._hurry.set()
         self._stop_wanted.set()
-        self._draining.poke()
+        self._draining.wake()
 
     @property
     def stopping(self) -> bool:
@@ -227,7 +227,7 @@ class Engine:
         }
 
     async def reload(self, drain: timedelta | None = None) -> JsonObject:
-        """Switch to the configuration on disk, or raise and leave everything as it is (SPEC 10).
+        """Switch to the configuration on disk, or raise and leave everything as it is.
 
         With `drain`, plugins that it removes run dry first, for at most so long. A caller who goes away
         meanwhile abandons the drain, and with it the reload.
@@ -294,7 +294,7 @@ class Engine:
             if drained is not None:
                 self._draining.finish(drained)
             ended = await self._end_removed()
-            self._scheduler.poke()
+            self._scheduler.wake()
             self._dispatcher.wake()
             return plan.shown(ended, runs)
 
@@ -361,7 +361,7 @@ class Engine:
 
         If the store cannot take it, nothing has changed.
         """
-        inits = inits_of(snapshot, now=self._with.clock.now(), dice=self._with.dice)
+        inits = inits_of(snapshot, now=self._with.clock.now(), rng=self._with.rng)
         shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
         # Their jobs wait for the inits from the moment those are on disk, which is before we hear of it.
         self._dispatcher.hold(init.key.plugin for init in inits)
@@ -376,8 +376,8 @@ class Engine:
             self._dispatcher.hold()
         self._tell_config(snapshot, origin)
 
-    def _follow_init(self, plugin: str, answer: InitAnswer) -> None:
-        """Once for each version of a plugin and its configuration; its jobs wait for it (ENGINE 13)."""
+    def _follow_init(self, plugin: str, answer: InitResult) -> None:
+        """Once for each version of a plugin and its configuration; its jobs wait for it."""
         if answer.status is InitStatus.PENDING and answer.job_id is not None:
             self._dispatcher.initialise(plugin, answer.job_id)
         elif answer.status is InitStatus.FAILED:
@@ -406,10 +406,10 @@ class Engine:
         try:
             while more and not self._stop_wanted.is_set():
                 moved = await self._with.store.end_queued(
-                    Reason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
+                    JobReason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
                 )
                 self.ended(moved.jobs)
-                ended.update(job.plugin for job in moved.jobs if job.reason is Reason.PLUGIN_REMOVED)
+                ended.update(job.plugin for job in moved.jobs if job.reason is JobReason.PLUGIN_REMOVED)
                 more = moved.more
         except (StoreFullError, StoreBusyError) as error:
             self._with.signals.emit(refusal_signal(error), error.message)
@@ -431,7 +431,7 @@ class Engine:
             if not await self._drain(grace=None):
                 self._executor.stop_all(at_once=True)
                 await self._dispatcher.drain(None)
-        await self._deliveries.stop(0 if self._hurry.is_set() else LAST_SECONDS)
+        await self._deliveries.stop(0 if self._hurry.is_set() else STOP_GRACE_SECONDS)
         for service in services.values():
             service.cancel()
         await asyncio.gather(*services.values(), return_exceptions=True)
@@ -498,7 +498,7 @@ class Engine:
 
     def _job_ended(self) -> None:
         self._upkeep.job_ended()
-        self._draining.poke()
+        self._draining.wake()
 
     def _expect_retry(self, due_at: datetime) -> None:
         self._releases.expect(due_at)
@@ -507,11 +507,11 @@ class Engine:
         self._scheduler.poll_ended(plugin)
 
     def _move_schedule(self) -> None:
-        self._scheduler.poke()
+        self._scheduler.wake()
 
-    def _tell_firing(self, firing: Firing, report: FiringReport) -> None:
+    def _tell_firing(self, firing: Firing, report: FireResult) -> None:
         answer = report.answer
-        if answer is FiringAnswer.FIRED:
+        if answer is FireStatus.FIRED:
             for job in (firing.job, *firing.followers):
                 if job is not None:
                     self._with.signals.emit(
@@ -520,7 +520,7 @@ class Engine:
             self._dispatcher.wake()
         if report.ended:
             self.ended(report.ended)
-        if answer not in _ACCOUNTED or (answer is FiringAnswer.DEFERRED and firing.was_deferred):
+        if answer not in _ACCOUNTED or (answer is FireStatus.DEFERRED and firing.was_deferred):
             return
         for occurrence in firing.occurrences:
             planned = occurrence.job_id is not None
@@ -537,6 +537,6 @@ class Engine:
 
     def _notice_clock(self) -> None:
         self._with.signals.emit(Signal.CLOCK_JUMPED)
-        self._releases.poke()
-        self._deadlines.poke()
-        self._deliveries.poke()
+        self._releases.wake()
+        self._deadlines.wake()
+        self._deliveries.wake()

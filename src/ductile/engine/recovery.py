@@ -1,4 +1,4 @@
-"""What the last daemon left behind, before anything new is started (SPEC 4.8, ENGINE 3).
+"""What the last daemon left behind, before anything new is started.
 
 Its plugins may still run and its jobs are still marked as running. Both are put in order here, in sweeps;
 a stop is honoured between them, and what was not reached stays as it is for the next start.
@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ductile.core.jobs import TERMINAL, JobStatus
-from ductile.core.json_values import JsonObject
-from ductile.core.rules import Rules
-from ductile.engine.survivors import Survivor, end_survivors
+from ductile.core.jobs.model import TERMINAL, JobStatus
+from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
+from ductile.engine.ownership.orphan_processes import OrphanProcess, kill_orphan_processes
 from ductile.engine.waiters import Waiters
 from ductile.errors import ConflictError
+from ductile.store.model.records import JobFilter
+from ductile.store.model.submission import JobStateChange
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.submitting import MovedJob
-from ductile.telemetry.signals import Signal, Signals
+from ductile.telemetry.signals import Signal, SignalBus
 
 #: How long processes that were sent SIGKILL may take to be gone, in seconds.
-PATIENCE = 10.0
+KILL_TIMEOUT_SECONDS = 10.0
 _PAGE = 200
 
 
 class Recovery:
     def __init__(
-        self, store: Store, signals: Signals, waiters: Waiters, unwanted: Callable[[], bool]
+        self, store: Store, signals: SignalBus, waiters: Waiters, unwanted: Callable[[], bool]
     ) -> None:
         """`unwanted` says that the daemon is to stop."""
         self._store = store
@@ -34,7 +34,7 @@ class Recovery:
         self._waiters = waiters
         self._unwanted = unwanted
 
-    async def run(self, rules: Rules) -> None:
+    async def run(self, rules: Policy) -> None:
         """End what outlived the last daemon, then put its jobs back. Raises if something cannot be ended."""
         if self._unwanted():
             return
@@ -47,7 +47,9 @@ class Recovery:
             more = moved.more
 
     async def _end_survivors(self) -> None:
-        sweep = await end_survivors(self._store.store_id, await self._running(), patience=PATIENCE)
+        sweep = await kill_orphan_processes(
+            self._store.store_id, await self._running(), patience=KILL_TIMEOUT_SECONDS
+        )
         for survivor in sweep.ended:
             self._emit(Signal.SURVIVOR_ENDED, survivor)
         for survivor in sweep.alive:
@@ -72,10 +74,10 @@ class Recovery:
             if (cursor := page.next_cursor) is None:
                 return found
 
-    def _emit(self, signal: Signal, survivor: Survivor) -> None:
+    def _emit(self, signal: Signal, survivor: OrphanProcess) -> None:
         self._signals.emit(signal, job_id=survivor.job_id, data={"pid": survivor.pid})
 
-    def _tell(self, job: MovedJob) -> None:
+    def _tell(self, job: JobStateChange) -> None:
         data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
         self._signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
         if job.status in TERMINAL:

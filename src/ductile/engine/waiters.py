@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ductile.errors import TooBusyError
+
 
 class Waiters:
     def __init__(self) -> None:
@@ -45,3 +47,22 @@ class Waiters:
         for future in tuple(waiting):
             if not future.done():
                 future.set_result(None)
+
+
+class SyncLimit:
+    def __init__(self) -> None:
+        self._taken = 0
+
+    @contextmanager
+    def take(self, limit: int) -> Iterator[None]:
+        """Hold one of `limit` slots; if none is free, nothing is waited for."""
+        if self._taken >= limit:
+            raise TooBusyError(
+                f"{limit} callers are waiting for synchronous runs, and no more may",
+                hint="Try again soon, or send ?async=true and ask for the job later.",
+            )
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1

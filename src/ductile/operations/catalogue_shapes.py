@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ductile.core.json_values import JsonObject
-from ductile.core.pipelines import Hook
+from ductile.core.json import JsonObject
+from ductile.core.runs.graph import Hook
 from ductile.operations.shapes import (
     ANYTHING,
     COUNT,
@@ -22,7 +22,7 @@ from ductile.operations.shapes import (
     told,
     words,
 )
-from ductile.protocol.manifest import CommandType, ExecutionMode
+from ductile.protocol.manifest.model import CommandType, ExecutionMode
 
 _STANDING = words(("active", "disabled", "refused", "available"))
 _TYPE = words(CommandType)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ductile.core.jobs import Hold, JobStatus, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.core.settlement import LogStatus
-from ductile.core.shape_changes import ChangeKind
-from ductile.operations.nesting import DEEPEST
-from ductile.operations.run_account import StepOutcome
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Hold, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.core.json_shapes import ChangeKind
+from ductile.operations.diagnose.explain_run import StepOutcome
+from ductile.operations.jobs.tree import MAX_DEPTH
 from ductile.operations.shapes import (
     ANYTHING,
     COUNT,
@@ -29,12 +29,13 @@ from ductile.operations.shapes import (
     told,
     words,
 )
-from ductile.store.values.settling import CancelAnswer
+from ductile.store.model.jobs import CancelStatus
 
 STATUS = words(JobStatus)
-REASON = words(Reason)
+REASON = words(JobReason)
 FLAT = (
-    f"Jobs are nested {DEEPEST} levels deep; what those of the last level led to follows each of them in the "
+    f"Jobs are nested {MAX_DEPTH} levels deep; what those of the last level led to follows each of them in "
+    "the "
     "same list, and `parent_job_id` tells what came of what."
 )
 #: What a plugin printed is kept as it is, so nothing of it is certain.
@@ -253,7 +254,7 @@ JOB_SHAPES: Mapping[str, JsonObject] = {
         {
             "job_id": ID,
             "cancel": told(
-                maybe(words((CancelAnswer.CANCELLED, CancelAnswer.REQUESTED))),
+                maybe(words((CancelStatus.CANCELLED, CancelStatus.REQUESTED))),
                 "`cancelled`: it was queued and is dead. `requested`: it will be when its process is gone.",
             ),
             "status": STATUS,

@@ -1,7 +1,7 @@
 """Reading what a caller sent: each value by its name, with an error that names it.
 
 A value of the wrong type was read and is refused: only a body can hold one, for a query and a command line
-are text. A text that cannot be understood makes no sense (SPEC 8: 422 and 400).
+are text. A text that cannot be understood makes no sense (422 and 400).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from ductile.core.durations import QuantityError, parse_duration
-from ductile.core.json_values import JsonObject
+from ductile.core.json import JsonObject
 from ductile.errors import RefusedError, UsageError
 
 Word = TypeVar("Word", bound=StrEnum)

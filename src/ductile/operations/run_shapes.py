@@ -1,11 +1,11 @@
-"""What is answered to whoever starts something: at once, when it is done, or when time is up (SPEC 7.7)."""
+"""What is answered to whoever starts something: at once, when it is done, or when time is up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ductile.core.jobs import JobStatus
-from ductile.core.json_values import JsonObject
+from ductile.core.jobs.model import JobStatus
+from ductile.core.json import JsonObject
 from ductile.operations.job_shapes import ARTIFACTS, FLAT, OUTPUT, RESPONSE, STATUS
 from ductile.operations.shapes import (
     COUNT,
@@ -22,7 +22,7 @@ from ductile.operations.shapes import (
     told,
     words,
 )
-from ductile.protocol.manifest import ExecutionMode
+from ductile.protocol.manifest.model import ExecutionMode
 
 _MODE = words(ExecutionMode)
 _STEP: Mapping[str, JsonObject] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ductile.core.json_values import JsonObject, JsonValue
+from ductile.core.json import JsonObject, JsonValue
 
 #: Where shapes that have a name are found, in any document that uses them.
 PLACE = "#/components/schemas/"
@@ -76,5 +76,5 @@ DRY_RUN: Mapping[str, JsonObject] = {
 
 
 def answer(fields: Mapping[str, JsonObject], about: str | None = None) -> JsonObject:
-    """A whole answer, which always has something to say to people (SPEC 8)."""
+    """A whole answer, which always has something to say to people."""
     return record({**fields, "message": TEXT}, about)

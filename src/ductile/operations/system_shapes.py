@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ductile.core.breaker import BreakerState
-from ductile.core.json_values import JsonObject
-from ductile.core.settlement import LogStatus
-from ductile.operations.findings import Check, Level
+from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.operations.diagnose.findings import DoctorCheck, FindingLevel
 from ductile.operations.shapes import (
     COUNT,
     DRY_RUN,
@@ -50,8 +50,8 @@ _SCHEDULE = record(
 )
 _FINDING = record(
     {
-        "check": words(Check),
-        "level": words(Level),
+        "check": words(DoctorCheck),
+        "level": words(FindingLevel),
         "message": TEXT,
         "where": maybe(TEXT),
         "fix": told(maybe(TEXT), "A command to run, or a key to set."),
@@ -134,8 +134,8 @@ SYSTEM_SHAPES: Mapping[str, JsonObject] = {
     ),
     "Doctor": answer(
         {
-            "verdict": told(words(Level), "The gravest of the findings."),
-            "counts": record({str(level): COUNT for level in Level}),
+            "verdict": told(words(FindingLevel), "The gravest of the findings."),
+            "counts": record({str(level): COUNT for level in FindingLevel}),
             "findings": listed(_FINDING),
         }
     ),

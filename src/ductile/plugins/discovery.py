@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING
 from ductile.config.installed import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.fingerprint import fingerprint
-from ductile.plugins.permissions import check_inside, check_way, trusted_owners
+from ductile.plugins.permissions import check_directory_contents, check_path_permissions, trusted_owners
 from ductile.plugins.trust import (
-    Ground,
     NotTrustedError,
-    Refusal,
+    RefusalCode,
+    TrustPolicy,
     check_entrypoint,
     check_path,
     entrypoint_path,
     find_symlink,
 )
-from ductile.protocol.manifest import (
+from ductile.protocol.manifest.model import (
     MANIFEST_FILE,
     PROTOCOL,
     declared_name,
     declared_protocol,
     parse_manifest,
 )
-from ductile.protocol.yaml12 import parse_yaml
+from ductile.protocol.yaml import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
-    from ductile.protocol.manifest import Manifest
-    from ductile.protocol.yaml12 import Node
+    from ductile.protocol.manifest.model import Manifest
+    from ductile.protocol.yaml import Node
 
 #: Directories in a root that hold what plugins share, not a plugin.
 _SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})
@@ -48,7 +48,7 @@ _TELLTALE = frozenset({"run", "main", "plugin", "index", "manifest"})
 
 def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discovery:
     """Look through the roots in order."""
-    ground = Ground(roots=tuple(dict.fromkeys(roots)), allow_symlinks=allow_symlinks)
+    ground = TrustPolicy(roots=tuple(dict.fromkeys(roots)), allow_symlinks=allow_symlinks)
     finds = _Finds()
     for root in ground.roots:
         shared = _check_shared(root)
@@ -70,8 +70,8 @@ def _check_shared(root: Path) -> NotTrustedError | None:
     try:
         for directory in sorted(root / name for name in _SHARED):
             if directory.is_dir():
-                check_way(directory, owners)
-                check_inside(directory, owners)
+                check_path_permissions(directory, owners)
+                check_directory_contents(directory, owners)
     except NotTrustedError as refused:
         return refused
     except OSError as error:
@@ -80,7 +80,7 @@ def _check_shared(root: Path) -> NotTrustedError | None:
 
 
 def load_plugin(
-    directory: Path, *, root: Path, ground: Ground, owners: Collection[int] | None = None
+    directory: Path, *, root: Path, ground: TrustPolicy, owners: Collection[int] | None = None
 ) -> InstalledPlugin | RefusedPlugin:
     """Load the plugin in one directory, or say why not. `owners` may change plugins: see `trusted_owners`."""
     owners = trusted_owners() if owners is None else owners
@@ -92,14 +92,14 @@ def load_plugin(
         node = parse_yaml(manifest_bytes, file=str(manifest_path))
         name = declared_name(node) or name
         for place in (root, directory):
-            check_way(place, owners)
-        check_inside(directory, owners)
-        check_way(manifest_path, owners)
+            check_path_permissions(place, owners)
+        check_directory_contents(directory, owners)
+        check_path_permissions(manifest_path, owners)
         manifest = _read_manifest(node, file=str(manifest_path))
         entrypoint = entrypoint_path(directory, manifest.entrypoint)
         check_path(entrypoint, root=root, ground=ground)
         check_entrypoint(entrypoint)
-        check_way(entrypoint, owners)
+        check_path_permissions(entrypoint, owners)
         print_of_code = fingerprint(manifest_bytes, entrypoint)
     except NotTrustedError as refused:
         return _refused(name, directory, refused)
@@ -185,7 +185,9 @@ def _subdirectories(root: Path, finds: _Finds) -> Iterator[Path]:
 def _read_file(path: Path) -> bytes:
     """Only of a file: reading a pipe or a device might never end."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise NotTrustedError(Refusal.UNREADABLE, f"{path} is not a file", "put the manifest itself there")
+        raise NotTrustedError(
+            RefusalCode.UNREADABLE, f"{path} is not a file", "put the manifest itself there"
+        )
     return path.read_bytes()
 
 
@@ -193,7 +195,7 @@ def _read_manifest(node: Node | None, *, file: str) -> Manifest:
     protocol = declared_protocol(node)
     if protocol is not None and protocol != PROTOCOL:
         raise NotTrustedError(
-            Refusal.PROTOCOL_UNSUPPORTED,
+            RefusalCode.PROTOCOL_UNSUPPORTED,
             f"it speaks plugin protocol {protocol}; this version of Ductile speaks {PROTOCOL}",
             "install a version of the plugin for that protocol",
         )
@@ -219,7 +221,7 @@ def _invalid_manifest(error: ConfigError) -> NotTrustedError:
     title = "its manifest has a problem" if count == 1 else f"its manifest has {count} problems"
     lines = [f"line {problem.line}: {_in_words(problem)}" for problem in error.problems]
     return NotTrustedError(
-        Refusal.MANIFEST_INVALID,
+        RefusalCode.MANIFEST_INVALID,
         "\n".join((f"{title}:", *(f"  {line}" for line in lines))),
         "correct manifest.yaml, then run `ductile plugin check`",
     )
@@ -235,7 +237,7 @@ def _in_words(problem: Problem) -> str:
 
 def _unreadable(error: OSError) -> NotTrustedError:
     return NotTrustedError(
-        Refusal.UNREADABLE,
+        RefusalCode.UNREADABLE,
         f"{error.filename} cannot be read: {error.strerror}",
         "make it readable for the user that runs Ductile",
     )

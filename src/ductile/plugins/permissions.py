@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.plugins.trust import NotTrustedError, Refusal
+from ductile.plugins.trust import NotTrustedError, RefusalCode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -30,7 +30,7 @@ def trusted_owners() -> frozenset[int]:
     return frozenset({0, os.geteuid()})
 
 
-def check_way(path: Path, owners: Collection[int]) -> None:
+def check_path_permissions(path: Path, owners: Collection[int]) -> None:
     """Raise `NotTrustedError` if a stranger can replace the path or anything on the way to it."""
     steps = list(_steps(path))
     for number, (place, found) in enumerate(steps, start=1):
@@ -41,7 +41,7 @@ def check_way(path: Path, owners: Collection[int]) -> None:
             raise _open(place, found, is_last=is_last)
 
 
-def check_inside(directory: Path, owners: Collection[int]) -> None:
+def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
     """Raise `NotTrustedError` if a stranger can change a file or directory below this one.
 
     Symbolic links lead elsewhere, and are judged where they matter. What is neither a file nor a directory
@@ -63,11 +63,11 @@ def check_inside(directory: Path, owners: Collection[int]) -> None:
 def _judge_inside(place: Path, found: os.stat_result, directory: Path, owners: Collection[int]) -> None:
     if found.st_uid not in owners:
         raise NotTrustedError(
-            Refusal.FOREIGN_OWNER, _belongs(place, found), _chown(f"-R {_our_name()}", directory)
+            RefusalCode.FOREIGN_OWNER, _belongs(place, found), _chown(f"-R {_our_name()}", directory)
         )
     if _is_open(found):
         raise NotTrustedError(
-            Refusal.WORLD_WRITABLE, _can_change(place, found), f"chmod -R o-w {_quoted(directory)}"
+            RefusalCode.WORLD_WRITABLE, _can_change(place, found), f"chmod -R o-w {_quoted(directory)}"
         )
 
 
@@ -99,13 +99,13 @@ def _is_open(found: os.stat_result) -> bool:
 def _foreign(place: Path, found: os.stat_result, *, is_last: bool) -> NotTrustedError:
     command = _chown(_our_name() if is_last else "root", place)
     hint = command if is_last else f"move the plugins to another directory, or run `{command}`"
-    return NotTrustedError(Refusal.FOREIGN_OWNER, _belongs(place, found), hint)
+    return NotTrustedError(RefusalCode.FOREIGN_OWNER, _belongs(place, found), hint)
 
 
 def _open(place: Path, found: os.stat_result, *, is_last: bool) -> NotTrustedError:
     command = f"chmod o-w {_quoted(place)}"
     hint = command if is_last else f"run `{command}`, or move the plugins to another directory"
-    return NotTrustedError(Refusal.WORLD_WRITABLE, _can_change(place, found), hint)
+    return NotTrustedError(RefusalCode.WORLD_WRITABLE, _can_change(place, found), hint)
 
 
 def _belongs(place: Path, found: os.stat_result) -> str:

@@ -14,13 +14,13 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ductile.value import Value
+from ductile.struct import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class Refusal(StrEnum):
+class RefusalCode(StrEnum):
     """Why a plugin is not loaded; documented in `docs/reference/manifest.md`."""
 
     SYMLINK = "symlink"
@@ -39,7 +39,7 @@ class Refusal(StrEnum):
 class NotTrustedError(Exception):
     """Raised inside this package only: discovery turns it into a `RefusedPlugin`."""
 
-    refusal: Refusal
+    refusal: RefusalCode
     reason: str
     hint: str
 
@@ -47,14 +47,14 @@ class NotTrustedError(Exception):
         return self.reason
 
 
-class Ground(Value):
+class TrustPolicy(Value):
     """Where plugins may lie."""
 
     roots: Sequence[Path]
     allow_symlinks: bool = False
 
 
-def check_path(path: Path, *, root: Path, ground: Ground) -> None:
+def check_path(path: Path, *, root: Path, ground: TrustPolicy) -> None:
     """Nothing on the way from the root to the path leads elsewhere, or symlinks are allowed and all of
     it ends inside some root. A symlink is refused before what it points to is opened.
     """
@@ -63,14 +63,14 @@ def check_path(path: Path, *, root: Path, ground: Ground) -> None:
         return
     if not ground.allow_symlinks:
         raise NotTrustedError(
-            Refusal.SYMLINK,
+            RefusalCode.SYMLINK,
             f"{links[0]} is a symbolic link",
             "replace it by what it points to, or set service.allow_symlinks: true",
         )
     target = _resolved(path)
     if not any(target.is_relative_to(_resolved(allowed)) for allowed in ground.roots):
         raise NotTrustedError(
-            Refusal.SYMLINK_ESCAPES,
+            RefusalCode.SYMLINK_ESCAPES,
             f"{links[0]} leads to {target}, which is outside every plugin root",
             "move the target under a plugin root, or add its directory to plugin_roots",
         )
@@ -86,7 +86,7 @@ def entrypoint_path(directory: Path, written: str) -> Path:
     relative = PurePosixPath(written)
     if relative.is_absolute() or ".." in relative.parts or "\0" in written or relative == PurePosixPath():
         raise NotTrustedError(
-            Refusal.ENTRYPOINT_OUTSIDE,
+            RefusalCode.ENTRYPOINT_OUTSIDE,
             f"the entrypoint {written!r} does not lie inside the plugin's directory",
             "write it relative to manifest.yaml and without .. , for example run.py",
         )
@@ -101,13 +101,13 @@ def check_entrypoint(entrypoint: Path) -> None:
         raise _missing(entrypoint) from None
     if not stat.S_ISREG(mode):
         raise NotTrustedError(
-            Refusal.ENTRYPOINT_MISSING,
+            RefusalCode.ENTRYPOINT_MISSING,
             f"the entrypoint {entrypoint} is not a file",
             "name the executable file itself",
         )
     if not os.access(entrypoint, os.X_OK):
         raise NotTrustedError(
-            Refusal.ENTRYPOINT_NOT_EXECUTABLE,
+            RefusalCode.ENTRYPOINT_NOT_EXECUTABLE,
             f"the entrypoint {entrypoint} is not executable",
             f"chmod +x {entrypoint}",
         )
@@ -120,7 +120,7 @@ def _resolved(path: Path) -> Path:
 
 def _missing(entrypoint: Path) -> NotTrustedError:
     return NotTrustedError(
-        Refusal.ENTRYPOINT_MISSING,
+        RefusalCode.ENTRYPOINT_MISSING,
         f"the entrypoint {entrypoint} does not exist",
         "put it there, or correct entrypoint in manifest.yaml",
     )

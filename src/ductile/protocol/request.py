@@ -1,4 +1,4 @@
-"""What a plugin is given on stdin: one JSON object (SPEC 3.3). This module owns its bytes.
+"""What a plugin is given on stdin: one JSON object. This module owns its bytes.
 
 An absent part is left out, so that a plugin can tell it from one that is empty.
 """
@@ -10,9 +10,9 @@ from json import dumps
 
 import msgspec
 
-from ductile.core.instants import format_instant
-from ductile.core.json_values import JsonObject
-from ductile.value import Value
+from ductile.core.json import JsonObject
+from ductile.core.timestamps import format_timestamp
+from ductile.struct import Value
 
 PROTOCOL_VERSION = 2
 #: The command that answers an event: it never runs without one.
@@ -79,7 +79,7 @@ def _body(request: PluginRequest) -> JsonObject:
         "config": request.config,
         "state": request.state,
         "context": request.context,
-        "deadline_at": format_instant(request.deadline_at),
+        "deadline_at": format_timestamp(request.deadline_at),
     }
     if request.payload is not None:
         body["payload"] = request.payload
@@ -94,7 +94,7 @@ def _event(event: RequestEvent) -> JsonObject:
         "type": event.type,
         "payload": event.payload,
         "source": event.source,
-        "timestamp": format_instant(event.timestamp),
+        "timestamp": format_timestamp(event.timestamp),
         "event_id": event.event_id,
     }
     if event.dedupe_key is not None:

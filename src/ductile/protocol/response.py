@@ -1,4 +1,4 @@
-"""What a plugin answers on stdout: one JSON object (SPEC 3.3), decoded strictly.
+"""What a plugin answers on stdout: one JSON object, decoded strictly.
 
 Whatever the bytes are, `decode_response` returns a value: a plugin may print anything, and nothing
 it prints may raise here or later, where the answer is stored and passed on.
@@ -10,16 +10,16 @@ from enum import StrEnum
 
 import msgspec
 
-from ductile.core.dedupe import LONGEST_KEY
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.outcomes import Emitted, Response
-from ductile.value import Value
+from ductile.core.jobs.dedupe import LONGEST_KEY
+from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
+from ductile.core.json import JsonObject, JsonValue
+from ductile.struct import Value
 
 #: Deeper nesting is refused: every later step, with its own use of the stack, must be able to encode it.
 MAX_DEPTH = 200
 
 
-class LogLevel(StrEnum):
+class PluginLogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
     WARN = "warn"
@@ -27,39 +27,43 @@ class LogLevel(StrEnum):
 
 
 #: Words for the same levels in other logging libraries. A level nobody knows counts as info.
-_LEVELS = {**{level.value: level for level in LogLevel}, "warning": LogLevel.WARN, "fatal": LogLevel.ERROR}
+_LEVELS = {
+    **{level.value: level for level in PluginLogLevel},
+    "warning": PluginLogLevel.WARN,
+    "fatal": PluginLogLevel.ERROR,
+}
 
 
 class PluginLog(Value):
     """A line that the plugin wants in the log."""
 
-    level: LogLevel
+    level: PluginLogLevel
     message: str
 
 
-class Answer(Value):
+class DecodedResponse(Value):
     """A valid response, and the log lines that came with it."""
 
-    response: Response
+    response: PluginResponse
     logs: tuple[PluginLog, ...] = ()
 
 
-class ProtocolFault(Value):
+class ProtocolViolation(Value):
     """Why the output is not a response: what was expected and what was found."""
 
     message: str
 
 
 class _Fault(Exception):  # noqa: N818 - it never leaves this module
-    """Carries the message of a `ProtocolFault` to where it is made."""
+    """Carries the message of a `ProtocolViolation` to where it is made."""
 
 
-def decode_response(stdout: bytes) -> Answer | ProtocolFault:
+def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
     """Read a response, or say what is wrong with it. Never raises."""
     try:
         return _answer(_object(stdout))
     except _Fault as fault:
-        return ProtocolFault(message=str(fault))
+        return ProtocolViolation(message=str(fault))
 
 
 def result_in(stdout: str | None) -> JsonValue:
@@ -71,7 +75,7 @@ def result_in(stdout: str | None) -> JsonValue:
     return body.get("result") if isinstance(body, dict) else None
 
 
-def normalised_response(body: JsonObject) -> JsonObject:
+def normalise_response(body: JsonObject) -> JsonObject:
     """Return a response as callers get it: `events` is always a list of objects with a `payload`.
 
     `logs` and `artifacts` that are null become empty lists, and `state_updates` an empty object.
@@ -131,9 +135,9 @@ def _items(container: JsonValue) -> list[JsonValue]:
     return container if isinstance(container, list) else []
 
 
-def _answer(body: JsonObject) -> Answer:
+def _answer(body: JsonObject) -> DecodedResponse:
     response = _failure(body) if _ok_or_error(body) == "error" else _success(body)
-    return Answer(response=response, logs=_logs(body))
+    return DecodedResponse(response=response, logs=_logs(body))
 
 
 def _ok_or_error(body: JsonObject) -> str:
@@ -143,7 +147,7 @@ def _ok_or_error(body: JsonObject) -> str:
     return status
 
 
-def _success(body: JsonObject) -> Response:
+def _success(body: JsonObject) -> PluginResponse:
     _text(body, "error")
     result = body.get("result")
     if result is None or (isinstance(result, str) and not result.strip()):
@@ -151,15 +155,15 @@ def _success(body: JsonObject) -> Response:
     return _response(body, ok=True, result=result, error=None)
 
 
-def _failure(body: JsonObject) -> Response:
+def _failure(body: JsonObject) -> PluginResponse:
     error = _text(body, "error")
     if error is None or not error.strip():
         raise _expected("`error`", 'a text that says what went wrong with status "error"', error)
     return _response(body, ok=False, result=body.get("result"), error=error)
 
 
-def _response(body: JsonObject, *, ok: bool, result: JsonValue, error: str | None) -> Response:
-    return Response(
+def _response(body: JsonObject, *, ok: bool, result: JsonValue, error: str | None) -> PluginResponse:
+    return PluginResponse(
         ok=ok,
         result=result,
         error=error,
@@ -179,7 +183,7 @@ def _retry(body: JsonObject) -> bool:
     return retry
 
 
-def _events(body: JsonObject) -> tuple[Emitted, ...]:
+def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
     events = []
     for index, entry in enumerate(_objects(body, "events")):
         place = f"`events[{index}]`"
@@ -190,7 +194,7 @@ def _events(body: JsonObject) -> tuple[Emitted, ...]:
         key = _text(entry, "dedupe_key", place)
         if key is not None and len(key) > LONGEST_KEY:
             raise _Fault(f"{place}.dedupe_key is longer than {LONGEST_KEY} characters")
-        events.append(Emitted(type=kind, payload={} if payload is None else payload, dedupe_key=key))
+        events.append(PluginEvent(type=kind, payload={} if payload is None else payload, dedupe_key=key))
     return tuple(events)
 
 
@@ -202,7 +206,9 @@ def _logs(body: JsonObject) -> tuple[PluginLog, ...]:
         message = _text(entry, "message", place)
         if message is None:
             raise _expected(f"{place}.message", "a text", message)
-        lines.append(PluginLog(level=_LEVELS.get((level or "").lower(), LogLevel.INFO), message=message))
+        lines.append(
+            PluginLog(level=_LEVELS.get((level or "").lower(), PluginLogLevel.INFO), message=message)
+        )
     return tuple(lines)
 
 

@@ -1,4 +1,4 @@
-"""The environment of a plugin's process: an allow-list, and never more (SPEC 3.4). Pure."""
+"""The environment of a plugin's process: an allow-list, and never more. Pure."""
 
 from __future__ import annotations
 

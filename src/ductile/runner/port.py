@@ -1,7 +1,7 @@
 """The port: what can be run, how a process can end, and what a runner is.
 
 What a plugin does wrong is a value here. The endings say what *happened*; what it means for the job
-is decided by `ductile.runner.judgement`, which is pure.
+is decided by `ductile.runner.interpret`, which is pure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from ductile.value import Value, hides
+from ductile.struct import Value, hide_in_repr
 
 MAX_STDOUT = 10 * 1024 * 1024
 MAX_STDERR = 64 * 1024
 
 
-class Limits(Value):
+class ResourceLimits(Value):
     """Bounds that the kernel puts on each process of a plugin. None leaves the daemon's own."""
 
     memory: int | None = None
@@ -26,7 +26,7 @@ class Limits(Value):
     processes: int | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ResourceLimits()
 
 
 class WarmStart(Value):
@@ -35,8 +35,8 @@ class WarmStart(Value):
     preload: tuple[str, ...] = ()
 
 
-@hides("environment")
-class Run(Value):
+@hide_in_repr("environment")
+class Launch(Value):
     """One request for one process."""
 
     #: Absolute path of the executable. It gets no arguments.
@@ -46,11 +46,11 @@ class Run(Value):
     environment: Mapping[str, str]
     directory: str
     timeout: timedelta
-    limits: Limits = NO_LIMITS
+    limits: ResourceLimits = NO_LIMITS
     warm: WarmStart | None = None
 
 
-class Patience(Value):
+class GracePeriods(Value):
     """How long the runner waits, in seconds, before it uses force."""
 
     #: From SIGTERM to SIGKILL.
@@ -69,8 +69,8 @@ class ExitStatus(Value):
 UNKNOWN_STATUS = ExitStatus()
 
 
-@hides("stdout", "stderr")
-class Remains(Value):
+@hide_in_repr("stdout", "stderr")
+class ProcessOutput(Value):
     """What a process left behind."""
 
     status: ExitStatus
@@ -87,33 +87,33 @@ class Remains(Value):
 class Exited(Value):
     """It ended by itself."""
 
-    remains: Remains
+    remains: ProcessOutput
 
 
 class DeadlinePassed(Value):
     """It was running at its deadline and was ended, whatever it had printed."""
 
-    remains: Remains
+    remains: ProcessOutput
     timeout: timedelta
 
 
-class PrintedTooMuch(Value):
+class OutputLimitExceeded(Value):
     """It went over the cap on stdout and was ended."""
 
-    remains: Remains
+    remains: ProcessOutput
 
 
-class Stopped(Value):
+class StoppedOnRequest(Value):
     """Somebody called `stop`: a cancel or a shutdown."""
 
-    remains: Remains
+    remains: ProcessOutput
 
 
 class RunnerLost(Value):
     """What had started it was lost, and with it the exit status."""
 
     error: str
-    remains: Remains | None = None
+    remains: ProcessOutput | None = None
 
 
 class CouldNotStart(Value):
@@ -125,7 +125,9 @@ class CouldNotStart(Value):
     shortage: bool = False
 
 
-Ending: TypeAlias = Exited | DeadlinePassed | PrintedTooMuch | Stopped | RunnerLost | CouldNotStart
+Ending: TypeAlias = (
+    Exited | DeadlinePassed | OutputLimitExceeded | StoppedOnRequest | RunnerLost | CouldNotStart
+)
 
 
 class StartedBy(StrEnum):
@@ -160,6 +162,6 @@ class Process(Protocol):
 class Runner(Protocol):
     """Starts processes. Everything it started is ended when it is closed."""
 
-    async def start(self, run: Run) -> Process | CouldNotStart | RunnerLost: ...
+    async def start(self, run: Launch) -> Process | CouldNotStart | RunnerLost: ...
 
     async def close(self) -> None: ...

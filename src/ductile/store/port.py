@@ -12,28 +12,53 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from ductile.core.admission import Caps
-from ductile.core.jobs import Job, NewJob, Reason
-from ductile.core.json_values import JsonObject
-from ductile.core.lineage import NewContext
-from ductile.core.outcomes import Outcome
-from ductile.core.pipelines import Graph
-from ductile.core.rules import Rules
-from ductile.core.run_values import NewRun
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job, JobReason, NewJob
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.state import NewRun
 from ductile.errors import StoreFailedError
 from ductile.store.invariants import Invariant
-from ductile.store.values.deliveries import (
+from ductile.store.model.deliveries import (
     Delivery,
+    DeliveryCapacity,
     DeliveryReport,
-    DeliveryRoom,
     DeliveryStatus,
     TakenDeliveries,
 )
-from ductile.store.values.reading import (
-    Account,
+from ductile.store.model.jobs import (
+    CancelResult,
+    ClaimedJob,
+    InitKey,
+    InitRecord,
+    InitResult,
+    NewInit,
+    OverdueRuns,
+    ReleaseResult,
+    RetryResult,
+    SettleResult,
+    StoredEvent,
+    SweepResult,
+)
+from ductile.store.model.maintenance import (
+    ConfigOrigin,
+    ConfigRecord,
+    PluginVersion,
+    PluginWork,
+    PruneResult,
+    RecentFailures,
+    Retention,
+    StoreStats,
+)
+from ductile.store.model.records import (
     BreakerRow,
     BreakerTransitionRow,
+    ExecutionStats,
     FactRow,
+    JobDetails,
     JobFilter,
     LedgerRow,
     LogFilter,
@@ -43,35 +68,10 @@ from ductile.store.values.reading import (
     PluginState,
     QueueCounts,
     RunRecord,
-    Tally,
     TransitionRow,
 )
-from ductile.store.values.schedules import Firing, FiringReport, Occurrence, ScheduleEntry
-from ductile.store.values.settling import (
-    Cancelling,
-    Claim,
-    InitAnswer,
-    InitKey,
-    InitRecord,
-    Moved,
-    NewInit,
-    Overdue,
-    Released,
-    RetryAnswer,
-    SettleAnswer,
-    StoredEvent,
-)
-from ductile.store.values.submitting import Enqueued, Submission
-from ductile.store.values.upkeep import (
-    ConfigOrigin,
-    ConfigRecord,
-    PluginVersion,
-    PluginWork,
-    Pruned,
-    Retention,
-    StoreVitals,
-    Troubles,
-)
+from ductile.store.model.schedules import FireResult, Firing, Occurrence, ScheduleEntry
+from ductile.store.model.submission import EnqueueResult, Submission
 
 
 class Store(Protocol):
@@ -89,9 +89,9 @@ class Store(Protocol):
     # -- jobs
 
     def enqueue(
-        self, submission: Submission, told: Callable[[tuple[Enqueued, ...]], None] | None = None
-    ) -> Awaitable[tuple[Enqueued, ...]]:
-        """Put jobs on the queue, all or none; an answer for each, in order (SPEC 4.5).
+        self, submission: Submission, told: Callable[[tuple[EnqueueResult, ...]], None] | None = None
+    ) -> Awaitable[tuple[EnqueueResult, ...]]:
+        """Put jobs on the queue, all or none; an answer for each, in order.
 
         They are written whether or not anybody waits for it. `told` is given the answers when they are on
         disk, before whoever waits goes on, and also if nobody waits any more.
@@ -105,65 +105,65 @@ class Store(Protocol):
         caps: Caps,
         limit: int,
         lease: timedelta,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
-        """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice (SPEC 4.4).
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
+        """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice.
 
         It is asked for by the call, and not only when somebody waits for the answer. `told` is given the
         answer as with `enqueue`.
         """
         ...
 
-    def claim_these(
+    def claim_by_id(
         self,
         job_ids: Sequence[str],
         *,
         owner: str,
         lease: timedelta,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
         ...
 
-    def start_now(
+    def enqueue_and_claim(
         self,
         job: NewJob,
         *,
         owner: str,
         lease: timedelta,
         limit: int | None,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         """Submit a job and claim it in the same step, whatever waits in the queue.
 
         Nothing is submitted if `limit` jobs of its plugin run already.
         """
         ...
 
-    def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
+    def mark_working(self, job_id: str, execution: int) -> Awaitable[None]:
         """Record that the plugin has its request, for jobs whose state is pushed to a caller.
 
         It comes before whatever is settled by a later call, whoever waits for it and when.
         """
         ...
 
-    async def settle(self, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
-        """End an execution and apply all that follows, or nothing (ENGINE 1).
+    async def settle(self, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
+        """End an execution and apply all that follows, or nothing.
 
         `claimed` is the job as it was claimed for this execution; it may have been cancelled, given up or
         claimed again since. Once called, it is done even if the caller goes away.
         """
         ...
 
-    async def cancel(self, job_id: str, rules: Rules) -> Cancelling:
-        """End a queued job; ask for a running one to be ended. A run: with all of its steps (ENGINE 3)."""
+    async def cancel(self, job_id: str, rules: Policy) -> CancelResult:
+        """End a queued job; ask for a running one to be ended. A run: with all of its steps."""
         ...
 
-    async def cancel_overdue(self, rules: Rules) -> Overdue:
+    async def cancel_overdue(self, rules: Policy) -> OverdueRuns:
         """Cancel the runs whose deadline has passed; one sweep's worth."""
         ...
 
-    async def retry(self, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
+    async def retry(self, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
         """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it.
 
         With `ended_at` only if the job ended then: a cancel that came after the caller looked is kept.
@@ -171,19 +171,21 @@ class Store(Protocol):
         """
         ...
 
-    async def try_retry(self, job_id: str) -> RetryAnswer:
+    async def check_retry(self, job_id: str) -> RetryResult:
         """What `retry` would answer now; nothing is changed."""
         ...
 
-    async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+    async def rerun(
+        self, run_id: str, step_path: str, run: NewRun, rules: Policy
+    ) -> EnqueueResult | RetryResult:
         """Begin a new run at a step of one that failed, with what that step was given."""
         ...
 
-    async def try_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
+    async def check_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryResult:
         """What `rerun` by this graph would be refused for now, or `QUEUED`; nothing is changed."""
         ...
 
-    async def release_due(self) -> Released:
+    async def release_due(self) -> ReleaseResult:
         """Let jobs whose retry time has come move on; at most one sweep's worth."""
         ...
 
@@ -191,17 +193,17 @@ class Store(Protocol):
         """After the clock was set back: let no job wait longer than it was told to; one sweep's worth."""
         ...
 
-    async def recover(self, rules: Rules) -> Moved:
+    async def recover(self, rules: Policy) -> SweepResult:
         """Put jobs that were running when their daemon died back on the queue; one sweep's worth."""
         ...
 
     async def end_queued(
-        self, reason: Reason, rules: Rules, *, plugins: Sequence[str] | None = None, keep: bool = False
-    ) -> Moved:
+        self, reason: JobReason, rules: Policy, *, plugins: Sequence[str] | None = None, keep: bool = False
+    ) -> SweepResult:
         """End queued jobs of these plugins (or, with `keep`, of all but these); one sweep's worth."""
         ...
 
-    async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
+    async def begin_init(self, key: InitKey, job: NewJob) -> InitResult:
         """Enqueue `job` if this version of the plugin was never initialised; else what came of it."""
         ...
 
@@ -257,17 +259,17 @@ class Store(Protocol):
         """A pipeline run with its steps and what they answered; None if the job is no run."""
         ...
 
-    async def account(self, job_id: str) -> Account | None:
+    async def account(self, job_id: str) -> JobDetails | None:
         """What came of a job, or of a run and its steps; without what it was given."""
         ...
 
     async def counts(self) -> QueueCounts: ...
 
-    async def depths(self) -> tuple[PluginDepth, ...]:
+    async def queue_depths(self) -> tuple[PluginDepth, ...]:
         """The queue plugin by plugin, of those that have something in it."""
         ...
 
-    async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
+    async def execution_stats(self, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
         """How executions ended since an instant, among so many of the latest."""
         ...
 
@@ -281,7 +283,7 @@ class Store(Protocol):
         ...
 
     async def outstanding(self, plugin: str, command: str) -> int:
-        """How many jobs of this command are queued or running, whoever submitted them (SPEC 5.6)."""
+        """How many jobs of this command are queued or running, whoever submitted them."""
         ...
 
     # -- plugins
@@ -310,8 +312,8 @@ class Store(Protocol):
 
     async def schedules(self) -> tuple[ScheduleEntry, ...]: ...
 
-    async def fire(self, firing: Firing) -> FiringReport:
-        """Account for a due schedule: occurrences, job and next instant together (ENGINE 8)."""
+    async def fire(self, firing: Firing) -> FireResult:
+        """Account for a due schedule: occurrences, job and next instant together."""
         ...
 
     async def pause_schedule(self, plugin: str, schedule_id: str, *, paused: bool) -> bool:
@@ -330,12 +332,12 @@ class Store(Protocol):
         """Call `grew`, on the event loop of this call, after each commit that made a delivery due."""
         ...
 
-    async def take_deliveries(self, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
+    async def take_deliveries(self, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
         """Due deliveries, each counted as attempted and due again at `retry_at` should we die now.
 
         No receiver is given more room than its own, and none waits for another; whoever has nothing under
         way comes first. The first attempts for
-        one job are given in order, the next when the one before was reported (ENGINE 9).
+        one job are given in order, the next when the one before was reported.
         """
         ...
 
@@ -373,7 +375,7 @@ class Store(Protocol):
         content: JsonObject,
         inits: Sequence[NewInit] = (),
         plugins: Mapping[str, PluginVersion] | None = None,
-    ) -> tuple[InitAnswer, ...]:
+    ) -> tuple[InitResult, ...]:
         """Record a configuration and begin the inits that come with it, all or none; their answers."""
         ...
 
@@ -381,15 +383,15 @@ class Store(Protocol):
         """Newest first."""
         ...
 
-    async def make_searchable(self) -> int:
+    async def index_log(self) -> int:
         """Index executions that cannot be found by their text yet; how many, at most one sweep's worth."""
         ...
 
-    async def prune(self, retention: Retention) -> Pruned:
-        """Remove what has been kept long enough; one sweep's worth of each kind (SPEC 4.9)."""
+    async def prune(self, retention: Retention) -> PruneResult:
+        """Remove what has been kept long enough; one sweep's worth of each kind."""
         ...
 
-    async def prunable(self, retention: Retention) -> Mapping[str, int]:
+    async def count_prunable(self, retention: Retention) -> Mapping[str, int]:
         """How many rows of each kind have been kept long enough."""
         ...
 
@@ -417,10 +419,10 @@ class Store(Protocol):
         """The ids of rows that break an invariant; none in a sound store."""
         ...
 
-    async def vitals(self) -> StoreVitals:
+    async def stats(self) -> StoreStats:
         """The store as a thing on a disk, looked through for damage."""
         ...
 
-    async def troubles(self, *, since: datetime) -> Troubles:
+    async def recent_failures(self, *, since: datetime) -> RecentFailures:
         """What has gone wrong since an instant."""
         ...

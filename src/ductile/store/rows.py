@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import msgspec
 
-from ductile.core.breaker import Breaker, BreakerState
-from ductile.core.instants import format_instant, parse_instant
-from ductile.core.jobs import Callback, Hold, Job, JobStatus, Reason, SubmittedBy
-from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
-from ductile.core.schedule import Slot
-from ductile.core.settlement import LogStatus
+from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.model import Callback, Hold, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
+from ductile.core.schedules.rule import Slot
+from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
-from ductile.store.values.deliveries import Delivery, DeliveryStatus
-from ductile.store.values.reading import LogRow
-from ductile.store.values.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
-from ductile.store.values.settling import StoredEvent
+from ductile.store.model.deliveries import Delivery, DeliveryStatus
+from ductile.store.model.jobs import StoredEvent
+from ductile.store.model.records import LogRow
+from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
@@ -63,11 +63,11 @@ def object_or_none(text: str | None) -> JsonObject | None:
 
 
 def instant_or_none(text: str | None) -> datetime | None:
-    return None if text is None else parse_instant(text)
+    return None if text is None else parse_timestamp(text)
 
 
 def text_or_none(instant: datetime | None) -> str | None:
-    return None if instant is None else format_instant(instant)
+    return None if instant is None else format_timestamp(instant)
 
 
 def list_or_empty(text: str | None) -> tuple[JsonValue, ...]:
@@ -88,7 +88,7 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         plugin=plugin,
         command=command,
         status=JobStatus(status),
-        reason=Reason(reason),
+        reason=JobReason(reason),
         hold=None if hold is None else Hold(hold),
         attempt=attempt,
         max_attempts=max_attempts,
@@ -96,7 +96,7 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         submitted_by=SubmittedBy(submitted_by),
         submitted_detail=submitted_detail,
         dedupe_key=dedupe_key,
-        created_at=parse_instant(created_at),
+        created_at=parse_timestamp(created_at),
         started_at=instant_or_none(started_at),
         completed_at=instant_or_none(completed_at),
         next_retry_at=instant_or_none(next_retry_at),
@@ -157,9 +157,9 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
         plugin=plugin,
         command=command,
         status=LogStatus(status),
-        reason=Reason(reason),
+        reason=JobReason(reason),
         job_status=JobStatus(job_status),
-        job_reason=Reason(job_reason),
+        job_reason=JobReason(job_reason),
         exit_code=exit_code,
         signal=signal,
         error=error,
@@ -167,9 +167,9 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
         submitted_by=SubmittedBy(submitted_by),
         submitted_detail=submitted_detail,
         dedupe_key=dedupe_key,
-        created_at=parse_instant(created_at),
+        created_at=parse_timestamp(created_at),
         started_at=instant_or_none(started_at),
-        completed_at=parse_instant(completed_at),
+        completed_at=parse_timestamp(completed_at),
         parent_job_id=parent_job_id,
         source_event_id=source_event_id,
         event_context_id=event_context_id,
@@ -231,7 +231,7 @@ def read_event(row: tuple[Any, ...]) -> StoredEvent:
         payload=object_or_none(payload) or {},
         headers=object_or_none(headers),
         dedupe_key=dedupe_key,
-        created_at=parse_instant(created_at),
+        created_at=parse_timestamp(created_at),
     )
 
 
@@ -261,8 +261,8 @@ def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
         paused_at=instant_or_none(paused_at),
         deferred=None
         if deferred_nominal_at is None or deferred_due_at is None
-        else Slot(nominal_at=parse_instant(deferred_nominal_at), start_at=parse_instant(deferred_due_at)),
-        defined_at=parse_instant(defined_at),
+        else Slot(nominal_at=parse_timestamp(deferred_nominal_at), start_at=parse_timestamp(deferred_due_at)),
+        defined_at=parse_timestamp(defined_at),
     )
 
 
@@ -271,8 +271,8 @@ def read_occurrence(row: tuple[Any, ...]) -> Occurrence:
     return Occurrence(
         plugin=plugin,
         schedule_id=schedule_id,
-        nominal_at=parse_instant(nominal_at),
-        until_at=parse_instant(until_at),
+        nominal_at=parse_timestamp(nominal_at),
+        until_at=parse_timestamp(until_at),
         count=count,
         outcome=OccurrenceOutcome(outcome),
         reason=reason,
@@ -300,6 +300,6 @@ def read_delivery(row: tuple[Any, ...]) -> Delivery:
         next_attempt_at=instant_or_none(next_attempt_at),
         last_status=last_status,
         last_error=last_error,
-        created_at=parse_instant(created_at),
+        created_at=parse_timestamp(created_at),
         completed_at=instant_or_none(completed_at),
     )

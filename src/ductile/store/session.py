@@ -7,7 +7,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, Protocol
 
-from ductile.core.patterns import MatchBudget
+from ductile.core.expressions.regex import MatchBudget
 
 Cell = Any  # what a database column holds: the verbs turn it into values where they read it
 
@@ -22,11 +22,11 @@ class Session(Protocol):
 
     @property
     def stamp(self) -> str:
-        """The instant that is written down, as text: it never goes back (ENGINE 5)."""
+        """The instant that is written down, as text: it never goes back."""
         ...
 
     @property
-    def dice(self) -> Random: ...
+    def rng(self) -> Random: ...
 
     @property
     def budget(self) -> MatchBudget:

@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from ductile.core.instants import format_instant
-from ductile.core.json_values import JsonValue
+from ductile.core.json import JsonValue
 from ductile.core.terminal_text import escape_in_json
-from ductile.telemetry.signals import Happening, Level, Signal
+from ductile.core.timestamps import format_timestamp
+from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
 WAITING_LINES = 10_000
 CLOSING_SECONDS = 2.0
@@ -24,7 +24,7 @@ _BUSY_MOMENT = 0.05
 _MANY_LINES = 10
 
 _encoder = msgspec.json.Encoder()
-_LEVEL_WORDS = {level: level.name.lower() for level in Level}
+_LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
 #: Component and name, of which the encoder finds plain text more quickly than an enum's.
 _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
@@ -41,17 +41,17 @@ class LogWriter:
     ) -> None:
         self._stream = stream
         self._clock = clock
-        self._waiting: queue.SimpleQueue[tuple[Happening, datetime] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[SignalEvent, datetime] | None] = queue.SimpleQueue()
         self._dropped = 0
         self.configure(level=level, text=text)
         self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
         self._thread.start()
 
     def configure(self, *, level: str, text: bool) -> None:
-        self._level = Level[level.upper()]
+        self._level = SignalLevel[level.upper()]
         self._format = _as_text if text else _as_json
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, happening: SignalEvent) -> None:
         if happening.level < self._level:
             return
         if self._waiting.qsize() >= WAITING_LINES:
@@ -87,21 +87,21 @@ class LogWriter:
             except (OSError, ValueError):
                 return  # nobody reads our log any more; jobs matter more
 
-    def _line(self, happening: Happening, at: datetime) -> bytes:
+    def _line(self, happening: SignalEvent, at: datetime) -> bytes:
         try:
-            return self._format(happening, format_instant(at))
+            return self._format(happening, format_timestamp(at))
         except Exception as error:  # noqa: BLE001 - what cannot be told must not silence all the rest
-            plain = Happening(
+            plain = SignalEvent(
                 signal=happening.signal,
                 level=happening.level,
                 message=f"{happening.message!a} (the rest of this line could not be written: {error!a})",
                 plugin=None if happening.plugin is None else ascii(happening.plugin)[1:-1],
                 job_id=None if happening.job_id is None else ascii(happening.job_id)[1:-1],
             )
-            return self._format(plain, format_instant(at))
+            return self._format(plain, format_timestamp(at))
 
 
-def _as_json(happening: Happening, at: str) -> bytes:
+def _as_json(happening: SignalEvent, at: str) -> bytes:
     component, name = _NAMES[happening.signal]
     line: dict[str, JsonValue] = {
         "timestamp": at,
@@ -121,7 +121,7 @@ def _as_json(happening: Happening, at: str) -> bytes:
     return encoded if encoded.isascii() else escape_in_json(encoded.decode()).encode()
 
 
-def _as_text(happening: Happening, at: str) -> bytes:
+def _as_text(happening: SignalEvent, at: str) -> bytes:
     about = " ".join(part for part in (happening.plugin, happening.job_id) if part)
     more = " ".join(f"{name}={value}" for name, value in happening.data.items())
     parts = [at[:23] + "Z", f"{happening.level.name:<5}", f"{happening.signal.value}:", happening.message]

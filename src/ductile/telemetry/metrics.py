@@ -1,4 +1,4 @@
-"""Metrics as a subscriber of signals, in Prometheus' text format (SPEC 12).
+"""Metrics as a subscriber of signals, in Prometheus' text format.
 
 `METRICS` has all there are, in the words of the reference. Label values come from the configuration and from
 our own tables, so their number is bounded.
@@ -26,9 +26,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ductile.core.json_values import JsonValue
-from ductile.telemetry.signals import Happening, Signal, Signals
-from ductile.value import Value
+from ductile.core.json import JsonValue
+from ductile.struct import Value
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 #: Jobs whose times are being taken. Beyond, the oldest are forgotten: their figures are missing, not wrong.
@@ -47,7 +47,7 @@ _OUTCOMES = {
 BREAKER_STATES: Mapping[str, int] = {"closed": 0, "half_open": 1, "open": 2}
 
 
-class Reading(Value):
+class GaugeReading(Value):
     """What is looked up when somebody asks, since nothing tells of it."""
 
     ready: int
@@ -65,14 +65,14 @@ class MetricKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Described(Value):
+class MetricSpec(Value):
     kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
 
-class Name(StrEnum):
+class MetricName(StrEnum):
     INFO = "ductile_info"
     QUEUE_DEPTH = "ductile_queue_depth"
     ACCEPTED = "ductile_jobs_accepted_total"
@@ -95,70 +95,70 @@ class Name(StrEnum):
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 #: Every metric of ours. `docs/reference/metrics.md` is tested against it.
-METRICS: Mapping[Name, Described] = {
-    Name.INFO: Described(kind=_GAUGE, help="The running version; always 1.", labels=("version",)),
-    Name.QUEUE_DEPTH: Described(
+METRICS: Mapping[MetricName, MetricSpec] = {
+    MetricName.INFO: MetricSpec(kind=_GAUGE, help="The running version; always 1.", labels=("version",)),
+    MetricName.QUEUE_DEPTH: MetricSpec(
         kind=_GAUGE, help="Jobs on the queue: ready, waiting or running.", labels=("state",)
     ),
-    Name.ACCEPTED: Described(kind=_COUNTER, help="Jobs that were put on the queue."),
-    Name.DEDUPLICATED: Described(kind=_COUNTER, help="Submissions that were duplicates."),
-    Name.WAIT: Described(
+    MetricName.ACCEPTED: MetricSpec(kind=_COUNTER, help="Jobs that were put on the queue."),
+    MetricName.DEDUPLICATED: MetricSpec(kind=_COUNTER, help="Submissions that were duplicates."),
+    MetricName.WAIT: MetricSpec(
         kind=_HISTOGRAM, help="Time from acceptance to the first claim.", labels=("plugin",), buckets=_SLOW
     ),
-    Name.SPAWN: Described(
+    MetricName.SPAWN: MetricSpec(
         kind=_HISTOGRAM,
         help="Time from the claim until the plugin has its request.",
         labels=("plugin",),
         buckets=_QUICK,
     ),
-    Name.RUN: Described(
+    MetricName.RUN: MetricSpec(
         kind=_HISTOGRAM, help="Time that a plugin's process ran.", labels=("plugin",), buckets=_SLOW
     ),
-    Name.OUTCOMES: Described(
+    MetricName.OUTCOMES: MetricSpec(
         kind=_COUNTER, help="What executions of jobs came to.", labels=("plugin", "outcome")
     ),
-    Name.BREAKER: Described(
+    MetricName.BREAKER: MetricSpec(
         kind=_GAUGE, help="Circuit breakers: 0 closed, 1 half open, 2 open.", labels=("plugin", "command")
     ),
-    Name.OCCURRENCES: Described(
+    MetricName.OCCURRENCES: MetricSpec(
         kind=_COUNTER, help="Due occurrences of schedules: fired or skipped.", labels=("result",)
     ),
-    Name.WEBHOOKS: Described(
+    MetricName.WEBHOOKS: MetricSpec(
         kind=_COUNTER, help="Calls of webhooks: accepted, refused or fault.", labels=("result",)
     ),
-    Name.DELIVERIES: Described(
+    MetricName.DELIVERIES: MetricSpec(
         kind=_COUNTER,
         help="State webhooks: delivered, failed (once more), dropped or gone.",
         labels=("result",),
     ),
-    Name.REQUESTS: Described(
+    MetricName.REQUESTS: MetricSpec(
         kind=_COUNTER, help="Requests to the API.", labels=("method", "endpoint", "status")
     ),
-    Name.LATENCY: Described(
+    MetricName.LATENCY: MetricSpec(
         kind=_HISTOGRAM, help="Time to answer a request to the API.", labels=("endpoint",), buckets=_QUICK
     ),
-    Name.UNAUTHORIZED: Described(kind=_COUNTER, help="Requests with an unknown token."),
-    Name.STREAMS: Described(kind=_GAUGE, help="Event streams that are open."),
-    Name.LISTENER_REFUSED: Described(
+    MetricName.UNAUTHORIZED: MetricSpec(kind=_COUNTER, help="Requests with an unknown token."),
+    MetricName.STREAMS: MetricSpec(kind=_GAUGE, help="Event streams that are open."),
+    MetricName.LISTENER_REFUSED: MetricSpec(
         kind=_COUNTER,
         help="Callers whom a listener refused, or let go, by itself.",
         labels=("listener", "reason"),
     ),
 }
-_SPANS = {Signal.JOB_STARTED: Name.SPAWN, Signal.JOB_EXITED: Name.RUN}
+_TIMED_STEPS = {Signal.JOB_STARTED: MetricName.SPAWN, Signal.JOB_EXITED: MetricName.RUN}
 _COUNTED: Mapping[Signal, tuple[str, ...]] = {
-    Signal.JOB_ACCEPTED: (Name.ACCEPTED,),
-    Signal.JOB_DEDUPLICATED: (Name.DEDUPLICATED,),
-    Signal.API_UNAUTHORIZED: (Name.UNAUTHORIZED,),
-    Signal.SCHEDULE_FIRED: (Name.OCCURRENCES, "fired"),
-    Signal.SCHEDULE_SKIPPED: (Name.OCCURRENCES, "skipped"),
-    Signal.WEBHOOK_ACCEPTED: (Name.WEBHOOKS, "accepted"),
-    Signal.WEBHOOK_REFUSED: (Name.WEBHOOKS, "refused"),
-    Signal.WEBHOOK_FAULT: (Name.WEBHOOKS, "fault"),
-    Signal.DELIVERY_DELIVERED: (Name.DELIVERIES, "delivered"),
-    Signal.DELIVERY_FAILED: (Name.DELIVERIES, "failed"),
-    Signal.DELIVERY_DROPPED: (Name.DELIVERIES, "dropped"),
-    Signal.DELIVERY_GONE: (Name.DELIVERIES, "gone"),
+    Signal.JOB_ACCEPTED: (MetricName.ACCEPTED,),
+    Signal.JOB_DEDUPLICATED: (MetricName.DEDUPLICATED,),
+    Signal.API_UNAUTHORIZED: (MetricName.UNAUTHORIZED,),
+    Signal.SCHEDULE_FIRED: (MetricName.OCCURRENCES, "fired"),
+    Signal.SCHEDULE_SKIPPED: (MetricName.OCCURRENCES, "skipped"),
+    Signal.WEBHOOK_ACCEPTED: (MetricName.WEBHOOKS, "accepted"),
+    Signal.WEBHOOK_REFUSED: (MetricName.WEBHOOKS, "refused"),
+    Signal.WEBHOOK_FAULT: (MetricName.WEBHOOKS, "fault"),
+    Signal.DELIVERY_DELIVERED: (MetricName.DELIVERIES, "delivered"),
+    Signal.DELIVERY_FAILED: (MetricName.DELIVERIES, "failed"),
+    Signal.DELIVERY_DROPPED: (MetricName.DELIVERIES, "dropped"),
+    Signal.DELIVERY_GONE: (MetricName.DELIVERIES, "gone"),
 }
 
 
@@ -169,7 +169,7 @@ _FAMILIES: Mapping[MetricKind, Callable[..., Any]] = {
 }
 
 
-class _Timing:
+class _Histogram:
     """How long something took, as Prometheus counts it: so many up to each bound, and the sum."""
 
     __slots__ = ("_bounds", "_counts", "sum")
@@ -183,7 +183,7 @@ class _Timing:
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
-    def add(self, other: _Timing) -> None:
+    def add(self, other: _Histogram) -> None:
         self._counts = list(map(int.__add__, self._counts, other._counts))
         self.sum += other.sum
 
@@ -209,18 +209,18 @@ class Metrics(Collector):
         self._counts: dict[tuple[str, ...], int] = {
             (name,): 0 for name, each in METRICS.items() if each.kind is _COUNTER and not each.labels
         }
-        self._timings: dict[tuple[str, ...], _Timing] = {}
+        self._timings: dict[tuple[str, ...], _Histogram] = {}
         #: By method, endpoint and status: how many there were is counted with how long they took.
-        self._requests: dict[tuple[JsonValue, ...], _Timing] = {}
-        self._levels: list[tuple[Name, tuple[str, ...], float]] = []
+        self._requests: dict[tuple[JsonValue, ...], _Histogram] = {}
+        self._levels: list[tuple[MetricName, tuple[str, ...], float]] = []
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def follow(self, signals: Signals) -> None:
+    def follow(self, signals: SignalBus) -> None:
         signals.subscribe(self._take_request, (Signal.API_REQUEST,))
         signals.subscribe(self._take_claim, (Signal.JOB_CLAIMED,))
-        signals.subscribe(self._take_step, _SPANS)
+        signals.subscribe(self._take_step, _TIMED_STEPS)
         signals.subscribe(self._take_outcome, _OUTCOMES)
         signals.subscribe(self._take_refused, (Signal.LISTENER_REFUSED,))
         for signal, key in _COUNTED.items():
@@ -229,22 +229,22 @@ class Metrics(Collector):
     def _count(self, key: tuple[str, ...], more: int = 1) -> None:
         self._counts[key] = self._counts.get(key, 0) + more
 
-    def _take_counted(self, key: tuple[str, ...], _happening: Happening) -> None:
+    def _take_counted(self, key: tuple[str, ...], _happening: SignalEvent) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
 
-    def _time(self, name: Name, label: str, seconds: float) -> None:
+    def _time(self, name: MetricName, label: str, seconds: float) -> None:
         timing = self._timings.get((name, label))
         if timing is None:
-            timing = self._timings[name, label] = _Timing(METRICS[name].buckets)
+            timing = self._timings[name, label] = _Histogram(METRICS[name].buckets)
         timing.take(seconds)
 
-    def _take_claim(self, happening: Happening) -> None:
+    def _take_claim(self, happening: SignalEvent) -> None:
         waited = happening.data.get("waited_ms")  # of a first claim
         if isinstance(waited, float):
-            self._time(Name.WAIT, happening.plugin or "", waited / 1000)
+            self._time(MetricName.WAIT, happening.plugin or "", waited / 1000)
         self._mark(happening.job_id or "", self._clock())
 
-    def _take_step(self, happening: Happening) -> None:
+    def _take_step(self, happening: SignalEvent) -> None:
         """Each step of a job ends one span and begins the next."""
         job, signal, now = happening.job_id or "", happening.signal, self._clock()
         ago = happening.data.get("ms_ago")  # of a start that was heard of later
@@ -252,55 +252,55 @@ class Metrics(Collector):
             now -= ago / 1000
         began = self._marks.pop(job, None)
         if began is not None:
-            self._time(_SPANS[signal], happening.plugin or "", max(0.0, now - began))
+            self._time(_TIMED_STEPS[signal], happening.plugin or "", max(0.0, now - began))
         if signal is not Signal.JOB_EXITED:
             self._mark(job, now)
 
-    def _take_outcome(self, happening: Happening) -> None:
-        self._count((Name.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal]))
+    def _take_outcome(self, happening: SignalEvent) -> None:
+        self._count((MetricName.OUTCOMES, happening.plugin or "", _OUTCOMES[happening.signal]))
         self._marks.pop(happening.job_id or "", None)
 
-    def _take_refused(self, happening: Happening) -> None:
+    def _take_refused(self, happening: SignalEvent) -> None:
         listener = str(happening.data["listener"])
         for reason, count in cast("Mapping[str, int]", happening.data["refused"]).items():
-            self._count((Name.LISTENER_REFUSED, listener, reason), count)
+            self._count((MetricName.LISTENER_REFUSED, listener, reason), count)
 
     def _mark(self, job: str, now: float) -> None:
         self._marks[job] = now
         if len(self._marks) > _FOLLOWED_JOBS:
             self._marks.popitem(last=False)
 
-    def _take_request(self, happening: Happening) -> None:
+    def _take_request(self, happening: SignalEvent) -> None:
         """What no endpoint answered goes under one name: callers must not be able to make labels."""
         data = happening.data
         endpoint, took = data["endpoint"], data["duration_ms"]
         key = (data["method"], endpoint, data["status"]) if endpoint else ("any", "none", data["status"])
         timing = self._requests.get(key)
         if timing is None:
-            timing = self._requests[key] = _Timing(METRICS[Name.LATENCY].buckets)
+            timing = self._requests[key] = _Histogram(METRICS[MetricName.LATENCY].buckets)
         if isinstance(took, float):
             timing.take(took / 1000)
 
-    def render(self, reading: Reading) -> bytes:
+    def render(self, reading: GaugeReading) -> bytes:
         self._levels = [
-            (Name.INFO, (reading.version,), 1),
-            (Name.QUEUE_DEPTH, ("ready",), reading.ready),
-            (Name.QUEUE_DEPTH, ("waiting",), reading.waiting),
-            (Name.QUEUE_DEPTH, ("running",), reading.running),
+            (MetricName.INFO, (reading.version,), 1),
+            (MetricName.QUEUE_DEPTH, ("ready",), reading.ready),
+            (MetricName.QUEUE_DEPTH, ("waiting",), reading.waiting),
+            (MetricName.QUEUE_DEPTH, ("running",), reading.running),
             *(
-                (Name.BREAKER, (plugin, command), BREAKER_STATES[state])
+                (MetricName.BREAKER, (plugin, command), BREAKER_STATES[state])
                 for plugin, command, state in reading.breakers
             ),
-            (Name.STREAMS, (), reading.streams),
+            (MetricName.STREAMS, (), reading.streams),
         ]
         return generate_latest(self.registry)
 
-    def _latencies(self) -> dict[tuple[str, ...], _Timing]:
+    def _latencies(self) -> dict[tuple[str, ...], _Histogram]:
         """By endpoint alone, whatever the method and the answer were."""
-        latencies: dict[tuple[str, ...], _Timing] = {}
+        latencies: dict[tuple[str, ...], _Histogram] = {}
         for (_, endpoint, _), timing in self._requests.items():
             whole = latencies.setdefault(
-                (Name.LATENCY, str(endpoint)), _Timing(METRICS[Name.LATENCY].buckets)
+                (MetricName.LATENCY, str(endpoint)), _Histogram(METRICS[MetricName.LATENCY].buckets)
             )
             whole.add(timing)
         return latencies
@@ -310,11 +310,11 @@ class Metrics(Collector):
             name: _FAMILIES[each.kind](name, each.help, labels=each.labels) for name, each in METRICS.items()
         }
         for (name, *values), count in self._counts.items():
-            families[Name(name)].add_metric(values, count)
+            families[MetricName(name)].add_metric(values, count)
         for key, timing in self._requests.items():
-            families[Name.REQUESTS].add_metric([str(each) for each in key], timing.count)
+            families[MetricName.REQUESTS].add_metric([str(each) for each in key], timing.count)
         for (name, *values), timing in (*self._timings.items(), *self._latencies().items()):
-            families[Name(name)].add_metric(values, timing.buckets(), timing.sum)
+            families[MetricName(name)].add_metric(values, timing.buckets(), timing.sum)
         for name, labels, level in self._levels:
             families[name].add_metric(labels, level)
         yield from families.values()

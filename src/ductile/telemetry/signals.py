@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from ductile.core.json_values import JsonValue
+from ductile.core.json import JsonValue
 
 
-class Level(IntEnum):
+class SignalLevel(IntEnum):
     DEBUG = 10
     INFO = 20
     WARN = 30
@@ -89,128 +89,149 @@ class Signal(StrEnum):
 
 
 #: level, and what it tells. `docs/reference/signals.md` is tested against it.
-SIGNALS: dict[Signal, tuple[Level, str]] = {
-    Signal.SERVICE_STARTING: (Level.INFO, "The daemon has its lock and begins to start."),
-    Signal.SERVICE_READY: (Level.INFO, "Recovery is done; jobs run and requests are answered."),
-    Signal.SERVICE_STOPPING: (Level.INFO, "Nothing new is started; running jobs get their time to finish."),
-    Signal.SERVICE_STOPPED: (Level.INFO, "Everything is on disk and closed."),
-    Signal.SERVICE_FAILED: (Level.ERROR, "A part of the daemon failed; it stops, and recovers when started."),
-    Signal.CONFIG_LOADED: (Level.INFO, "A configuration is in force."),
-    Signal.CONFIG_WARNING: (Level.WARN, "Something in the configuration is doubtful."),
-    Signal.CONFIG_REFUSED: (Level.ERROR, "A reload was refused; the old configuration stays in force."),
-    Signal.PLUGIN_REFUSED: (Level.ERROR, "A configured plugin cannot run."),
+SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
+    Signal.SERVICE_STARTING: (SignalLevel.INFO, "The daemon has its lock and begins to start."),
+    Signal.SERVICE_READY: (SignalLevel.INFO, "Recovery is done; jobs run and requests are answered."),
+    Signal.SERVICE_STOPPING: (
+        SignalLevel.INFO,
+        "Nothing new is started; running jobs get their time to finish.",
+    ),
+    Signal.SERVICE_STOPPED: (SignalLevel.INFO, "Everything is on disk and closed."),
+    Signal.SERVICE_FAILED: (
+        SignalLevel.ERROR,
+        "A part of the daemon failed; it stops, and recovers when started.",
+    ),
+    Signal.CONFIG_LOADED: (SignalLevel.INFO, "A configuration is in force."),
+    Signal.CONFIG_WARNING: (SignalLevel.WARN, "Something in the configuration is doubtful."),
+    Signal.CONFIG_REFUSED: (SignalLevel.ERROR, "A reload was refused; the old configuration stays in force."),
+    Signal.PLUGIN_REFUSED: (SignalLevel.ERROR, "A configured plugin cannot run."),
     Signal.PLUGIN_INIT_FAILED: (
-        Level.ERROR,
+        SignalLevel.ERROR,
         "A plugin's init failed; it is marked unhealthy and still runs.",
     ),
     Signal.PLUGIN_DRAINING: (
-        Level.INFO,
+        SignalLevel.INFO,
         "A plugin takes no new jobs; the accepted ones run before it is disabled.",
     ),
-    Signal.PLUGIN_DRAINED: (Level.INFO, "No accepted work needs the plugin any more."),
+    Signal.PLUGIN_DRAINED: (SignalLevel.INFO, "No accepted work needs the plugin any more."),
     Signal.PLUGIN_DRAIN_ABANDONED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "A drain ended before the plugin was disabled; the plugin takes jobs again.",
     ),
-    Signal.JOB_ACCEPTED: (Level.DEBUG, "A job is on the queue and on disk."),
-    Signal.JOB_DEDUPLICATED: (Level.INFO, "A submission was a duplicate of an existing job."),
+    Signal.JOB_ACCEPTED: (SignalLevel.DEBUG, "A job is on the queue and on disk."),
+    Signal.JOB_DEDUPLICATED: (SignalLevel.INFO, "A submission was a duplicate of an existing job."),
     Signal.JOB_CLAIMED: (
-        Level.DEBUG,
+        SignalLevel.DEBUG,
         "A worker claimed a job; `waited_ms` is there the first time.",
     ),
-    Signal.JOB_STARTED: (Level.DEBUG, "A plugin's process got its request, `ms_ago` milliseconds ago."),
-    Signal.JOB_EXITED: (Level.DEBUG, "A plugin's process ended; what follows is being written."),
-    Signal.JOB_SUCCEEDED: (Level.INFO, "A job succeeded."),
-    Signal.JOB_RETRYING: (Level.WARN, "An attempt failed; the job will be tried again."),
-    Signal.JOB_FAILED: (Level.ERROR, "A job failed and will not be tried again."),
-    Signal.JOB_DEAD: (Level.ERROR, "A job is dead; `reason` says why."),
-    Signal.JOB_INTERRUPTED: (Level.WARN, "The daemon stopped while a job ran; it will run again."),
+    Signal.JOB_STARTED: (SignalLevel.DEBUG, "A plugin's process got its request, `ms_ago` milliseconds ago."),
+    Signal.JOB_EXITED: (SignalLevel.DEBUG, "A plugin's process ended; what follows is being written."),
+    Signal.JOB_SUCCEEDED: (SignalLevel.INFO, "A job succeeded."),
+    Signal.JOB_RETRYING: (SignalLevel.WARN, "An attempt failed; the job will be tried again."),
+    Signal.JOB_FAILED: (SignalLevel.ERROR, "A job failed and will not be tried again."),
+    Signal.JOB_DEAD: (SignalLevel.ERROR, "A job is dead; `reason` says why."),
+    Signal.JOB_INTERRUPTED: (SignalLevel.WARN, "The daemon stopped while a job ran; it will run again."),
     Signal.JOB_POSTPONED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "The machine was short of what a process needs; the job and all others wait a moment.",
     ),
-    Signal.JOB_RECOVERED: (Level.WARN, "A job was found running after a crash."),
-    Signal.JOB_CANCELLING: (Level.INFO, "A running job is being ended on request."),
-    Signal.JOB_SUPERSEDED: (Level.WARN, "A result came too late and was only logged."),
-    Signal.JOB_STDERR: (Level.WARN, "What a plugin wrote to stderr."),
-    Signal.JOB_SAID: (Level.INFO, "A log line from a plugin's answer."),
-    Signal.JOB_CHILD_CONFLICT: (Level.ERROR, "A child job existed already: a defect of Ductile."),
-    Signal.EVENT_UNROUTED: (Level.DEBUG, "An event matched no route."),
-    Signal.EVENT_DROPPED: (Level.ERROR, "An event had crossed too many hops and was not passed on."),
-    Signal.STEP_BYPASSED: (Level.INFO, "A step was bypassed, or a pipeline not started, by its `if`."),
-    Signal.STATE_STALE: (Level.WARN, "A fact did not replace the state: a later-claimed job had written it."),
-    Signal.SCHEDULE_FIRED: (Level.DEBUG, "A scheduled run was put on the queue."),
-    Signal.SCHEDULE_SKIPPED: (Level.INFO, "A scheduled run was skipped."),
+    Signal.JOB_RECOVERED: (SignalLevel.WARN, "A job was found running after a crash."),
+    Signal.JOB_CANCELLING: (SignalLevel.INFO, "A running job is being ended on request."),
+    Signal.JOB_SUPERSEDED: (SignalLevel.WARN, "A result came too late and was only logged."),
+    Signal.JOB_STDERR: (SignalLevel.WARN, "What a plugin wrote to stderr."),
+    Signal.JOB_SAID: (SignalLevel.INFO, "A log line from a plugin's answer."),
+    Signal.JOB_CHILD_CONFLICT: (SignalLevel.ERROR, "A child job existed already: a defect of Ductile."),
+    Signal.EVENT_UNROUTED: (SignalLevel.DEBUG, "An event matched no route."),
+    Signal.EVENT_DROPPED: (SignalLevel.ERROR, "An event had crossed too many hops and was not passed on."),
+    Signal.STEP_BYPASSED: (SignalLevel.INFO, "A step was bypassed, or a pipeline not started, by its `if`."),
+    Signal.STATE_STALE: (
+        SignalLevel.WARN,
+        "A fact did not replace the state: a later-claimed job had written it.",
+    ),
+    Signal.SCHEDULE_FIRED: (SignalLevel.DEBUG, "A scheduled run was put on the queue."),
+    Signal.SCHEDULE_SKIPPED: (SignalLevel.INFO, "A scheduled run was skipped."),
     Signal.SCHEDULE_DEFERRED: (
-        Level.INFO,
+        SignalLevel.INFO,
         "A scheduled run waits until other polls of its plugin have ended.",
     ),
-    Signal.BREAKER_CHANGED: (Level.WARN, "A circuit breaker opened, closed or lets a probe through."),
-    Signal.CLOCK_JUMPED: (Level.WARN, "The clock was set, or the machine slept."),
-    Signal.SURVIVOR_ENDED: (Level.WARN, "A plugin process that had outlived its daemon was ended."),
+    Signal.BREAKER_CHANGED: (SignalLevel.WARN, "A circuit breaker opened, closed or lets a probe through."),
+    Signal.CLOCK_JUMPED: (SignalLevel.WARN, "The clock was set, or the machine slept."),
+    Signal.SURVIVOR_ENDED: (SignalLevel.WARN, "A plugin process that had outlived its daemon was ended."),
     Signal.SURVIVOR_ALIVE: (
-        Level.ERROR,
+        SignalLevel.ERROR,
         "A plugin process of an earlier daemon cannot be ended; the daemon does not start beside it.",
     ),
-    Signal.STORE_FULL: (Level.ERROR, "The disk is full: intake is refused, finished results are held."),
+    Signal.STORE_FULL: (SignalLevel.ERROR, "The disk is full: intake is refused, finished results are held."),
     Signal.STORE_BUSY: (
-        Level.WARN,
+        SignalLevel.WARN,
         "Another process has locked the database: finished results are held, and offered again.",
     ),
-    Signal.STORE_FAILED: (Level.ERROR, "The store failed; the daemon exits and recovers when started."),
+    Signal.STORE_FAILED: (SignalLevel.ERROR, "The store failed; the daemon exits and recovers when started."),
     Signal.STORE_LOG_DAMAGED: (
-        Level.ERROR,
+        SignalLevel.ERROR,
         "The write-ahead log was damaged: what could be read was recovered, and the log was kept in `kept`.",
     ),
     Signal.STORE_RESCUED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "The files of the store had been removed; `store` has all of it, in its place if `put_back` is true.",
     ),
     Signal.STORE_LOCK_RENEWED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "The lock file had been removed or replaced, and was made again; the store stayed locked meanwhile.",
     ),
-    Signal.RETENTION_PRUNED: (Level.DEBUG, "What had been kept long enough was removed."),
-    Signal.DELIVERY_DELIVERED: (Level.DEBUG, "A receiver accepted a state webhook."),
-    Signal.DELIVERY_FAILED: (Level.WARN, "A state webhook was not accepted; it will be sent again."),
-    Signal.DELIVERY_DROPPED: (Level.ERROR, "A state webhook was given up after its last attempt."),
-    Signal.DELIVERY_GONE: (Level.WARN, "A receiver answered 410; the state webhook is not sent again."),
-    Signal.WEBHOOK_LISTENING: (Level.INFO, "The listener for webhooks takes requests at this address."),
-    Signal.WEBHOOK_ACCEPTED: (Level.INFO, "A signed request was accepted; what it started is on disk."),
-    Signal.WEBHOOK_REFUSED: (Level.WARN, "A request to the listener for webhooks was refused."),
-    Signal.WEBHOOK_FAULT: (Level.ERROR, "A webhook met a fault in Ductile itself; its sender got a 500."),
-    Signal.API_LISTENING: (Level.INFO, "The HTTP API takes requests at this address."),
-    Signal.API_REQUEST: (Level.INFO, "A request was answered; the token is logged by its name only."),
-    Signal.API_UNAUTHORIZED: (Level.WARN, "A request had an unknown token."),
-    Signal.API_FAULT: (Level.ERROR, "A request met a fault in Ductile itself; its caller was answered 500."),
+    Signal.RETENTION_PRUNED: (SignalLevel.DEBUG, "What had been kept long enough was removed."),
+    Signal.DELIVERY_DELIVERED: (SignalLevel.DEBUG, "A receiver accepted a state webhook."),
+    Signal.DELIVERY_FAILED: (SignalLevel.WARN, "A state webhook was not accepted; it will be sent again."),
+    Signal.DELIVERY_DROPPED: (SignalLevel.ERROR, "A state webhook was given up after its last attempt."),
+    Signal.DELIVERY_GONE: (SignalLevel.WARN, "A receiver answered 410; the state webhook is not sent again."),
+    Signal.WEBHOOK_LISTENING: (SignalLevel.INFO, "The listener for webhooks takes requests at this address."),
+    Signal.WEBHOOK_ACCEPTED: (SignalLevel.INFO, "A signed request was accepted; what it started is on disk."),
+    Signal.WEBHOOK_REFUSED: (SignalLevel.WARN, "A request to the listener for webhooks was refused."),
+    Signal.WEBHOOK_FAULT: (
+        SignalLevel.ERROR,
+        "A webhook met a fault in Ductile itself; its sender got a 500.",
+    ),
+    Signal.API_LISTENING: (SignalLevel.INFO, "The HTTP API takes requests at this address."),
+    Signal.API_REQUEST: (SignalLevel.INFO, "A request was answered; the token is logged by its name only."),
+    Signal.API_UNAUTHORIZED: (SignalLevel.WARN, "A request had an unknown token."),
+    Signal.API_FAULT: (
+        SignalLevel.ERROR,
+        "A request met a fault in Ductile itself; its caller was answered 500.",
+    ),
     Signal.LISTENER_REFUSED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "A listener refused callers, or let them go, by itself: how many since it last said so, and why.",
     ),
     Signal.LISTENER_SAMPLED: (
-        Level.WARN,
+        SignalLevel.WARN,
         "Requests of unknown callers that were counted and not logged one by one: how many, by status.",
     ),
-    Signal.LISTENER_CLOSED: (Level.INFO, "A listener is closed: by a reload, or because the daemon stops."),
-    Signal.CONTROL_FAULT: (Level.ERROR, "A command met a fault in Ductile itself; its caller got the error."),
+    Signal.LISTENER_CLOSED: (
+        SignalLevel.INFO,
+        "A listener is closed: by a reload, or because the daemon stops.",
+    ),
+    Signal.CONTROL_FAULT: (
+        SignalLevel.ERROR,
+        "A command met a fault in Ductile itself; its caller got the error.",
+    ),
 }
 
 
-class Happening(msgspec.Struct, frozen=True):
+class SignalEvent(msgspec.Struct, frozen=True):
     """What was told. Made several times for each job, and so what is made fastest."""
 
     signal: Signal
-    level: Level
+    level: SignalLevel
     message: str
     plugin: str | None = None
     job_id: str | None = None
     data: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 
 
-Subscriber: TypeAlias = Callable[[Happening], None]
+Subscriber: TypeAlias = Callable[[SignalEvent], None]
 
 
-class Signals:
+class SignalBus:
     """Tells subscribers, in the order in which they came, of what they want to hear."""
 
     def __init__(self) -> None:
@@ -227,12 +248,12 @@ class Signals:
         *,
         plugin: str | None = None,
         job_id: str | None = None,
-        level: Level | None = None,
+        level: SignalLevel | None = None,
         data: Mapping[str, JsonValue] | None = None,
     ) -> None:
         """With a `level` where it is not the signal's usual one, such as of a plugin's own log lines."""
         usual, words = SIGNALS[signal]
-        happening = Happening(
+        happening = SignalEvent(
             signal, level or usual, words if message is None else message, plugin, job_id, data or {}
         )
         for subscriber in self._subscribers[signal]:

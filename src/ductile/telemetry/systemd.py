@@ -1,4 +1,4 @@
-"""Telling systemd how the service does: ready, reloading, stopping, and that it is still alive (SPEC 14).
+"""Telling systemd how the service does: ready, reloading, stopping, and that it is still alive.
 
 A subscriber of signals. Without `NOTIFY_SOCKET` in the environment it has nobody to tell, and says nothing.
 """
@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Signal, SignalEvent
 
 _STATES = {
     Signal.SERVICE_READY: "READY=1",
@@ -28,7 +28,7 @@ class SystemdNotifier:
         self._address = environ.get("NOTIFY_SOCKET")
         self._watchdog = _watchdog_seconds(environ)
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, happening: SignalEvent) -> None:
         match happening.signal:
             case Signal.CONFIG_LOADED if happening.data.get("origin") == "reload":
                 # The reload is over when it is told of; systemd wants to have seen it begin.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from ductile.value import Value
+from ductile.struct import Value
 
 #: An answer, decoded. What is in it is up to the operation.
 Said: TypeAlias = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""One call from another service, from its first byte to its answer (SPEC 9.1, 9.2).
+"""One call from another service, from its first byte to its answer.
 
 Raw ASGI: there is nothing to route but the paths of the configuration in force, so a reload switches them
 by itself. Whoever calls is a stranger until the signature over the whole body says otherwise; until then
@@ -20,21 +20,21 @@ from ductile.errors import (
     TooLargeError,
     TooSlowError,
 )
-from ductile.listening.bodies import (
-    GaveWayError,
-    HungUpError,
-    Strangers,
+from ductile.http.body import (
+    BodyEvictedError,
+    ClientDisconnectedError,
+    UnauthenticatedBodies,
     content_length,
-    read_strangers_body,
+    read_unauthenticated_body,
     refuse_body,
 )
-from ductile.listening.host_check import headers_once, is_misdirected, misdirected
-from ductile.listening.readers import Readers
-from ductile.listening.rendering import cut_off, send_error, send_json
-from ductile.listening.sampling import LogSampler, described_counts
-from ductile.operations.health import health, is_forwarded
-from ductile.operations.webhooks import NotGenuineError, find_endpoint, receive
-from ductile.telemetry.signals import Level, Signal, Signals
+from ductile.http.body_quota import BodyQuota
+from ductile.http.host_check import headers_once, is_misdirected, misdirected
+from ductile.http.log_sampling import LogSampler, described_counts
+from ductile.http.responses import send_error, send_json, shutdown_error
+from ductile.operations.system.probes import health, is_forwarded
+from ductile.operations.webhooks.incoming import InvalidSignatureError, find_endpoint, receive
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
     from ductile.config.snapshot import WebhookEndpoint
-    from ductile.core.json_values import JsonObject
-    from ductile.operations.desk import Desk
+    from ductile.core.json import JsonObject
+    from ductile.operations.context import OperationContext
 
 HEALTH = "/healthz"
 #: Bodies that are read at once, and how much of them is held, before anybody knows whose they are.
@@ -79,16 +79,16 @@ class _Exchange:
 class WebhookApplication:
     def __init__(
         self,
-        desk: Desk,
-        signals: Signals,
+        context: OperationContext,
+        signals: SignalBus,
         *,
         body_seconds: float = BODY_SECONDS,
-        strangers: Strangers | None = None,
+        strangers: UnauthenticatedBodies | None = None,
     ) -> None:
-        self._desk = desk
+        self._desk = context
         self._signals = signals
         self._body_seconds = body_seconds
-        self._strangers: Strangers = strangers or Readers(UNSIGNED, UNSIGNED_BYTES)
+        self._strangers: UnauthenticatedBodies = strangers or BodyQuota(UNSIGNED, UNSIGNED_BYTES)
         self._inside = 0
         self._sampler = LogSampler(self._report_sampled)
 
@@ -100,15 +100,15 @@ class WebhookApplication:
         exchange = _Exchange(cast("HTTPScope", scope), receive, send)
         try:
             status, body = await self._answer(exchange)
-        except HungUpError:
+        except ClientDisconnectedError:
             return
-        except GaveWayError:
+        except BodyEvictedError:
             error = TooBusyError("too many requests at once", hint="Try again in a moment.")
             self._tell_refusal(exchange, error)
             await send_error(send, error, close=True)  # the rest of the body is waited for no longer
         except asyncio.CancelledError:
             # The listener closes and waits for nobody any longer. Even that is told in our own shape.
-            error = cut_off(in_doubt=exchange.body_read)
+            error = shutdown_error(maybe_stored=exchange.body_read)
             self._tell_refusal(exchange, error)
             await send_error(send, error, close=True)
             raise
@@ -130,7 +130,7 @@ class WebhookApplication:
         exchange.endpoint = endpoint.name
         _allow(scope, "POST")
         self._desk.refuse_when_stopping()
-        body = await read_strangers_body(
+        body = await read_unauthenticated_body(
             scope,
             exchange.receive,
             self._strangers,
@@ -176,10 +176,10 @@ class WebhookApplication:
             "endpoint": exchange.endpoint,
             "path": exchange.scope["path"][:_LONGEST_PATH],
             "status": error.http_status,
-            "reason": error.why if isinstance(error, NotGenuineError) else error.message,
+            "reason": error.why if isinstance(error, InvalidSignatureError) else error.message,
             "peer": exchange.peer,
         }
-        level = Level.DEBUG if self._is_quiet(exchange, error) else None
+        level = SignalLevel.DEBUG if self._is_quiet(exchange, error) else None
         self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
 
     def _is_quiet(self, exchange: _Exchange, error: DuctileError) -> bool:
@@ -188,7 +188,7 @@ class WebhookApplication:
         """
         if isinstance(error, _QUIET):
             return True
-        signed = exchange.body_read and not isinstance(error, NotGenuineError | TooBusyError)
+        signed = exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError)
         return not signed and not self._sampler.in_full(str(error.http_status), exchange.peer)
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.listening.listener import Listener
-from ductile.listening.protocol import Limits
-from ductile.telemetry.signals import Signal, Signals
+from ductile.http.listener import Listener
+from ductile.http.protocol import ListenerLimits
+from ductile.telemetry.signals import Signal, SignalBus
 from ductile.webhooks.application import HEALTH, WebhookApplication
 
 if TYPE_CHECKING:
-    from ductile.operations.desk import Desk
+    from ductile.operations.context import OperationContext
 
 #: What is being answered when the listener closes may take so long to finish.
 CLOSING_SECONDS = 5.0
@@ -18,12 +18,12 @@ CONNECTIONS = 256
 
 
 class WebhookServer:
-    """Implements `ductile.serving.Server`."""
+    """Implements `ductile.listeners.Server`."""
 
-    def __init__(self, desk: Desk, listen: str, signals: Signals) -> None:
+    def __init__(self, context: OperationContext, listen: str, signals: SignalBus) -> None:
         self._signals = signals
-        self._application = WebhookApplication(desk, signals)
-        limits = Limits(connections=CONNECTIONS, probes=frozenset((HEALTH,)))
+        self._application = WebhookApplication(context, signals)
+        limits = ListenerLimits(connections=CONNECTIONS, probes=frozenset((HEALTH,)))
         self._listener = Listener("webhooks", listen, self._application, limits, signals)
 
     async def bind(self) -> None:

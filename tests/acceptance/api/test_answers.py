@@ -1,4 +1,4 @@
-"""Every endpoint has its real answers held against the OpenAPI document, strictly (SPEC 7.7, 8)."""
+"""Every endpoint has its real answers held against the OpenAPI document, strictly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builders.daemons import BROKEN, answering
 from builders.described import Description, assert_holds, holds
 from builders.http import Api, EventReader, Said, an_api, an_api_place
 from ductile.api.endpoints import ENDPOINTS
-from ductile.operations.nesting import DEEPEST
+from ductile.operations.jobs.tree import MAX_DEPTH
 
 #: Waits until a file `go` lies beside it: what is running is known to be so.
 GATED = (
@@ -75,7 +75,7 @@ pipelines:
   - {name: told, on-hook: job.failed, steps: [{uses: echo}]}
 """
 #: One step more than is nested.
-STEPS = ", ".join(["{uses: echo}"] * (DEEPEST + 1))
+STEPS = ", ".join(["{uses: echo}"] * (MAX_DEPTH + 1))
 LONG = f"  - {{name: long, execution_mode: synchronous, steps: [{STEPS}]}}\n"
 
 
@@ -260,7 +260,7 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
 
 
 def test_every_endpoint_has_answered_in_every_good_way(ask: Asker) -> None:
-    """SPEC 8: what is not asked here is not held against its description."""
+    """What is not asked here is not held against its description."""
     wanted = {
         (endpoint.method, endpoint.path): {status for status in endpoint.statuses if status < 400}
         for endpoint in ENDPOINTS
@@ -270,7 +270,7 @@ def test_every_endpoint_has_answered_in_every_good_way(ask: Asker) -> None:
 
 
 def test_what_is_described_has_been_seen(ask: Asker) -> None:
-    """SPEC 8: a field that may be missing is not invented: without it, some answer would not be described."""
+    """A field that may be missing is not invented: without it, some answer would not be described."""
     shapes = ask.description.document["components"]["schemas"]
     optional = [
         (name, key)

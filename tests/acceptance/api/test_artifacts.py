@@ -1,4 +1,4 @@
-"""Files that jobs left behind: served from the roots, and from nowhere else (SPEC 9.4)."""
+"""Files that jobs left behind: served from the roots, and from nowhere else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def job(api: Api) -> str:
 
 
 def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
-    """SPEC 9.4: its bytes, its type, as a download that no browser takes for a page of ours."""
+    """Its bytes, its type, as a download that no browser takes for a page of ours."""
     said = api.ask("GET", f"/job/{job}/artifact/data")
     assert (said.status, said.content) == (200, (out / "data.bin").read_bytes())
     assert said.headers["content-type"] == "application/x-thing"
@@ -75,12 +75,12 @@ def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
 
 
 def test_a_link_that_stays_inside(api: Api, job: str, out: Path) -> None:
-    """SPEC 9.4: what counts is where the file lies."""
+    """What counts is where the file lies."""
     assert api.ask("GET", f"/job/{job}/artifact/latest").content == (out / "data.bin").read_bytes()
 
 
 def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
-    """SPEC 9.4: a plugin cannot write headers of ours."""
+    """A plugin cannot write headers of ours."""
     said = api.ask("GET", f"/job/{job}/artifact/odd%20type")
     assert (said.status, said.headers["content-type"]) == (200, "application/octet-stream")
     assert "set-cookie" not in said.headers
@@ -103,14 +103,14 @@ def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
     ],
 )
 def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
-    """SPEC 9.4: nothing outside the roots, links included, and nothing that is not a file."""
+    """Nothing outside the roots, links included, and nothing that is not a file."""
     said = api.ask("GET", f"/job/{job}/artifact/{name}")
     assert (said.status, said.code) == (404, "not_found")
     assert SECRET.encode() not in said.content
 
 
 def test_without_roots_nothing_is_served(tmp_path: Path, out: Path) -> None:
-    """SPEC 9.4: serving files is something an operator decides."""
+    """Serving files is something an operator decides."""
     place = an_api_place(tmp_path, "  painter: {}\n")
     artifacts = [{"name": "data", "path": str(out / "data.bin")}]
     place.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))

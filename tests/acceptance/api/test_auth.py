@@ -1,4 +1,4 @@
-"""Who may ask: tokens of both kinds, switched by a reload, and patience with guesses (SPEC 8.1)."""
+"""Who may ask: tokens of both kinds, switched by a reload, and patience with guesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ductile.api.endpoints import ENDPOINTS
 
 
 def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
-    """SPEC 8.1, 10: the new one opens, the old one does not, and no connection is dropped."""
+    """The new one opens, the old one does not, and no connection is dropped."""
     place = an_api_place(tmp_path)
     with an_api(place) as api:
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).status == 200
@@ -23,7 +23,7 @@ def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
 
 
 def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> None:
-    """ENGINE 7: the keys of a token without a name are its own, whatever tokens stand before it."""
+    """The keys of a token without a name are its own, whatever tokens stand before it."""
     place = an_api_place(tmp_path)
     text = place.config.read_text()
     first = '      - {token: first-of-two, scopes: ["*"]}\n'
@@ -42,7 +42,7 @@ def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> N
 
 
 def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
-    """SPEC 8.1, 10: a token that is taken away reads nothing more, also where it has begun to read."""
+    """A token that is taken away reads nothing more, also where it has begun to read."""
     place = an_api_place(tmp_path)
     with an_api(place) as api, EventReader(api) as reader:
         text = place.config.read_text()
@@ -54,7 +54,7 @@ def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
 
 
 def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
-    """SPEC 8.1, 10: a token that was taken away while its caller was still sending starts nothing."""
+    """A token that was taken away while its caller was still sending starts nothing."""
     place = an_api_place(tmp_path)
     with an_api(place) as api, api.connect() as caller:
         auth = f"Authorization: Bearer {token_for('plugin:rw')}\r\nExpect: 100-continue\r\n"
@@ -71,7 +71,7 @@ def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
 
 
 def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
-    """SPEC 10: the problems are in the answer; an address cannot be changed by a reload."""
+    """The problems are in the answer; an address cannot be changed by a reload."""
     place = an_api_place(tmp_path)
     with an_api(place) as api:
         text = place.config.read_text()
@@ -87,7 +87,7 @@ def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
-    """SPEC 8.1: `tokens` with a scopes file authenticate; an entry without scopes is a secret only."""
+    """`tokens` with a scopes file authenticate; an entry without scopes is a secret only."""
     tokens = (
         "tokens:\n  - {name: bot, key: bots-key, scopes_file: bot.json}\n  - {name: hook, key: hooks-key}\n"
     )
@@ -101,7 +101,7 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
 
 
 def test_whoever_a_proxy_asks_for_is_told_little_about_health(tmp_path: Path) -> None:
-    """SPEC 8: peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+    """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
     with an_api(an_api_place(tmp_path)) as api:
         for path in ("/healthz", "/readyz"):
             assert "queue_depth" in api.ask("GET", path).body
@@ -111,7 +111,7 @@ def test_whoever_a_proxy_asks_for_is_told_little_about_health(tmp_path: Path) ->
 
 
 def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> None:
-    """SPEC 8: 429 with Retry-After after too many wrong tokens; a right one still passes from there."""
+    """429 with Retry-After after too many wrong tokens; a right one still passes from there."""
     with an_api(an_api_place(tmp_path)) as api:
         statuses = [api.ask("GET", "/jobs", token=f"guess-{number}").status for number in range(15)]
         assert statuses == [401] * 10 + [429] * 5
@@ -126,7 +126,7 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
 
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
-    """SPEC 8: open on loopback; elsewhere only with api.open_discovery, or a token, whatever that may do."""
+    """Open on loopback; elsewhere only with api.open_discovery, or a token, whatever that may do."""
     place = an_api_place(tmp_path)
     place.config.write_text(place.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0"))
     with an_api(place) as api:
@@ -147,7 +147,7 @@ def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> No
 
 
 def test_an_address_that_is_taken(tmp_path: Path) -> None:
-    """SPEC 14: the daemon says who wanted what and does not start half."""
+    """The daemon says who wanted what and does not start half."""
     place = an_api_place(tmp_path / "one")
     with an_api(place) as api:
         other = an_api_place(tmp_path / "two")
@@ -161,7 +161,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
-    """SPEC 2.2: off by default."""
+    """Off by default."""
     from builders.daemons import a_daemon, a_place  # noqa: PLC0415 - the only daemon here without it
 
     with a_daemon(a_place(tmp_path)) as daemon:
@@ -169,7 +169,7 @@ def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
 
 
 def test_who_may_not_do_this_is_named_in_the_log(tmp_path: Path) -> None:
-    """SPEC 8.1: every request is logged with the token's name, above all the one that was refused."""
+    """Every request is logged with the token's name, above all the one that was refused."""
     with an_api(an_api_place(tmp_path)) as api:
         assert api.ask("POST", "/plugin/echo/poll", token=token_for("jobs:ro")).code == "denied"
         line = api.daemon.wait_for("api.request", lambda line: line["path"] == "/plugin/echo/poll")

@@ -1,4 +1,4 @@
-"""Calls that change something and need no body: what is sent along is read all the same (SPEC 8)."""
+"""Calls that change something and need no body: what is sent along is read all the same."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def running(api: Api) -> str:
 def test_a_body_is_read_before_anything_is_done(
     api: Api, running: str, path: str, body: object, status: int, complaint: str
 ) -> None:
-    """SPEC 8: 400, 413 and 422 as for every other call, and nothing is changed."""
+    """400, 413 and 422 as for every other call, and nothing is changed."""
     said = api.ask("POST", path.format(job=running), body)
     assert said.status == status, said
     assert complaint in said.body["message"]
@@ -70,7 +70,7 @@ def test_a_body_is_read_before_anything_is_done(
 
 
 def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
-    """SPEC 11: what `--dry-run` is on the command line, `dry_run` is here; and the answer says so."""
+    """What `--dry-run` is on the command line, `dry_run` is here; and the answer says so."""
     failed = api.post("/plugin/broken/poll")["job_id"]
     assert api.ended(failed)["status"] == "failed"
     for path in CHANGES:
@@ -98,7 +98,7 @@ def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
     ],
 )
 def test_a_parameter_that_nobody_reads_is_refused(api: Api, running: str, method: str, path: str) -> None:
-    """SPEC 8: whoever writes `?async=true` or `?dry_run=true` where it means nothing is told so."""
+    """Whoever writes `?async=true` or `?dry_run=true` where it means nothing is told so."""
     body = {"type": "a.b"} if path == "/event" else None
     said = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)
     assert (said.status, said.code) == (400, "usage"), said
@@ -109,5 +109,5 @@ def test_a_parameter_that_nobody_reads_is_refused(api: Api, running: str, method
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_health_probe_may_carry_anything(api: Api, path: str) -> None:
-    """SPEC 8: monitors add parameters of their own, and must not take that for illness."""
+    """Monitors add parameters of their own, and must not take that for illness."""
     assert api.ask("GET", f"{path}?nonce=17", token=None).status == 200

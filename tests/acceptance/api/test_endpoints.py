@@ -1,4 +1,4 @@
-"""Every endpoint with the right token, with each wrong one and with none (SPEC 8, 8.1)."""
+"""Every endpoint with the right token, with each wrong one and with none."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
-    """SPEC 8: exactly these, and `*`; rw includes ro; the older words count."""
+    """Exactly these, and `*`; rw includes ro; the older words count."""
     passing = {"*", *case.scopes}
     for scope in EVERY_SCOPE:
         said = api.ask(case.method, case.path, case.body, token=token_for(scope))
@@ -252,7 +252,7 @@ def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_without_a_token_and_with_one_nobody_knows(api: Api, case: Case) -> None:
-    """SPEC 8: 401, and nothing about what is behind it."""
+    """401, and nothing about what is behind it."""
     said = api.ask(case.method, case.path, case.body, token=None)
     assert (said.status, said.code) == (401, "unauthorized")
     assert said.headers["www-authenticate"] == 'Bearer realm="ductile"'
@@ -262,7 +262,7 @@ def test_without_a_token_and_with_one_nobody_knows(api: Api, case: Case) -> None
 
 @pytest.mark.parametrize("path", OPEN)
 def test_what_is_open_on_loopback(api: Api, path: str) -> None:
-    """SPEC 8: health and the catalogue need no token while the API listens on this machine only."""
+    """Health and the catalogue need no token while the API listens on this machine only."""
     said = api.ask("GET", path, token=None)
     assert said.status == 200, said
     if not path.endswith(".json"):
@@ -270,7 +270,7 @@ def test_what_is_open_on_loopback(api: Api, path: str) -> None:
 
 
 def test_every_endpoint_is_among_the_cases() -> None:
-    """SPEC 8: an endpoint that is added is tested here, or this fails."""
+    """An endpoint that is added is tested here, or this fails."""
     tested = {(case.method, case.template) for case in CASES} | {
         ("GET", path.replace("echo", "{plugin}")) for path in OPEN
     }
@@ -278,7 +278,7 @@ def test_every_endpoint_is_among_the_cases() -> None:
 
 
 def test_every_answer_has_a_message(api: Api) -> None:
-    """SPEC 8: a JSON object with a readable message, whatever was asked."""
+    """A JSON object with a readable message, whatever was asked."""
     for case in CASES:
         if case.path == "/metrics":
             continue
@@ -288,7 +288,7 @@ def test_every_answer_has_a_message(api: Api) -> None:
 
 
 def test_a_job_from_submission_to_its_result(api: Api) -> None:
-    """SPEC 8: 202 with the id; then every field of the job, its result and how it got there."""
+    """202 with the id; then every field of the job, its result and how it got there."""
     submitted = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, token=token_for("echo:rw"))
     assert submitted["status"] == "queued"
     assert submitted["deduplicated"] is False
@@ -305,7 +305,7 @@ def test_a_job_from_submission_to_its_result(api: Api) -> None:
 
 
 def test_pages_follow_one_another(api: Api) -> None:
-    """SPEC 8: newest first, cursors, filters, aliases of states; a limit beyond 200 is refused."""
+    """Newest first, cursors, filters, aliases of states; a limit beyond 200 is refused."""
     made = [api.post("/plugin/reader/look")["job_id"] for _ in range(5)]
     for job_id in made:
         api.ended(job_id)
@@ -328,7 +328,7 @@ def test_pages_follow_one_another(api: Api) -> None:
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:
-    """SPEC 8: cancel kills a running job, retry queues a dead one; 409 in the wrong state."""
+    """Cancel kills a running job, retry queues a dead one; 409 in the wrong state."""
     place = an_api_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
     with an_api(place) as api:
@@ -345,7 +345,7 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
 
 
 def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
-    """SPEC 8: 404 with those that are, and not a success for nothing."""
+    """404 with those that are, and not a success for nothing."""
     for body in ({"command": "pull"}, {"command": "pull", "dry_run": True}):
         said = api.ask("POST", "/system/breaker/echo/reset", body)
         assert (said.status, said.code) == (404, "not_found")
@@ -354,7 +354,7 @@ def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
 
 
 def test_an_event_that_nobody_hears(api: Api) -> None:
-    """SPEC 8: accepted, and said: a slip of the keyboard does not look like a success."""
+    """Accepted, and said: a slip of the keyboard does not look like a success."""
     heard = api.post("/event", {"type": " echo.handle "})
     assert (heard["type"], len(heard["started"]), heard["message"]) == (
         "echo.handle",
@@ -376,7 +376,7 @@ def test_an_event_that_nobody_hears(api: Api) -> None:
 
 @pytest.mark.parametrize("kind", ["", "  ", "ductile.step.succeeded", " ductile.x", "a" * 256])
 def test_an_event_type_that_cannot_be(api: Api, kind: str) -> None:
-    """ENGINE 10: our own are refused; and a type is a name, of 255 characters at most."""
+    """Our own are refused; and a type is a name, of 255 characters at most."""
     said = api.ask("POST", "/event", {"type": kind})
     assert (said.status, said.code) == (422, "refused")
     assert said.body["error"]["details"]["field"] == "type"
@@ -384,7 +384,7 @@ def test_an_event_type_that_cannot_be(api: Api, kind: str) -> None:
 
 
 def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
-    """SPEC 8, 16: every runnable command and pipeline, with the call that starts it."""
+    """Every runnable command and pipeline, with the call that starts it."""
     listed = api.get("/skills")["skills"]
     skills = {skill["name"]: skill for skill in listed if skill["kind"] != "operation"}
     assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain", "choosy"}
@@ -412,7 +412,7 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
 
 
 def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
-    """SPEC 16: exported as Markdown, with the address that the caller has used."""
+    """Exported as Markdown, with the address that the caller has used."""
     said = api.ask("GET", "/skills?format=markdown", token=None)
     assert (said.status, said.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
     text = said.content.decode()
@@ -424,7 +424,7 @@ def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
 
 
 def test_why_a_job_failed_is_told_over_http(tmp_path: Path) -> None:
-    """SPEC 16: who has no shell can ask for it too."""
+    """Who has no shell can ask for it too."""
     place = an_api_place(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
     place.plugin("broken", BROKEN)
     with an_api(place) as api:
@@ -438,7 +438,7 @@ def test_why_a_job_failed_is_told_over_http(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
-    """SPEC 2.1, 8: what is in force, defaults filled in, tokens masked."""
+    """What is in force, defaults filled in, tokens masked."""
     said = api.ask("GET", "/config/view")
     assert said.body["config"]["service"]["max_workers"] == 4
     assert said.body["config"]["service"]["max_hops"] == 20
@@ -451,7 +451,7 @@ def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
 
 
 def test_figures(api: Api) -> None:
-    """SPEC 8, 12: the queue, what ran, and the same for Prometheus."""
+    """The queue, what ran, and the same for Prometheus."""
     job_id = api.post("/plugin/echo/poll")["job_id"]
     api.ended(job_id)
     assert api.get("/analytics/queue")["workers"] == 4
@@ -466,7 +466,7 @@ def test_figures(api: Api) -> None:
 
 
 def test_schedules_are_run_over_http(api: Api) -> None:
-    """SPEC 5.7, 8: run now starts a job, which the answer names."""
+    """Run now starts a job, which the answer names."""
     (entry,) = api.get("/schedules?plugin=echo")["schedules"]
     assert entry["id"] == "hourly"
     assert (entry["command"], entry["rule"], entry["timezone"]) == ("poll", "every 1h", "Asia/Kolkata")
@@ -477,7 +477,7 @@ def test_schedules_are_run_over_http(api: Api) -> None:
 
 
 def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
-    """SPEC 8: words that occur in what an execution said, at once and not some seconds later."""
+    """Words that occur in what an execution said, at once and not some seconds later."""
     place = an_api_place(tmp_path, "  poet: {}\n")
     place.plugin("poet", answering({"status": "ok", "result": "a nightingale sang"}))
     with an_api(place) as api:

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer has one shape and says what (SPEC 8)."""
+"""Whatever is wrong with a request, the answer has one shape and says what."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_a_path_that_is_not_there(api: Api) -> None:
-    """SPEC 8: 404, with or without a token: there is nothing to protect."""
+    """404, with or without a token: there is nothing to protect."""
     for path in ("/nope", "/plugin", "/job/x/y/z", "/plugin//poll", "/%2e%2e/etc/passwd"):
         said = api.ask("GET", path, token=None)
         assert (said.status, said.code) == (404, "not_found"), path
 
 
 def test_a_method_that_is_not_for_the_path(api: Api) -> None:
-    """SPEC 8: 405, naming those that are."""
+    """405, naming those that are."""
     said = api.ask("DELETE", "/jobs")
     assert (said.status, said.code, said.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
     assert api.ask("PUT", "/plugin/echo/poll").headers["allow"] == "POST"
@@ -34,7 +34,6 @@ def test_a_method_that_is_not_for_the_path(api: Api) -> None:
 
 
 def test_head_is_get_without_its_body(api: Api) -> None:
-    """SPEC 8."""
     said = api.ask("HEAD", "/jobs")
     assert (said.status, said.content) == (200, b"")
     assert int(said.headers["content-length"]) > 0
@@ -63,14 +62,14 @@ def test_head_is_get_without_its_body(api: Api) -> None:
     ],
 )
 def test_a_body_that_is_no_json_object(api: Api, body: bytes, complaint: str) -> None:
-    """SPEC 8: 400, saying where."""
+    """400, saying where."""
     said = api.ask("POST", "/plugin/echo/poll", body)
     assert (said.status, said.code) == (400, "usage")
     assert complaint in said.body["message"]
 
 
 def test_a_body_that_is_compressed(api: Api) -> None:
-    """SPEC 8: it is not taken for bad JSON without a word: bodies are sent as they are."""
+    """It is not taken for bad JSON without a word: bodies are sent as they are."""
     packed = gzip.compress(b'{"payload": {}}')
     for headers in ({"Content-Encoding": "gzip"}, {}):
         said = api.ask("POST", "/plugin/echo/poll", packed, headers=headers)
@@ -96,7 +95,7 @@ def test_a_body_that_is_compressed(api: Api) -> None:
     ],
 )
 def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
-    """SPEC 8: 400 that names the parameter, also at the edge of the calendar."""
+    """400 that names the parameter, also at the edge of the calendar."""
     for name in ("from", "to"):
         said = api.ask("GET", f"{path}?{name}={instant}")
         assert (said.status, said.code) == (400, "usage"), said
@@ -104,14 +103,14 @@ def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
 
 
 def test_a_plus_that_became_a_blank(api: Api) -> None:
-    """SPEC 8: in an address a + is a blank; the hint says how it is written."""
+    """In an address a + is a blank; the hint says how it is written."""
     said = api.ask("GET", "/jobs?from=2026-11-17T00:00:00+02:00")
     assert (said.status, said.code) == (400, "usage")
     assert "2026-11-17T00:00:00%2B02:00" in said.body["error"]["hint"]
 
 
 def test_a_date_alone_is_its_beginning(api: Api) -> None:
-    """SPEC 8: in UTC, as all instants here are."""
+    """In UTC, as all instants here are."""
     job_id = api.post("/plugin/echo/poll")["job_id"]
     day = api.get(f"/job/{job_id}")["created_at"][:10]
     listed = api.get(f"/jobs?from={day}&limit=200")["jobs"]
@@ -142,7 +141,7 @@ def test_a_date_alone_is_its_beginning(api: Api) -> None:
     ],
 )
 def test_a_body_that_says_something_else(api: Api, body: dict[str, object], complaint: str) -> None:
-    """SPEC 8: what is read and refused is 422 and names the field; no job is made of it."""
+    """What is read and refused is 422 and names the field; no job is made of it."""
     before = len(api.get("/jobs")["jobs"])
     said = api.ask("POST", "/plugin/echo/poll", body)
     assert (said.status, said.code) == (422, "refused"), said
@@ -160,7 +159,7 @@ def test_a_body_that_says_something_else(api: Api, body: dict[str, object], comp
     ],
 )
 def test_an_event_that_is_none(api: Api, body: object, complaint: str) -> None:
-    """SPEC 8: as for a job, 422 that names the field."""
+    """As for a job, 422 that names the field."""
     said = api.ask("POST", "/event", body)
     assert (said.status, said.code) == (422, "refused"), said
     assert complaint in said.body["message"]
@@ -168,7 +167,7 @@ def test_an_event_that_is_none(api: Api, body: object, complaint: str) -> None:
 
 
 def test_a_hint_at_what_was_meant(api: Api) -> None:
-    """SPEC 8: errors say what to do."""
+    """Errors say what to do."""
     assert (
         api.ask("POST", "/plugin/echo/poll", {"paylod": {}}).body["error"]["hint"] == "did you mean payload?"
     )
@@ -179,21 +178,21 @@ def test_a_hint_at_what_was_meant(api: Api) -> None:
 
 
 def test_content_type_does_not_matter(api: Api) -> None:
-    """SPEC 8: JSON is JSON, whatever the caller calls it."""
+    """JSON is JSON, whatever the caller calls it."""
     for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"):
         api.post("/plugin/echo/poll", {"payload": {}}, headers={"Content-Type": kind})
     assert api.post("/plugin/echo/poll", b"")["status"] == "queued"
 
 
 def test_numbers_survive(api: Api) -> None:
-    """SPEC 3.3: integers beyond 2^53 are exact, on the way in and out."""
+    """Integers beyond 2^53 are exact, on the way in and out."""
     big = 2**60 + 1
     job_id = api.post("/plugin/echo/poll", {"payload": {"n": big}})["job_id"]
     assert api.get(f"/job/{job_id}")["payload"] == {"n": big}
 
 
 def test_bodies_are_limited(api: Api) -> None:
-    """SPEC 8: 413, by what is declared and by what is sent; the largest that is allowed passes."""
+    """413, by what is declared and by what is sent; the largest that is allowed passes."""
     padding = "x" * (64_000 - len('{"payload": {"a": ""}}'))
     assert api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding}}).status == 202
     said = api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding + "x"}})
@@ -210,7 +209,7 @@ def test_bodies_are_limited(api: Api) -> None:
 def test_what_is_asked_all_the_time_is_told_where_it_was_refused(
     api: Api, scope: str, status: int, level: str
 ) -> None:
-    """SPEC 8.1: a line with the token's name; only those that went well are for whoever looks closely."""
+    """A line with the token's name; only those that went well are for whoever looks closely."""
     assert api.ask("GET", "/metrics", token=token_for(scope)).status == status
     asked = ("/metrics", scope)
     line = api.daemon.wait_for("api.request", lambda line: (line["path"], line["token"]) == asked)
@@ -218,7 +217,7 @@ def test_what_is_asked_all_the_time_is_told_where_it_was_refused(
 
 
 def test_no_secret_in_any_answer_or_line(api: Api) -> None:
-    """SPEC 2.1: tokens are in no answer and in no line of the log, right or wrong."""
+    """Tokens are in no answer and in no line of the log, right or wrong."""
     wrong = f"{CANARY}-wrong"
     assert wrong.encode() not in api.ask("GET", "/jobs", token=wrong).content
     assert CANARY.encode() not in api.ask("GET", f"/jobs?token={wrong}").content

@@ -1,4 +1,4 @@
-"""The ledger as a stream of events: resumed without a gap, ended with the daemon (SPEC 8, ENGINE 6)."""
+"""The ledger as a stream of events: resumed without a gap, ended with the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.http import EventReader, an_api, an_api_place, token_for
-from ductile.core.ledger import LedgerKind
+from ductile.core.jobs.ledger import LedgerKind
 
 
 def succeeded(events: list[dict[str, Any]]) -> set[str]:
@@ -17,7 +17,7 @@ def succeeded(events: list[dict[str, Any]]) -> set[str]:
 
 
 def test_what_happens_is_streamed_after_it_is_on_disk(tmp_path: Path) -> None:
-    """SPEC 8: by the time an event is read, the job it tells of can be read too."""
+    """By the time an event is read, the job it tells of can be read too."""
     with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
         job_id = api.post("/plugin/echo/poll")["job_id"]
         events = reader.wait_until(lambda seen: job_id in succeeded(seen))
@@ -29,7 +29,7 @@ def test_what_happens_is_streamed_after_it_is_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
-    """SPEC 8: readers that come and go while jobs run see every number once, in order, all of them."""
+    """Readers that come and go while jobs run see every number once, in order, all of them."""
     with an_api(an_api_place(tmp_path)) as api, ThreadPoolExecutor(2) as workers:
         last = 0
         seen: list[int] = []
@@ -49,7 +49,7 @@ def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
 
 
 def test_filters(tmp_path: Path) -> None:
-    """SPEC 8: by kind and by job."""
+    """By kind and by job."""
     with an_api(an_api_place(tmp_path)) as api:
         one = api.post("/plugin/echo/poll")["job_id"]
         api.ended(one)
@@ -64,7 +64,7 @@ def test_filters(tmp_path: Path) -> None:
 
 
 def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
-    """SPEC 8: a stream that could only be silent says so before it begins."""
+    """A stream that could only be silent says so before it begins."""
     with an_api(an_api_place(tmp_path)) as api:
         said = api.ask("GET", "/events?kind=config.loaded,job.transitions")
         assert (said.status, said.code) == (400, "usage")
@@ -80,7 +80,7 @@ def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
-    """ENGINE 6: of another store, or made up. The reader is told so, and goes on from now."""
+    """Of another store, or made up. The reader is told so, and goes on from now."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with EventReader(api, last_id=10**9) as reader:
@@ -93,14 +93,14 @@ def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_streams_end_with_the_daemon(tmp_path: Path) -> None:
-    """SPEC 4.8: a stop does not wait for readers, and readers see an end rather than a silence."""
+    """A stop does not wait for readers, and readers see an end rather than a silence."""
     with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
         assert api.daemon.end() == 0
         reader.wait_for_end()
 
 
 def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
-    """SPEC 8: 503 with Retry-After instead of one more; a reader who leaves makes room."""
+    """503 with Retry-After instead of one more; a reader who leaves makes room."""
     with an_api(an_api_place(tmp_path)) as api:
         readers = [EventReader(api) for _ in range(64)]
         for reader in readers:
@@ -116,7 +116,7 @@ def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
 
 
 def test_a_new_reader_is_told_where_it_joined(tmp_path: Path) -> None:
-    """SPEC 8: one who is cut off before its first event resumes from there, and misses nothing."""
+    """One who is cut off before its first event resumes from there, and misses nothing."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with api.connect() as reader, reader.makefile("rb") as lines:

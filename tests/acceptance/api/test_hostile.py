@@ -1,4 +1,4 @@
-"""Callers who do not speak HTTP, or speak it to do harm: the daemon stays up and answers others (SPEC 8, 9).
+"""Callers who do not speak HTTP, or speak it to do harm: the daemon stays up and answers others.
 
 Silence is an answer only to whoever hangs up, which is what it means when they end what they send.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from builders.http import Api, an_api, an_api_place, read_all, token_for
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "a-canary-of-hooks"
 HOOKS = (
@@ -109,10 +109,10 @@ def still_open(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_bytes_of_chance(door: Door) -> None:
-    """SPEC 8: 400 in the usual shape. It is told that there were such."""
-    dice = random.Random(7)
+    """400 in the usual shape. It is told that there were such."""
+    rng = random.Random(7)
     for _ in range(100):
-        noise = dice.randbytes(dice.randint(1, 4096))
+        noise = rng.randbytes(rng.randint(1, 4096))
         assert door.status(noise) == 400, noise
         assert door.status(b"GET / HTTP/1.1\r\n" + noise + b"\r\n\r\n") == 400, noise
     assert b'"code":"usage"' in door.send(b"HELLO\r\n\r\n")
@@ -123,25 +123,25 @@ def test_bytes_of_chance(door: Door) -> None:
 
 @pytest.mark.parametrize("length", range(5))
 def test_half_a_word_is_not_answered(door: Door, length: int) -> None:
-    """SPEC 8: nothing was asked, so there is nothing to refuse."""
+    """Nothing was asked, so there is nothing to refuse."""
     assert door.api.send_raw(b"POST"[:length]) == b""
 
 
 def test_mutations_of_a_good_request(door: Door) -> None:
-    """SPEC 8: bytes changed, dropped and doubled in a request never meet a fault of ours."""
-    dice = random.Random(11)
+    """Bytes changed, dropped and doubled in a request never meet a fault of ours."""
+    rng = random.Random(11)
     good = door.head(f"Content-Length: {len(BODY)}") + BODY
     for _ in range(200):
         content = bytearray(good)
-        for _ in range(dice.randint(1, 6)):
-            place = dice.randrange(len(content))
-            match dice.randrange(3):
+        for _ in range(rng.randint(1, 6)):
+            place = rng.randrange(len(content))
+            match rng.randrange(3):
                 case 0:
-                    content[place] = dice.randrange(256)
+                    content[place] = rng.randrange(256)
                 case 1:
                     del content[place]
                 case _:
-                    content[place:place] = content[place : place + dice.randint(1, 20)]
+                    content[place:place] = content[place : place + rng.randint(1, 20)]
         status = status_of(door.api.send_raw(bytes(content)))  # of some the rest would be waited for
         assert status is None or status < 500, bytes(content)
 
@@ -163,12 +163,12 @@ def test_mutations_of_a_good_request(door: Door) -> None:
     ],
 )
 def test_lengths_that_lie(door: Door, lines: tuple[str, ...], body: bytes, expected: int | None) -> None:
-    """SPEC 8: bodies are limited while they are read, chunked included."""
+    """Bodies are limited while they are read, chunked included."""
     assert door.status(door.head(CLOSE, *lines) + body) == (expected or door.other_body)
 
 
 def test_a_body_that_is_cut_short(api: Api) -> None:
-    """SPEC 4.3: half a request is no job."""
+    """Half a request is no job."""
     newest = api.get("/jobs?limit=1")["jobs"]
     before = _hung_up(api)
     with api.connect() as connection:
@@ -186,7 +186,7 @@ def _hung_up(api: Api) -> int:
 
 
 def test_a_head_up_to_the_limit(door: Door) -> None:
-    """SPEC 8: 431 for a byte more. That comes last here, so all was read when it is refused."""
+    """431 for a byte more. That comes last here, so all was read when it is refused."""
     begin = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n"
     counted = len(b"/healthz" + b"Connection: close\r\n")
     lines = [b"X: " + b"y" * 995 + b"\r\n"] * ((HEAD_BYTES - counted) // 1000)
@@ -198,7 +198,7 @@ def test_a_head_up_to_the_limit(door: Door) -> None:
 
 
 def test_headers_without_end(door: Door) -> None:
-    """SPEC 8: 431 instead of memory, also to whoever is still sending."""
+    """431 instead of memory, also to whoever is still sending."""
     many = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(5000))
     assert door.status(b"GET / HTTP/1.1\r\n" + many + b"\r\n") == 431
     assert door.status(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000) == 431
@@ -207,13 +207,13 @@ def test_headers_without_end(door: Door) -> None:
 
 
 def test_many_requests_in_one_breath(door: Door) -> None:
-    """SPEC 8: pipelined requests are answered in order, all of them."""
+    """Pipelined requests are answered in order, all of them."""
     one = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert door.send(one * 200 + WELL).count(b"HTTP/1.1 200 OK") == 201
 
 
 def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
-    """SPEC 1, 8: whoever has kept the listener waiting longest gives way to whoever asks."""
+    """Whoever has kept the listener waiting longest gives way to whoever asks."""
     held: list[socket.socket] = []
     try:
         for _ in range(256):
@@ -254,7 +254,7 @@ def test_probes_get_through_when_every_place_is_taken(api: Api) -> None:
 
 
 def test_deep_and_huge_json(api: Api) -> None:
-    """SPEC 8: 400 or 422, whatever is inside."""
+    """400 or 422, whatever is inside."""
     for body in (
         b'{"payload": {"a": ' + b"9" * 60_000 + b"}}",
         b'{"payload": ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}",
@@ -266,7 +266,7 @@ def test_deep_and_huge_json(api: Api) -> None:
 
 
 def test_names_that_are_not_names(api: Api) -> None:
-    """SPEC 8: 404 or 400, never a file, never a fault."""
+    """404 or 400, never a file, never a fault."""
     for name in (
         "%00",
         "%2e%2e%2f%2e%2e",
@@ -289,7 +289,7 @@ def test_names_that_are_not_names(api: Api) -> None:
 
 
 def test_descriptors_come_back(door: Door) -> None:
-    """SPEC 8: whatever callers do, what they held is given back."""
+    """Whatever callers do, what they held is given back."""
 
     def count() -> int:
         return len(os.listdir(f"/proc/{door.api.daemon.process.pid}/fd"))  # noqa: PTH208 - only how many

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from builders.http import Api, an_api, an_api_place, token_for
-from ductile.core.signatures import sign_body
+from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "a-canary-of-hooks"
 HOOKS = (

@@ -1,4 +1,4 @@
-"""What every submission may carry: keys, schemas, traces, descent (SPEC 4.5, 3.2, 12; ENGINE 7, 10)."""
+"""What every submission may carry: keys, schemas, traces, descent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_an_idempotency_key_starts_one_job(api: Api) -> None:
-    """SPEC 4.5: sent again, while the job is queued, runs, or has succeeded, it names the same job."""
+    """Sent again, while the job is queued, runs, or has succeeded, it names the same job."""
     sent = {"Idempotency-Key": "order-1"}
     first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
     again = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
@@ -63,7 +63,7 @@ def test_an_idempotency_key_starts_one_job(api: Api) -> None:
 
 
 def test_an_idempotency_key_means_one_body(api: Api) -> None:
-    """ENGINE 7: with another body it is a mistake, and the first job is named."""
+    """With another body it is a mistake, and the first job is named."""
     sent = {"Idempotency-Key": "order-2"}
     first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
     said = api.ask("POST", "/plugin/echo/poll", {"payload": {"n": 2}}, headers=sent)
@@ -77,7 +77,7 @@ def test_an_idempotency_key_means_one_body(api: Api) -> None:
     "path", ["/plugin/broken/poll", "/trigger/broken/poll", "/pipeline/doomed", "/event"]
 )
 def test_an_idempotency_key_after_a_failure(api: Api, path: str) -> None:
-    """SPEC 4.5, ENGINE 7: a failed job is no duplicate, so the call runs again; another body stays 422."""
+    """A failed job is no duplicate, so the call runs again; another body stays 422."""
     sent = {"Idempotency-Key": f"failing {path}"}
     more = {"type": "will.fail"} if path == "/event" else {}
 
@@ -103,7 +103,7 @@ def _started(said: Said) -> str:
 
 
 def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
-    """SPEC 4.5: after it, the key is free; a window of nothing is one, and not the usual one."""
+    """After it, the key is free; a window of nothing is one, and not the usual one."""
     sent = {"Idempotency-Key": "short"}
     first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)["job_id"]
     api.ended(first)
@@ -115,7 +115,7 @@ def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
     "path", ["/plugin/echo/poll", "/trigger/echo/poll", "/pipeline/told", "/trigger/echo/handle"]
 )
 def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
-    """SPEC 4.5, 8: with the id of the job that is there, at every door, and no word of a queue."""
+    """With the id of the job that is there, at every door, and no word of a queue."""
     sent = {"Idempotency-Key": f"told-once {path}"}
     first = api.post(path, headers=sent)
     assert (first["deduplicated"], first["message"].endswith("on the queue.")) == (False, True)
@@ -126,7 +126,7 @@ def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
 
 
 def test_keys_are_bounded(api: Api) -> None:
-    """SPEC 4.5: a key comes back with every job that is listed, so it is a name and no document."""
+    """A key comes back with every job that is listed, so it is a name and no document."""
     longest = "k" * 1024
     assert api.post("/plugin/echo/poll", {"dedupe_key": f" {longest} "})["deduplicated"] is False
     assert api.post("/plugin/echo/poll", headers={"Idempotency-Key": longest})["deduplicated"] is False
@@ -143,7 +143,7 @@ def test_keys_are_bounded(api: Api) -> None:
 
 
 def test_idempotency_keys_of_two_callers_never_meet(api: Api) -> None:
-    """ENGINE 7: they are kept apart by token, and apart from dedupe keys."""
+    """They are kept apart by token, and apart from dedupe keys."""
     sent = {"Idempotency-Key": "shared"}
     ids = {
         api.post("/plugin/echo/poll", headers=sent)["job_id"],
@@ -154,7 +154,7 @@ def test_idempotency_keys_of_two_callers_never_meet(api: Api) -> None:
 
 
 def test_a_dedupe_key_with_and_without_a_window(api: Api) -> None:
-    """SPEC 4.5: a success makes a duplicate; a job under way only where the caller gave a window."""
+    """A success makes a duplicate; a job under way only where the caller gave a window."""
     first = api.post("/plugin/echo/poll", {"dedupe_key": " k1 ", "dedupe_ttl": "1h"})
     again = api.post("/plugin/echo/poll", {"dedupe_key": "k1", "dedupe_ttl": 3600})
     assert again["job_id"] == first["job_id"]
@@ -164,7 +164,7 @@ def test_a_dedupe_key_with_and_without_a_window(api: Api) -> None:
 
 
 def test_a_payload_is_held_against_its_schema(api: Api) -> None:
-    """SPEC 3.2: with validate_input, 422 naming the field and not its value; without, it is let through."""
+    """With validate_input, 422 naming the field and not its value; without, it is let through."""
     for payload, field in (
         ({}, "payload"),
         ({"name": 7}, "payload.name"),
@@ -180,14 +180,14 @@ def test_a_payload_is_held_against_its_schema(api: Api) -> None:
 
 
 def test_the_command_line_is_held_against_it_too(api: Api) -> None:
-    """SPEC 3.2: the same door rule for every door."""
+    """The same door rule for every door."""
     refused = api.place.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
     assert refused.status == 1
     assert "payload.name" in refused.err
 
 
 def test_a_trace_goes_with_the_job(api: Api) -> None:
-    """SPEC 12: the caller's trace id, else a new one; a malformed one counts as none."""
+    """The caller's trace id, else a new one; a malformed one counts as none."""
     sent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     job_id = api.post("/plugin/echo/poll", headers=sent)["job_id"]
     assert api.get(f"/job/{job_id}")["trace_id"] == TRACE
@@ -199,7 +199,7 @@ def test_a_trace_goes_with_the_job(api: Api) -> None:
 
 
 def test_a_call_from_inside_a_job(api: Api) -> None:
-    """ENGINE 10: it inherits the trace and is one hop further; an id nobody knows is passed over."""
+    """It inherits the trace and is one hop further; an id nobody knows is passed over."""
     outer = api.post("/plugin/echo/poll", headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})[
         "job_id"
     ]
@@ -216,14 +216,14 @@ def test_a_call_from_inside_a_job(api: Api) -> None:
 
 
 def test_a_callback_is_kept_with_the_job_and_not_shown(api: Api) -> None:
-    """SPEC 9.3: an address of the internet is taken; it may hold a secret, so no answer repeats it."""
+    """An address of the internet is taken; it may hold a secret, so no answer repeats it."""
     url = "https://hooks.example.org/canary-5d1f"
     job_id = api.post("/plugin/echo/poll", {"state_webhook_url": url})["job_id"]
     assert b"hooks.example.org" not in api.ask("GET", f"/job/{job_id}").content
 
 
 def test_an_idempotency_key_covers_an_event_with_its_body(api: Api) -> None:
-    """ENGINE 7: the same key with another body is 422, for events too; and true is not 1."""
+    """The same key with another body is 422, for events too; and true is not 1."""
     sent = {"Idempotency-Key": "paid-1"}
     first = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)
     again = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)

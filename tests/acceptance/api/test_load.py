@@ -1,4 +1,4 @@
-"""Every 202 is a promise: each job that was accepted under load is there afterwards, and has run (SPEC 1)."""
+"""Every 202 is a promise: each job that was accepted under load is there afterwards, and has run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, and the running daemon held against it by fuzzing (SPEC 8)."""
+"""The OpenAPI document, and the running daemon held against it by fuzzing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
-    """SPEC 8: generated from the table and the manifests, with their schemas."""
+    """Generated from the table and the manifests, with their schemas."""
     document = api.get("/openapi.json")
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS} <= described
@@ -83,7 +83,7 @@ def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
 
 
 def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
-    """SPEC 8: its commands and nothing else."""
+    """Its commands and nothing else."""
     document = api.get("/plugin/strict/openapi.json")
     assert document["paths"].keys() == {"/plugin/strict/greet", "/plugin/strict/count"}
     assert api.ask("GET", "/plugin/nobody/openapi.json").status == 404
@@ -91,7 +91,7 @@ def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
 
 @pytest.mark.parametrize(("plugin", "why"), [("resting", "disabled"), ("ghost", "refused")])
 def test_what_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
-    """SPEC 3.1, 8: each of them would be refused; the document says why there is none."""
+    """Each of them would be refused; the document says why there is none."""
     document = api.get(f"/plugin/{plugin}/openapi.json")
     assert document["paths"] == {}
     assert f"{plugin} is {why}" in document["info"]["description"]
@@ -99,7 +99,7 @@ def test_what_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
 
 
 def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
-    """SPEC 8: tools make functions of them."""
+    """Tools make functions of them."""
     document = api.get("/openapi.json")
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     ids = [operation["operationId"] for operation in operations]
@@ -120,7 +120,7 @@ def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
     ],
 )
 def test_the_daemon_keeps_to_its_document(api: Api, mode: GenerationMode, scope: str | None) -> None:
-    """SPEC 8: whatever is sent by it, there is no 5xx but those it names, and every answer is as it says."""
+    """Whatever is sent by it, there is no 5xx but those it names, and every answer is as it says."""
     schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{api.port}/openapi.json")
     headers = {} if scope is None else {"Authorization": f"Bearer {token_for(scope)}"}
     session = requests.Session()

@@ -1,4 +1,4 @@
-"""Callers who wait for a run, and those who do not wait for its end (SPEC 7.7)."""
+"""Callers who wait for a run, and those who do not wait for its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_place_with_runs(directory: Path) -> Place:
 
 
 def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> None:
-    """SPEC 7.7: 200 when it is done; 202 at once with ?async=true, and from inside a job."""
+    """200 when it is done; 202 at once with ?async=true, and from inside a job."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         done = api.post("/pipeline/quick", {"payload": {"n": 1}}, status=200)
         assert (done["status"], done["execution_mode"]) == ("succeeded", "synchronous")
@@ -40,7 +40,7 @@ def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> N
 
 
 def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
-    """SPEC 7.7: without a slot 503 and no job; a caller who goes away frees it, and the run goes on."""
+    """Without a slot 503 and no job; a caller who goes away frees it, and the run goes on."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         with api.connect() as waiting:
@@ -55,7 +55,7 @@ def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
 
 
 def test_what_was_accepted_for_somebody_who_has_gone_is_run(tmp_path: Path) -> None:
-    """SPEC 4.3, 4.4, 7.7: a caller who hangs up while the run is being written leaves it to be started."""
+    """A caller who hangs up while the run is being written leaves it to be started."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         for number in range(1, 6):
@@ -72,7 +72,7 @@ def _noticed(api: Api) -> int:
 
 @pytest.mark.parametrize("body", [b"{}", b'{"dry_run": true}'])
 def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: bytes) -> None:
-    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who had begun to ask before.
+    """Intake has ended when the daemon stops, also for who had begun to ask before.
 
     Nor would a dry run be taken in: it is told what the real one would be.
     """
@@ -88,7 +88,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
 
 
 def test_whoever_is_still_asking_at_the_end_is_told_so(tmp_path: Path) -> None:
-    """SPEC 8: every answer is JSON in the one shape, the last ones too."""
+    """Every answer is JSON in the one shape, the last ones too."""
     with an_api(a_place_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
         api.daemon.process.send_signal(signal.SIGTERM)
         answer = read_all(slow_caller)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from builders.zoo import children, open_descriptors
-from ductile.runner.port import Patience, Runner, StartedBy
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.port import GracePeriods, Runner, StartedBy
+from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
-IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+IMPATIENT = GracePeriods(after_terminate=0.3, for_leftovers=0.2)
 
 
 @pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])

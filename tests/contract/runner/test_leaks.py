@@ -6,18 +6,18 @@ import asyncio
 from pathlib import Path
 
 from builders.zoo import OK, a_run, an_animal, an_executable, open_descriptors, start
-from ductile.core.outcomes import Completed
-from ductile.runner.judgement import judge
-from ductile.runner.port import Run, Runner, StartedBy
+from ductile.core.jobs.outcomes import Completed
+from ductile.runner.interpret import interpret
+from ductile.runner.port import Launch, Runner, StartedBy
 
 AT_ONCE = 8
 
 
-async def many(runner: Runner, run: Run, count: int) -> None:
+async def many(runner: Runner, run: Launch, count: int) -> None:
     async def one_after_another() -> None:
         for _ in range(count // AT_ONCE):
             process = await start(runner, run)
-            assert isinstance(judge(await process.wait()).outcome, Completed)
+            assert isinstance(interpret(await process.wait()).outcome, Completed)
 
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
 
@@ -25,7 +25,7 @@ async def many(runner: Runner, run: Run, count: int) -> None:
 async def test_thousands_of_runs_leak_no_descriptor_and_no_zombie(
     runner: Runner, kind: StartedBy, tmp_path: Path
 ) -> None:
-    """SPEC 1: nothing needs a person watching. (That no child is left is checked by the fixture.)"""
+    """Nothing needs a person watching. (That no child is left is checked by the fixture.)"""
     script = an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n")
     plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (an_animal(tmp_path, "answers"), 800)
     await many(runner, a_run(plugin), AT_ONCE)

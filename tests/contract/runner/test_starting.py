@@ -1,4 +1,4 @@
-"""What a process is started with, and what happens when it cannot be (SPEC 3.4)."""
+"""What a process is started with, and what happens when it cannot be."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from builders.zoo import (
     open_descriptors,
     start,
 )
-from ductile.core.jobs import Reason
-from ductile.core.outcomes import Completed, Failed
-from ductile.runner.judgement import judge
-from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Limits, Run, Runner, RunnerLost
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.outcomes import Completed, Failed
+from ductile.runner.interpret import interpret
+from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Launch, ResourceLimits, Runner, RunnerLost
 
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
 def _each_way_of_spawning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the C library lacks what it takes, processes are started otherwise: nobody can tell."""
     if request.param == "popen":
-        monkeypatch.setattr("ductile.runner.spawn.can_spawn", lambda _stdio: False)
+        monkeypatch.setattr("ductile.runner.process.spawn.can_spawn", lambda _stdio: False)
 
 
 LOOK = """\
@@ -60,17 +60,17 @@ print(json.dumps({"status": "ok", "result": answer}))
 """
 
 
-async def result_of(runner: Runner, run: Run) -> Any:
-    outcome = judge(await (await start(runner, run)).wait()).outcome
+async def result_of(runner: Runner, run: Launch) -> Any:
+    outcome = interpret(await (await start(runner, run)).wait()).outcome
     assert isinstance(outcome, Completed), outcome
     return outcome.response.result
 
 
-@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=200)])
+@pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
 async def test_a_process_gets_what_it_is_given_and_nothing_else(
-    runner: Runner, tmp_path: Path, limits: Limits
+    runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
-    """SPEC 3.4: own session and group, given environment and directory, no arguments, three descriptors."""
+    """Own session and group, given environment and directory, no arguments, three descriptors."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     plugin = a_python_plugin(tmp_path / "plugin", LOOK)
@@ -112,7 +112,7 @@ with open("answer", "wb") as file:
 
 
 def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -> None:
-    """SPEC 3.4: pipes in the places of the daemon's closed descriptors reach the plugin all the same."""
+    """Pipes in the places of the daemon's closed descriptors reach the plugin all the same."""
     plugin = a_python_plugin(tmp_path, LOOK)
     command = f'exec {sys.executable} -c "$0" {plugin} {tmp_path} <&- >&- 2>&-'
     subprocess.run(["/bin/sh", "-c", command, START], check=True, timeout=60, cwd=tmp_path)
@@ -121,7 +121,7 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
 
 
 def test_a_daemon_that_was_started_with_sigchld_ignored_hears_how_plugins_end(tmp_path: Path) -> None:
-    """SPEC 3.4: some supervisors leave it so, and it is inherited. The plugin must not inherit it in turn."""
+    """Some supervisors leave it so, and it is inherited. The plugin must not inherit it in turn."""
     plugin = an_executable(tmp_path, "#!/bin/sh\ngrep ^SigIgn /proc/$$/status\nexit 3\n")
     program = f"import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{START}"
     told = program.replace(".remains.stdout", ".remains.status.exit_code").replace(
@@ -135,14 +135,14 @@ def test_a_daemon_that_was_started_with_sigchld_ignored_hears_how_plugins_end(tm
 
 
 def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
-    """SPEC 3.4: it is left out where its C library was missing when Python was built."""
+    """It is left out where its C library was missing when Python was built."""
     plugin = a_python_plugin(tmp_path, LOOK)
     program = f"import sys\nsys.modules['ctypes'] = None\n{START}"
     subprocess.run([sys.executable, "-c", program, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
     assert json.loads((tmp_path / "answer").read_text())["result"]["request"] == "all of it"
 
 
-@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=200)])
+@pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
@@ -155,23 +155,23 @@ def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
     ],
 )
 async def test_faults_of_the_plugin_are_permanent(
-    runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str, limits: Limits
+    runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str, limits: ResourceLimits
 ) -> None:
-    """SPEC 3.4, 4.6: ENOENT, EACCES and a bad first line are not tried again, and are told in words."""
+    """ENOENT, EACCES and a bad first line are not tried again, and are told in words."""
     plugin = tmp_path / "run.py"
     if text is not None:
         an_executable(tmp_path, text, mode=mode)
     ending = await runner.start(a_run(plugin, limits=limits))
     assert isinstance(ending, CouldNotStart)
-    outcome = judge(ending).outcome
+    outcome = interpret(ending).outcome
     assert isinstance(outcome, Failed)
-    assert (outcome.reason, outcome.permanent) == (Reason.COULD_NOT_START, True)
+    assert (outcome.reason, outcome.permanent) == (JobReason.COULD_NOT_START, True)
     assert words in outcome.error
     assert str(plugin) in outcome.error
 
 
 async def test_a_missing_directory_is_told_apart(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 3.4: the message names the directory, not the plugin that would have run in it."""
+    """The message names the directory, not the plugin that would have run in it."""
     run = a_run(an_animal(tmp_path, "answers"), directory=tmp_path / "gone")
     ending = await runner.start(run)
     assert isinstance(ending, CouldNotStart)
@@ -179,7 +179,7 @@ async def test_a_missing_directory_is_told_apart(runner: Runner, tmp_path: Path)
 
 
 async def test_an_impossible_variable_is_refused_without_showing_it(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 2.1: the value of a variable may be a secret, so no message shows it."""
+    """The value of a variable may be a secret, so no message shows it."""
     environment = an_environment(tmp_path, TOKEN="canary\0canary")
     ending = await runner.start(a_run(an_animal(tmp_path, "answers"), environment=environment))
     assert isinstance(ending, CouldNotStart)
@@ -205,7 +205,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 
 async def test_a_shortage_of_descriptors_passes(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 4.6: what the machine is short of is not the plugin's fault; the job is tried again."""
+    """What the machine is short of is not the plugin's fault; the job is tried again."""
     run = a_run(an_animal(tmp_path, "answers"))
     await result_of(runner, run)
     with no_descriptor_left():
@@ -225,8 +225,8 @@ print(json.dumps({"status": "ok", "result": limits}))
 
 
 async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 3.4: each of them."""
-    limits = Limits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
+    """Each of them."""
+    limits = ResourceLimits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
     seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert seen == [2**31, 7, 33, 4000]
 
@@ -244,11 +244,11 @@ echo '{}'
 async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
     runner: Runner, tmp_path: Path
 ) -> None:
-    """SPEC 3.4: a program need not read its request; what it starts at once is limited too."""
+    """A program need not read its request; what it starts at once is limited too."""
     plugin = an_executable(tmp_path, LOOK_AT_ONCE)
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C", "WORD": "x=y"}
     free = await result_of_stderr(runner, a_run(plugin, environment=environment))
-    limits = Limits(open_files=77, memory=500_000_000)
+    limits = ResourceLimits(open_files=77, memory=500_000_000)
     run = a_run(plugin, environment=environment, limits=limits)
     for _ in range(20):
         limited = await result_of_stderr(runner, run)
@@ -256,32 +256,32 @@ async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
         assert limited[2:] == free[2:]
 
 
-async def result_of_stderr(runner: Runner, run: Run) -> list[str]:
+async def result_of_stderr(runner: Runner, run: Launch) -> list[str]:
     ending = await (await start(runner, run)).wait()
     assert isinstance(ending, Exited)
     return ending.remains.stderr.decode().splitlines()
 
 
 async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 3.4: a generous setting does not keep a plugin from starting."""
+    """A generous setting does not keep a plugin from starting."""
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    limits = Limits(open_files=highest + 1)
+    limits = ResourceLimits(open_files=highest + 1)
     seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert seen[2] == highest
 
 
 async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
-    """SPEC 3.4: the plugin fails, nobody else does."""
+    """The plugin fails, nobody else does."""
     hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
-    run = a_run(a_python_plugin(tmp_path, hungry), limits=Limits(memory=2**29))
-    outcome = judge(await (await start(runner, run)).wait()).outcome
+    run = a_run(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))
+    outcome = interpret(await (await start(runner, run)).wait()).outcome
     assert isinstance(outcome, Failed)
     assert "MemoryError" in outcome.error
 
 
-@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(open_files=100)])
+@pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=100)])
 async def test_a_want_of_descriptors_is_not_the_plugins_fault(
-    runner: Runner, tmp_path: Path, limits: Limits
+    runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
     """It is told as a shortage, and all is well again when there are some."""
     run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
@@ -301,10 +301,10 @@ async def test_a_want_of_descriptors_is_not_the_plugins_fault(
 
 async def test_a_limit_of_the_plugins_own_is_no_shortage_of_ours(runner: Runner, tmp_path: Path) -> None:
     """A program that does not fit into it would be tried for ever."""
-    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=Limits(memory=4096))
+    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096))
     refused = await runner.start(run)
     if isinstance(refused, CouldNotStart):
         assert not refused.shortage
     else:
         assert not isinstance(refused, RunnerLost)
-        assert not isinstance(judge(await refused.wait()).outcome, Completed)
+        assert not isinstance(interpret(await refused.wait()).outcome, Completed)

@@ -1,4 +1,4 @@
-"""A plugin cannot tell a warm start from a cold one (ENGINE 12), apart from what is documented.
+"""A plugin cannot tell a warm start from a cold one, apart from what is documented.
 
 Each script is run plainly and twice warm (the second time its code comes from memory), and everything
 observable is compared: stdout, stderr, exit status or signal, and what it leaves in a file.
@@ -17,12 +17,21 @@ import pytest
 
 from builders.interpreters import other_interpreters
 from builders.zoo import a_python_plugin, a_run, an_environment, start
-from ductile.runner.port import Ending, Exited, Limits, Patience, Remains, Run, StartedBy, WarmStart
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.port import (
+    Ending,
+    Exited,
+    GracePeriods,
+    Launch,
+    ProcessOutput,
+    ResourceLimits,
+    StartedBy,
+    WarmStart,
+)
+from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
 #: No script leaves anybody behind; but the trackers of `multiprocessing` take their time on a busy machine.
-PATIENT = Patience(after_terminate=0.3, for_leftovers=20.0)
+PATIENT = GracePeriods(after_terminate=0.3, for_leftovers=20.0)
 
 HERE = Path(__file__).parent
 #: Name -> script. Some of them break rules of style, encoding or syntax, hence they are kept as text.
@@ -39,7 +48,7 @@ class Both:
         self.cold = SpawnRunner(PATIENT)
         self.warm = WarmRunner(PATIENT)
 
-    async def run(self, run: Run) -> tuple[Remains, Remains, Remains]:
+    async def run(self, run: Launch) -> tuple[ProcessOutput, ProcessOutput, ProcessOutput]:
         """Cold, warm, and warm once more."""
         cold = await (await start(self.cold, run)).wait()
         warm = []
@@ -49,7 +58,7 @@ class Both:
             warm.append(await process.wait())
         return remains(cold), remains(warm[0]), remains(warm[1])
 
-    async def observe(self, run: Run) -> list[dict[str, Any]]:
+    async def observe(self, run: Launch) -> list[dict[str, Any]]:
         """The same, with what it left in the file `kept` of its home each time."""
         seen = []
         for runner in (self.cold, self.warm, self.warm):
@@ -64,7 +73,7 @@ class Both:
         await self.cold.close()
 
 
-def remains(ending: Ending) -> Remains:
+def remains(ending: Ending) -> ProcessOutput:
     assert isinstance(ending, Exited), ending
     return ending.remains
 
@@ -76,7 +85,7 @@ def take_kept(home: Path) -> dict[str, bytes]:
     return files
 
 
-def observed(found: Remains) -> dict[str, Any]:
+def observed(found: ProcessOutput) -> dict[str, Any]:
     """Everything, but for the addresses of objects."""
     return {
         "status": found.status,
@@ -86,7 +95,7 @@ def observed(found: Remains) -> dict[str, Any]:
     }
 
 
-def comparable(found: Remains) -> dict[str, Any]:
+def comparable(found: ProcessOutput) -> dict[str, Any]:
     """The answers of the surroundings script, without the documented differences."""
     assert found.stderr == b""
     return {name: value for name, value in json.loads(found.stdout).items() if not name.startswith("DIFFERS")}
@@ -101,7 +110,7 @@ async def both() -> AsyncIterator[Both]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> None:
-    """ENGINE 12: same output, same error text, same end."""
+    """Same output, same error text, same end."""
     plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
     environment = an_environment(tmp_path)
     run = a_run(plugin, environment=environment, request=b"one\ntwo\r\nthree")
@@ -126,7 +135,7 @@ def environments(place: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("which", environments(Path()))
 async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: str) -> None:
-    """ENGINE 12: everything a script can ask, but for the documented differences, has the same answer."""
+    """Everything a script can ask, but for the documented differences, has the same answer."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     environment = environments(tmp_path)[which]
     run = a_run(plugin, environment=environment, directory=tmp_path, request=b"request")
@@ -136,7 +145,7 @@ async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: 
 
 
 async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: what modules remember about their process is right in the forked one."""
+    """What modules remember about their process is right in the forked one."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
     cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin, warm=warm_start))]
@@ -145,7 +154,7 @@ async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_
 
 
 async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: what was there before the fork holds what came after it."""
+    """What was there before the fork holds what came after it."""
     preload = ("asyncio", "codecs", "gzip", "json", "logging", "socket", "sqlite3", "threading")
     differing = {}
     for name in (name for name in SCRIPTS if name.startswith("unclosed")):
@@ -158,7 +167,7 @@ async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Pa
 
 
 async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: what is documented as different is, so that the list does not outlive its truth."""
+    """What is documented as different is, so that the list does not outlive its truth."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_run(plugin))]
     differing = [name for name in cold if name.startswith("DIFFERS")]
@@ -166,7 +175,7 @@ async def test_the_documented_differences_are_differences(both: Both, tmp_path: 
 
 
 async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: `env python3` is looked for on the job's PATH."""
+    """`env python3` is looked for on the job's PATH."""
     python = Path(sys.executable)
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")
     environment = an_environment(tmp_path, PATH=f"/nowhere:{python.parent}:/usr/bin:/bin")
@@ -178,16 +187,16 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
 
 
 async def test_what_cannot_be_made_ready_is_started_plainly(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: no fault of ours becomes the plugin's. Here no directory can be read any more."""
+    """No fault of ours becomes the plugin's. Here no directory can be read any more."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
-    run = a_run(plugin, environment=an_environment(tmp_path), limits=Limits(open_files=3))
+    run = a_run(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))
     cold, warm, again = await both.observe(run)
     assert warm == cold
     assert again == cold
 
 
 async def test_bytes_that_are_no_text_are_found_in_comments_too(both: Both, tmp_path: Path) -> None:
-    """ENGINE 12: the interpreter refuses such a file, and says why."""
+    """The interpreter refuses such a file, and says why."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n# caf\n")
     plugin.write_bytes(plugin.read_bytes().replace(b"caf", b"caf\xe9"))
     cold, warm, again = await both.observe(a_run(plugin, environment=an_environment(tmp_path)))
@@ -205,7 +214,7 @@ def interpreter(request: pytest.FixtureRequest) -> Path:
 async def test_scripts_do_the_same_under_another_interpreter(
     both: Both, tmp_path: Path, interpreter: Path
 ) -> None:
-    """ENGINE 12: a server of each version is right in it; a shebang may name any of them."""
+    """A server of each version is right in it; a shebang may name any of them."""
     differing = {}
     for number, (name, text) in enumerate(SCRIPTS.items()):
         plugin = a_python_plugin(tmp_path / str(number), for_interpreter(text, interpreter))
@@ -219,7 +228,7 @@ async def test_scripts_do_the_same_under_another_interpreter(
 async def test_the_surroundings_are_the_same_under_another_interpreter(
     both: Both, tmp_path: Path, interpreter: Path
 ) -> None:
-    """ENGINE 12: whatever it can be asked."""
+    """Whatever it can be asked."""
     plugin = a_python_plugin(tmp_path / "plugin", for_interpreter(SURROUNDINGS, interpreter))
     cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin))]
     assert warm == cold

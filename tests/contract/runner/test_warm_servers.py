@@ -1,4 +1,4 @@
-"""The life of fork servers: who gets one, when one is replaced, and what is lost with it (ENGINE 12)."""
+"""The life of fork servers: who gets one, when one is replaced, and what is lost with it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,21 @@ from builders.zoo import (
     start,
     wait_until_gone,
 )
-from ductile.core.jobs import Reason
-from ductile.core.outcomes import Completed, Failed
-from ductile.runner.judgement import judge
-from ductile.runner.port import DeadlinePassed, Patience, Process, Run, RunnerLost, StartedBy, WarmStart
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.outcomes import Completed, Failed
+from ductile.runner.interpret import interpret
+from ductile.runner.port import (
+    DeadlinePassed,
+    GracePeriods,
+    Launch,
+    Process,
+    RunnerLost,
+    StartedBy,
+    WarmStart,
+)
 from ductile.runner.warm.pool import WarmRunner, WarmTimes
 
-IMPATIENT = Patience(after_terminate=0.3, for_leftovers=0.2)
+IMPATIENT = GracePeriods(after_terminate=0.3, for_leftovers=0.2)
 
 
 @pytest.fixture
@@ -44,12 +52,12 @@ async def runner() -> AsyncIterator[WarmRunner]:
 
 
 async def result_of(process: Process) -> Any:
-    outcome = judge(await process.wait()).outcome
+    outcome = interpret(await process.wait()).outcome
     assert isinstance(outcome, Completed), outcome
     return outcome.response.result
 
 
-async def run_of(runner: WarmRunner, run: Run, kind: StartedBy = StartedBy.WARM) -> Any:
+async def run_of(runner: WarmRunner, run: Launch, kind: StartedBy = StartedBy.WARM) -> Any:
     process = await start(runner, run)
     assert process.started_by is kind
     return await result_of(process)
@@ -60,7 +68,7 @@ def saying(word: str) -> str:
 
 
 async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: even with the same size and the same times, it is the content that counts."""
+    """Even with the same size and the same times, it is the content that counts."""
     plugin = a_python_plugin(tmp_path, saying("earlier"))
     times = plugin.stat()
     assert await run_of(runner, a_run(plugin)) == "earlier"
@@ -75,7 +83,7 @@ async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_pat
 
 
 async def test_an_edited_neighbour_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: modules in the plugin's directory are imported anew in every process."""
+    """Modules in the plugin's directory are imported anew in every process."""
     plugin = a_python_plugin(tmp_path, "from words import answer\nprint(answer)\n")
     (tmp_path / "words.py").write_text(f"answer = '{OK}'\n")
     assert await run_of(runner, a_run(plugin)) == "done"
@@ -93,7 +101,7 @@ print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
 
 def a_preloading_run(
     place: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
-) -> Run:
+) -> Launch:
     """A plugin, with an interpreter of its own, whose library is imported beforehand."""
     python, packages = an_interpreter(place / "venv")
     (packages / "slow_library.py").write_text(library)
@@ -106,14 +114,14 @@ def library_of(place: Path) -> Path:
 
 
 async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: one import in the server serves every process."""
+    """One import in the server serves every process."""
     assert await run_of(runner, a_preloading_run(tmp_path)) == [True, 1]
 
 
 async def test_a_file_that_a_preloaded_module_has_opened_is_written(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """ENGINE 12: it was made before the fork, what is in it after."""
+    """It was made before the fork, what is in it after."""
     kept = tmp_path / "kept"
     library = f"""
 file = open({str(kept)!r}, "a")
@@ -131,7 +139,7 @@ def __getattr__(name):
 async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """ENGINE 12: the first run after the edit already has it; those after it are warm again."""
+    """The first run after the edit already has it; those after it are warm again."""
     run = a_preloading_run(tmp_path)
     assert await run_of(runner, run) == [True, 1]
     (old,) = runner.server_pids
@@ -145,7 +153,7 @@ async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
 async def test_a_module_that_is_edited_while_it_is_preloaded_takes_effect(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """ENGINE 12: a daemon may be started while packages are still being copied."""
+    """A daemon may be started while packages are still being copied."""
     importing, edited = tmp_path / "importing", tmp_path / "edited"
     os.mkfifo(importing)
     os.mkfifo(edited)
@@ -177,7 +185,7 @@ def __getattr__(name):
 async def test_what_preloaded_modules_draw_by_chance_differs_unless_it_was_seeded(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """ENGINE 12: names, keys and waiting times that are meant to differ do so in every process."""
+    """Names, keys and waiting times that are meant to differ do so in every process."""
     python, packages = an_interpreter(tmp_path / "venv")
     (packages / "drawing.py").write_text(DRAWING)
     plugin = a_python_plugin(
@@ -194,7 +202,7 @@ async def test_what_preloaded_modules_draw_by_chance_differs_unless_it_was_seede
 
 
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: what is installed beside the preloaded modules may change how an interpreter starts."""
+    """What is installed beside the preloaded modules may change how an interpreter starts."""
     run = a_preloading_run(tmp_path)
     assert await run_of(runner, run) == [True, 1]
     (library_of(tmp_path).parent / "more.pth").write_text(
@@ -209,15 +217,15 @@ async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner,
 async def test_a_module_that_cannot_be_preloaded_is_the_plugins_affair(
     runner: WarmRunner, tmp_path: Path, library: str
 ) -> None:
-    """ENGINE 12: the plugin fails at its own import, with its own message; the runner does not care."""
+    """The plugin fails at its own import, with its own message; the runner does not care."""
     process = await start(runner, a_preloading_run(tmp_path, library=library))
-    outcome = judge(await process.wait()).outcome
+    outcome = interpret(await process.wait()).outcome
     assert isinstance(outcome, Failed)
-    assert outcome.reason is Reason.BAD_EXIT
+    assert outcome.reason is JobReason.BAD_EXIT
 
 
 async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: threads do not survive a fork, so such a server is not used."""
+    """Threads do not survive a fork, so such a server is not used."""
     threads = (
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nVALUE = 1\n"
     )
@@ -227,7 +235,7 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
-    """ENGINE 12: a module that hangs at import costs a moment once, not a job."""
+    """A module that hangs at import costs a moment once, not a job."""
     hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
     runner = WarmRunner(IMPATIENT, WarmTimes(to_start=0.5))
     try:
@@ -240,7 +248,7 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
 
 
 async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: no job is lost over a server that died between jobs."""
+    """No job is lost over a server that died between jobs."""
     run = a_run(an_animal(tmp_path, "answers"))
     await run_of(runner, run)
     (old,) = runner.server_pids
@@ -252,20 +260,20 @@ async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> 
 
 
 async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: it may have had effects, so the attempt is failed, may be retried, and is ended."""
+    """It may have had effects, so the attempt is failed, may be retried, and is ended."""
     os.mkfifo(tmp_path / "ready")
     process = await start(runner, a_run(an_animal(tmp_path, "ignores SIGTERM")))
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
     (server,) = runner.server_pids
     os.kill(server, signal.SIGKILL)
-    outcome = judge(await process.wait()).outcome
+    outcome = interpret(await process.wait()).outcome
     assert isinstance(outcome, Failed)
-    assert (outcome.reason, outcome.permanent) == (Reason.RUNNER_LOST, False)
+    assert (outcome.reason, outcome.permanent) == (JobReason.RUNNER_LOST, False)
     await asyncio.to_thread(wait_until_gone, process.pid)
 
 
 async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
-    """ENGINE 12: a request that was sent and not answered may have been carried out; the next job is fine."""
+    """A request that was sent and not answered may have been carried out; the next job is fine."""
     runner = WarmRunner(IMPATIENT, WarmTimes(to_start=2.0))
     try:
         run = a_run(an_animal(tmp_path, "answers"))
@@ -280,7 +288,7 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_path: Path) -> None:
-    """SPEC 3.4: the deadline holds whether or not the server tells how the process ended."""
+    """The deadline holds whether or not the server tells how the process ended."""
     os.mkfifo(tmp_path / "ready")
     run = a_run(an_animal(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
     process = await start(runner, run)
@@ -295,7 +303,7 @@ async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_pat
 async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """ENGINE 12: a plugin's own `json.py` comes before the one that the server has imported."""
+    """A plugin's own `json.py` comes before the one that the server has imported."""
     plugin = a_python_plugin(tmp_path, "import json\nprint(json.answer)\n")
     (tmp_path / "json.py").write_text(f"answer = '{OK}'\n")
     assert await run_of(runner, a_run(plugin)) == "done"
@@ -314,7 +322,7 @@ async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
 async def test_doubtful_cases_start_cold(
     runner: WarmRunner, tmp_path: Path, first_line: str, more: dict[str, str], reason: str
 ) -> None:
-    """ENGINE 12: options, and variables that change how an interpreter starts, need a real start."""
+    """Options, and variables that change how an interpreter starts, need a real start."""
     body = f"echo '{OK}'\n" if first_line == "#!/bin/sh" else f"print('{OK}')\n"
     plugin = an_executable(tmp_path, f"{first_line}\n{body}")
     run = a_run(plugin, environment=an_environment(tmp_path, **more))
@@ -323,14 +331,14 @@ async def test_doubtful_cases_start_cold(
 
 
 async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
-    """SPEC 2.2: `warm: false`."""
+    """`warm: false`."""
     run = a_run(an_animal(tmp_path, "answers"), warm=None)
     assert await run_of(runner, run, StartedBy.SPAWN) == "done"
     assert runner.server_pids == frozenset()
 
 
 async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: a version manager's shim decides at each start; only it can."""
+    """A version manager's shim decides at each start; only it can."""
     shim = an_executable(tmp_path / "shims", f'#!/bin/sh\nexec {sys.executable} "$@"\n', name="python3")
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
     run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
@@ -339,7 +347,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
 
 
 async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: an odd interpreter is found out by asking it."""
+    """An odd interpreter is found out by asking it."""
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
     run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
@@ -347,14 +355,14 @@ async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, 
 
 
 async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: what was never sent may be started by somebody else."""
+    """What was never sent may be started by somebody else."""
     large = {f"V{number}": "x" * 60_000 for number in range(20)}
     run = a_run(an_animal(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
     assert await run_of(runner, run, StartedBy.SPAWN) == "done"
 
 
 async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: a server starts with a minimal environment, and /proc shows it for all its children."""
+    """A server starts with a minimal environment, and /proc shows it for all its children."""
     environment = an_environment(tmp_path, SECRET_TOKEN="canary", DUCTILE_STORE_ID="s1", DUCTILE_JOB_ID="j1")
     await run_of(runner, a_run(an_animal(tmp_path, "answers"), environment=environment))
     (server,) = runner.server_pids
@@ -365,7 +373,7 @@ async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRun
 
 
 async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: what has ended is reaped once its group is cleared."""
+    """What has ended is reaped once its group is cleared."""
     environment = an_environment(tmp_path)
     await run_of(runner, a_run(an_animal(tmp_path / "one", "answers"), environment=environment))
     process = await start(runner, a_run(an_animal(tmp_path / "two", "sleeps"), environment=environment))
@@ -377,7 +385,7 @@ async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Pa
 
 
 async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRunner, tmp_path: Path) -> None:
-    """ENGINE 12: one server for each interpreter and set of modules."""
+    """One server for each interpreter and set of modules."""
     environment = an_environment(tmp_path)
     for name, preload in (("a", ()), ("b", ()), ("c", ("csv",)), ("d", ("csv",))):
         plugin = an_animal(tmp_path / name, "answers")
@@ -386,7 +394,7 @@ async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRu
 
 
 async def test_an_idle_server_is_stopped(tmp_path: Path) -> None:
-    """ENGINE 12: a server that nobody wants gives its memory back; the next job gets a new one."""
+    """A server that nobody wants gives its memory back; the next job gets a new one."""
     runner = WarmRunner(IMPATIENT, WarmTimes(until_idle_stop=0.5))
     try:
         run = a_run(an_animal(tmp_path, "answers"))
@@ -418,7 +426,7 @@ asyncio.run(main())
 
 
 def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) -> None:
-    """ENGINE 3: after SIGKILL of the daemon a warm job is ended by its server, so it cannot run twice."""
+    """After SIGKILL of the daemon a warm job is ended by its server, so it cannot run twice."""
     os.mkfifo(tmp_path / "ready")
     plugin = an_animal(tmp_path, "leaves a child that ignores SIGTERM")
     path = os.pathsep.join(["tests", "src"])

@@ -1,4 +1,4 @@
-"""What operators ask for, and what a crash leaves (SPEC 4.2, 4.8; ENGINE 3)."""
+"""What operators ask for, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs import Hold, JobStatus, Reason
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Ended, Interrupted, Outcome
-from ductile.core.settlement import LogStatus
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Hold, JobReason, JobStatus
+from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Outcome
+from ductile.core.jobs.settlement import LogStatus
+from ductile.store.model.jobs import CancelStatus, RetryResult
+from ductile.store.model.maintenance import Retention
+from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.settling import CancelAnswer, RetryAnswer
-from ductile.store.values.upkeep import Retention
 
 
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
-    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.CANCELLED
+    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.CANCELLED
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, Reason.CANCELLED, clock.now)
+    assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, JobReason.CANCELLED, clock.now)
     assert await claim_all(store) == []
     assert await store.executions(job_id) == (), "it was never executed"
     assert (await path_of(store, job_id))[-1] == "queued>dead:cancelled"
@@ -44,7 +44,7 @@ async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
 async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await run_next(store, failed())
-    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.CANCELLED
+    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.CANCELLED
     clock.advance(hours=2)
     assert (await store.release_due()).count == 0
     assert (await stored(store, job_id)).next_retry_at is None
@@ -57,23 +57,23 @@ async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clo
         failed(stdout="late"),
         timed_out(),
         Interrupted(),
-        Ended(reason=Reason.PLUGIN_REMOVED, error="the plugin echo is not active"),
+        EndedEarly(reason=JobReason.PLUGIN_REMOVED, error="the plugin echo is not active"),
     ],
     ids=["completed", "failed", "timed_out", "interrupted", "plugin_removed"],
 )
 async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, outcome: Outcome) -> None:
-    """ENGINE 3: it stays running until its process is gone; output meanwhile is logged, not applied."""
+    """It stays running until its process is gone; output meanwhile is logged, not applied."""
     rules = some_rules(a_route(source="echo"))
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
-    assert (await store.cancel(job_id, rules)).answer is CancelAnswer.REQUESTED
+    assert (await store.cancel(job_id, rules)).answer is CancelStatus.REQUESTED
     asked = await stored(store, job_id)
     assert asked.status is JobStatus.RUNNING
     assert asked.cancel_requested_at is not None
     settled = await settle(store, running, outcome, rules)
     assert settled.started == ()
     job = await stored(store, job_id)
-    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+    assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert await store.plugin_state("echo") is None
     (row,) = await store.executions(job_id)
     assert row.status is LogStatus.CANCELLED
@@ -87,21 +87,21 @@ async def test_asking_twice_is_told_once(store: Store, clock: Clock) -> None:
     await store.cancel(job_id, RULES)
     asked = (await stored(store, job_id)).cancel_requested_at
     clock.advance(seconds=9)
-    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.REQUESTED
+    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.REQUESTED
     assert (await stored(store, job_id)).cancel_requested_at == asked
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
 
 
 async def test_a_cancelled_job_is_dead_after_a_crash(store_factory: StoreFactory) -> None:
-    """ENGINE 3: the request is durable; recovery ends such jobs."""
+    """The request is durable; recovery ends such jobs."""
     store = await store_factory.open()
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     await store.cancel(job_id, RULES)
     store = await store_factory.reopen()
     await store.recover(RULES)
-    assert (await stored(store, job_id)).reason is Reason.CANCELLED
+    assert (await stored(store, job_id)).reason is JobReason.CANCELLED
 
 
 @pytest.mark.parametrize("outcome", [ok(), failed(permanent=True)], ids=["succeeded", "failed"])
@@ -109,13 +109,13 @@ async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> 
     await accept(store, a_new_job())
     job_id = (await run_next(store, outcome)).job_id
     before = await stored(store, job_id)
-    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.ALREADY_ENDED
+    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.ALREADY_ENDED
     assert await stored(store, job_id) == before
 
 
 async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
-    assert (await store.cancel("nobody", RULES)).answer is CancelAnswer.UNKNOWN_JOB
-    assert await store.retry("nobody", some_rules()) is RetryAnswer.UNKNOWN_JOB
+    assert (await store.cancel("nobody", RULES)).answer is CancelStatus.UNKNOWN_JOB
+    assert await store.retry("nobody", some_rules()) is RetryResult.UNKNOWN_JOB
 
 
 # --------------------------------------------------------------------------------------------- retry
@@ -123,12 +123,12 @@ async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
 
 @pytest.mark.parametrize("permanent", [True, False], ids=["failed", "dead"])
 async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) -> None:
-    """SPEC 4.2: failed or dead → queued, attempt 1 again."""
+    """Failed or dead → queued, attempt 1 again."""
     job_id = await accept(store, a_new_job(max_attempts=1))
     await run_next(store, failed(permanent=permanent))
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.QUEUED
+    assert await store.retry(job_id, some_rules()) is RetryResult.QUEUED
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.MANUAL_RETRY, None)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.MANUAL_RETRY, None)
     assert (job.attempt, job.completed_at, job.cancel_requested_at) == (1, None, None)
     assert (await path_of(store, job_id))[-1].endswith(">queued:manual_retry")
     await run_next(store, ok())
@@ -140,19 +140,19 @@ async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(store: 
     running = await claim_one(store)
     await store.cancel(job_id, RULES)
     await settle(store, running, failed())
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.QUEUED
+    assert await store.retry(job_id, some_rules()) is RetryResult.QUEUED
     await run_next(store, ok())
     assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
 
 
 async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
     job_id = await accept(store, a_new_job())
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.NOT_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryResult.NOT_ENDED
     await claim_all(store)
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.NOT_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryResult.NOT_ENDED
     running = await stored(store, job_id)
     await settle(store, running, ok())
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.SUCCEEDED
+    assert await store.retry(job_id, some_rules()) is RetryResult.SUCCEEDED
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
@@ -165,10 +165,10 @@ async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
     retried, cancelled = await asyncio.gather(store.retry(job_id, RULES), store.cancel(job_id, RULES))
     for claim in claims:
         await settle(store, claim.job, ok())
-    assert retried is RetryAnswer.NOT_ENDED
-    assert cancelled.answer is (CancelAnswer.REQUESTED if running else CancelAnswer.CANCELLED)
+    assert retried is RetryResult.NOT_ENDED
+    assert cancelled.answer is (CancelStatus.REQUESTED if running else CancelStatus.CANCELLED)
     job = await stored(store, job_id)
-    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+    assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
 
 
 async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
@@ -179,19 +179,19 @@ async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
     await run_next(store, failed(permanent=True))
     seen = await stored(store, job_id)
     clock.advance(seconds=1)
-    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryAnswer.QUEUED
+    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryResult.QUEUED
     await store.cancel(job_id, RULES)
-    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryAnswer.ENDED_AGAIN
+    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryResult.ENDED_AGAIN
     job = await stored(store, job_id)
-    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
-    assert await store.retry(job_id, RULES, ended_at=job.completed_at) is RetryAnswer.QUEUED
+    assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
+    assert await store.retry(job_id, RULES, ended_at=job.completed_at) is RetryResult.QUEUED
 
 
 async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:
-    """ENGINE 2: the run is what can be retried."""
+    """The run is what can be retried."""
     await accept(store, a_new_job(run_id=an_id()))
     job_id = (await run_next(store, failed(permanent=True))).job_id
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.RUN_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryResult.RUN_ENDED
 
 
 async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, clock: Clock) -> None:
@@ -200,21 +200,21 @@ async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, c
     clock.advance(hours=25)
     await accept(store, a_new_job())
     await store.prune(Retention())
-    assert await store.retry(job_id, some_rules()) is RetryAnswer.RETAINED_NO_MORE
-    assert (await store.cancel(job_id, RULES)).answer is CancelAnswer.ALREADY_ENDED
+    assert await store.retry(job_id, some_rules()) is RetryResult.RETAINED_NO_MORE
+    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.ALREADY_ENDED
 
 
 # ------------------------------------------------------------------------------------------ recovery
 
 
 async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock) -> None:
-    """SPEC 4.8, ENGINE 3: attempt + 1, and a wait of at most a minute."""
+    """Attempt + 1, and a wait of at most a minute."""
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     waiting = await accept(store, a_new_job())
     moved = await store.recover(RULES)
     assert [(job.id, job.status, job.reason, job.attempt) for job in moved.jobs] == [
-        (job_id, JobStatus.QUEUED, Reason.RECOVERED, 2)
+        (job_id, JobStatus.QUEUED, JobReason.RECOVERED, 2)
     ]
     job = await stored(store, job_id)
     assert (job.hold, job.suspect, job.attempt) == (Hold.RETRY, True, 2)
@@ -232,7 +232,7 @@ async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
     await claim_all(store)
     await store.recover(RULES)
     job = await stored(store, job_id)
-    assert (job.status, job.reason) == (JobStatus.DEAD, Reason.ATTEMPTS_EXHAUSTED)
+    assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.ATTEMPTS_EXHAUSTED)
     assert (await path_of(store, job_id))[-2:] == [
         "running>failed:orphaned",
         "failed>dead:attempts_exhausted",
@@ -240,7 +240,7 @@ async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
 
 
 async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Clock) -> None:
-    """ENGINE 3: whoever kills the daemon each time it runs is found out."""
+    """Whoever kills the daemon each time it runs is found out."""
     poison = await accept(store, a_new_job(max_attempts=3))
     for _ in range(3):
         assert (await claim_one(store)).id == poison

@@ -1,4 +1,4 @@
-"""What a store tells of itself: its vitals, and what has gone wrong of late (SPEC 11, `system doctor`)."""
+"""What a store tells of itself: its vitals, and what has gone wrong of late (`system doctor`)."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from string import ascii_lowercase
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, accept, run_next
-from ductile.core.jobs import Callback, SubmittedBy
+from ductile.core.jobs.model import Callback, SubmittedBy
+from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
+from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
-from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
-from ductile.store.values.reading import LogFilter
 
 TOLD = Callback(url="https://example.com/hook?key=sesame")
 DAY = timedelta(days=1)
 
 
 async def test_a_new_store_is_sound_and_has_no_troubles(store: Store, clock: Clock) -> None:
-    vitals = await store.vitals()
-    assert (vitals.damage, vitals.schema_version) == ((), vitals.newest_schema)
-    assert vitals.size > 0
-    troubles = await store.troubles(since=clock() - DAY)
-    assert (troubles.newest_at, troubles.endings, troubles.receivers) == (None, (), ())
+    stats = await store.stats()
+    assert (stats.damage, stats.schema_version) == ((), stats.newest_schema)
+    assert stats.size > 0
+    recent_failures = await store.recent_failures(since=clock() - DAY)
+    assert (recent_failures.newest_at, recent_failures.endings, recent_failures.receivers) == (None, (), ())
 
 
 async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> None:
     """Connections that have searched hold parts of the index as it was, and must not judge it."""
     words = Random(1)
-    assert (await store.vitals()).damage == ()
+    assert (await store.stats()).damage == ()
     for _ in range(5):
         for _ in range(40):
             text = " ".join("".join(words.choices(ascii_lowercase, k=7)) for _ in range(750))
             await accept(store, a_new_job())
             await run_next(store, ok(stderr=text))
-        while await store.make_searchable():
+        while await store.index_log():
             pass
         for _ in range(4):
             await store.log(LogFilter(query="hello"), limit=1)
-            vitals = await store.vitals()
-            assert (vitals.damage, vitals.search_damage) == ((), ())
+            stats = await store.stats()
+            assert (stats.damage, stats.search_damage) == ((), ())
 
 
 async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, clock: Clock) -> None:
@@ -57,32 +57,32 @@ async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, cl
     await store.cancel(cancelled, RULES)
     await accept(store, a_new_job("sink", "health", submitted_by=SubmittedBy.CORE))
     await run_next(store, failed(permanent=True))
-    troubles = await store.troubles(since=clock() - DAY)
-    assert [(bad.plugin, bad.command, bad.jobs, bad.latest_job_id) for bad in troubles.endings] == [
+    recent_failures = await store.recent_failures(since=clock() - DAY)
+    assert [(bad.plugin, bad.command, bad.jobs, bad.latest_job_id) for bad in recent_failures.endings] == [
         ("echo", "handle", 2, ids[-1])
     ]
-    assert troubles.newest_at == clock()
+    assert recent_failures.newest_at == clock()
 
 
 async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     store: Store, clock: Clock
 ) -> None:
-    """SPEC 9.3: a URL may hold secrets; its receiver is scheme, host and port."""
+    """A URL may hold secrets; its receiver is scheme, host and port."""
     await accept(store, a_new_job(callback=TOLD))
     await run_next(store, ok())
-    taken = await store.take_deliveries(DeliveryRoom(all=10, each=10), retry_at=clock() + DAY)
+    taken = await store.take_deliveries(DeliveryCapacity(all=10, each=10), retry_at=clock() + DAY)
     (first,) = taken.deliveries
-    assert (await store.troubles(since=clock() - DAY)).receivers == ()
+    assert (await store.recent_failures(since=clock() - DAY)).receivers == ()
     await store.report_delivery(
         DeliveryReport(id=first.id, delivered=False, http_status=503, error="503", retry_at=clock() + DAY)
     )
-    (troubled,) = (await store.troubles(since=clock() - DAY)).receivers
+    (troubled,) = (await store.recent_failures(since=clock() - DAY)).receivers
     assert (troubled.receiver, troubled.waiting, troubled.dropped) == ("https://example.com:443", 1, 0)
     assert "sesame" not in repr(troubled)
     clock.advance(days=1)
-    await store.take_deliveries(DeliveryRoom(all=1, each=1), retry_at=clock() + DAY)
+    await store.take_deliveries(DeliveryCapacity(all=1, each=1), retry_at=clock() + DAY)
     await store.report_delivery(DeliveryReport(id=first.id, delivered=False, error="refused"))
-    (troubled,) = (await store.troubles(since=clock() - DAY)).receivers
+    (troubled,) = (await store.recent_failures(since=clock() - DAY)).receivers
     assert (troubled.waiting, troubled.dropped, troubled.last_error) == (0, 1, "refused")
     clock.advance(days=2)
-    assert (await store.troubles(since=clock() - DAY)).receivers == ()
+    assert (await store.recent_failures(since=clock() - DAY)).receivers == ()

@@ -1,4 +1,4 @@
-"""Taking jobs to run (SPEC 4.3, 4.4; ENGINE 4)."""
+"""Taking jobs to run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from builders.stores import (
     stored,
     submit,
 )
-from ductile.core.admission import Caps
-from ductile.core.jobs import JobStatus, Reason
-from ductile.core.lineage import NewContext
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.store.port import Store
 
 
@@ -30,7 +30,7 @@ async def test_a_claim_is_ours_and_says_so(store: Store, clock: Clock) -> None:
     clock.advance(seconds=5)
     (claim,) = await claim_all(store, owner="daemon-1")
     assert claim.job == await stored(store, job_id)
-    assert (claim.job.status, claim.job.reason) == (JobStatus.RUNNING, Reason.CLAIMED)
+    assert (claim.job.status, claim.job.reason) == (JobStatus.RUNNING, JobReason.CLAIMED)
     assert (claim.job.execution, claim.job.attempt) == (1, 1)
     assert claim.job.started_at == clock.now
     assert (claim.job.owner, claim.job.lease_until) == ("daemon-1", clock.now + LEASE)
@@ -50,13 +50,13 @@ async def test_a_claim_brings_state_and_baggage(store: Store) -> None:
 
 
 async def test_oldest_first_whatever_the_plugin(store: Store) -> None:
-    """SPEC 4.3: FIFO by creation among eligible jobs."""
+    """FIFO by creation among eligible jobs."""
     ids = [await accept(store, a_new_job(plugin)) for plugin in ("b", "a", "c", "a", "b")]
     assert [claim.job.id for claim in await claim_all(store)] == ids
 
 
 async def test_order_is_by_sequence_when_the_clock_goes_back(store: Store, clock: Clock) -> None:
-    """ENGINE 4: FIFO uses the sequence, not the clock."""
+    """FIFO uses the sequence, not the clock."""
     first = await accept(store, a_new_job("b"))
     clock.advance(hours=-3)
     second = await accept(store, a_new_job("a"))
@@ -72,7 +72,7 @@ async def test_never_more_than_asked_for(store: Store) -> None:
 
 
 async def test_the_pool_is_a_cap_over_everything_that_runs(store: Store) -> None:
-    """SPEC 4.4: bounded by max_workers, whoever claimed; a finished job makes room."""
+    """Bounded by max_workers, whoever claimed; a finished job makes room."""
     for _ in range(5):
         await accept(store, a_new_job())
     caps = Caps(workers=2)
@@ -83,7 +83,7 @@ async def test_the_pool_is_a_cap_over_everything_that_runs(store: Store) -> None
 
 
 async def test_a_capped_plugin_is_passed_over_and_not_waited_for(store: Store) -> None:
-    """SPEC 4.4: jobs of a plugin at its cap are passed over, others go on."""
+    """Jobs of a plugin at its cap are passed over, others go on."""
     ids = [await accept(store, a_new_job(plugin)) for plugin in ("a", "a", "a", "b", "a", "b")]
     caps = Caps(workers=10, plugins={"a": 1})
     claims = await claim_all(store, caps=caps)
@@ -99,7 +99,7 @@ async def test_a_cap_of_none_starts_nothing(store: Store) -> None:
 
 
 async def test_two_claims_at_once_never_share_a_job(store: Store) -> None:
-    """SPEC 4.3: claiming is atomic."""
+    """Claiming is atomic."""
     ids = {await accept(store, a_new_job()) for _ in range(20)}
     taken = await asyncio.gather(*(claim_all(store, limit=3, owner=f"w{n}") for n in range(10)))
     claimed = [claim.job.id for claims in taken for claim in claims]
@@ -107,7 +107,7 @@ async def test_two_claims_at_once_never_share_a_job(store: Store) -> None:
 
 
 async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
-    """SPEC 4.4: while a job with a key runs, another with the same key and target waits."""
+    """While a job with a key runs, another with the same key and target waits."""
     ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(4)]
     seen: list[str] = []
     while claims := await claim_all(store):
@@ -120,7 +120,7 @@ async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
 async def test_a_retry_wait_lets_the_next_of_the_key_go_and_gets_its_place_back(
     store: Store, clock: Clock
 ) -> None:
-    """ENGINE 4: the holder leaving `running` readies the next; the older one is first again when due."""
+    """The holder leaving `running` readies the next; the older one is first again when due."""
     ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(3)]
     await run_next(store, failed())
     second = await claim_one(store)
@@ -141,7 +141,7 @@ async def test_a_due_job_with_a_free_key_is_ready(store: Store, clock: Clock) ->
 
 
 async def test_an_execution_is_counted_for_each_claim_and_never_reset(store: Store, clock: Clock) -> None:
-    """ENGINE 1: the fence; an operator's retry starts attempts again, not executions."""
+    """The fence; an operator's retry starts attempts again, not executions."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     for expected in (1, 2):
         job = await claim_one(store)
@@ -170,7 +170,7 @@ async def test_counts_tell_ready_waiting_and_running(store: Store) -> None:
 
 
 async def test_outstanding_counts_whoever_submitted(store: Store) -> None:
-    """SPEC 5.6: polls that are queued, waiting or running; ended ones and other commands are not."""
+    """Polls that are queued, waiting or running; ended ones and other commands are not."""
     for command in ("poll", "poll", "poll", "handle"):
         await accept(store, a_new_job("p", command))
     await accept(store, a_new_job("q", "poll"))
@@ -190,9 +190,9 @@ async def test_the_lease_is_from_the_clock(store: Store, clock: Clock) -> None:
 
 
 async def test_named_jobs_are_claimed_in_the_order_given_whatever_the_caps(store: Store) -> None:
-    """ENGINE 3: a run without a daemon takes only its own jobs and leaves the others alone."""
+    """A run without a daemon takes only its own jobs and leaves the others alone."""
     first, second, other = [await accept(store, a_new_job()) for _ in range(3)]
-    claims = await store.claim_these([second, first], owner="cli", lease=LEASE)
+    claims = await store.claim_by_id([second, first], owner="cli", lease=LEASE)
     assert [claim.job.id for claim in claims] == [second, first]
     assert {claim.job.owner for claim in claims} == {"cli"}
     assert (await stored(store, other)).status is JobStatus.QUEUED
@@ -204,14 +204,14 @@ async def test_named_jobs_that_are_not_ready_are_left(store: Store) -> None:
     await claim_all(store)
     holder, follower = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
     waiting = await accept(store, a_new_job(after_job_id=running))
-    claims = await store.claim_these([running, follower, waiting, holder, "nobody"], owner="cli", lease=LEASE)
+    claims = await store.claim_by_id([running, follower, waiting, holder, "nobody"], owner="cli", lease=LEASE)
     assert [claim.job.id for claim in claims] == [holder]
-    assert await store.claim_these([], owner="cli", lease=LEASE) == ()
+    assert await store.claim_by_id([], owner="cli", lease=LEASE) == ()
 
 
 async def test_a_job_named_twice_is_claimed_once(store: Store) -> None:
     job_id = await accept(store, a_new_job())
-    claims = await store.claim_these([job_id, job_id], owner="cli", lease=LEASE)
+    claims = await store.claim_by_id([job_id, job_id], owner="cli", lease=LEASE)
     assert [claim.job.id for claim in claims] == [job_id]
 
 
@@ -219,10 +219,10 @@ async def test_a_job_can_be_submitted_and_claimed_in_one_step(store: Store) -> N
     """Whatever waits in the queue; unless as many of its plugin run as may."""
     await accept(store, a_new_job("p"))
     beside = a_new_job("p", "health")
-    (claim,) = await store.start_now(beside, owner="me", lease=LEASE, limit=1)
+    (claim,) = await store.enqueue_and_claim(beside, owner="me", lease=LEASE, limit=1)
     assert (claim.job.id, claim.job.status, claim.job.execution) == (beside.id, JobStatus.RUNNING, 1)
     refused = a_new_job("p", "health")
-    assert await store.start_now(refused, owner="me", lease=LEASE, limit=1) == ()
+    assert await store.enqueue_and_claim(refused, owner="me", lease=LEASE, limit=1) == ()
     assert await store.job(refused.id) is None
-    (another,) = await store.start_now(refused, owner="me", lease=LEASE, limit=None)
+    (another,) = await store.enqueue_and_claim(refused, owner="me", lease=LEASE, limit=None)
     assert another.job.id == refused.id

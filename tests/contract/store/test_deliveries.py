@@ -1,4 +1,4 @@
-"""The outbox of state webhooks (SPEC 9.3; ENGINE 9)."""
+"""The outbox of state webhooks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from builders.stores import (
     settle,
     whole_ledger,
 )
-from ductile.core.instants import format_instant
-from ductile.core.jobs import Callback, NewJob
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.core.receivers import Manner, Share
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Callback, NewJob
+from ductile.core.json import JsonObject
+from ductile.core.timestamps import format_timestamp
+from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth
+from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
 from ductile.store.port import Store
-from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
 
 URL = "https://receiver.invalid/hook?secret=canary"
 KEYS = [
@@ -47,7 +47,7 @@ async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
-    wanted = DeliveryRoom(all=limit, **{"each": limit, **room})
+    wanted = DeliveryCapacity(all=limit, **{"each": limit, **room})
     taken = await store.take_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
     return list(taken.deliveries)
 
@@ -58,10 +58,10 @@ async def delivered(store: Store, *deliveries: Delivery) -> None:
 
 
 async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> None:
-    """SPEC 9.3: all keys always, the first `previous_state` null, result and artifacts only on done."""
+    """All keys always, the first `previous_state` null, result and artifacts only on done."""
     job_id = await accept(store, a_told_job(max_attempts=2))
     job = await claim_one(store)
-    await store.note_working(job.id, job.execution)
+    await store.mark_working(job.id, job.execution)
     await settle(store, job, failed(error="boom"))
     clock.advance(minutes=1)
     await store.release_due()
@@ -81,7 +81,7 @@ async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> 
     assert [body["result"] for body in said] == [None] * 5 + [{"text": "hi"}]
     assert [body["artifacts"] for body in said] == [None] * 5 + [[artifact]]
     assert [body["error"] for body in said] == [None] * 6
-    assert said[-1]["timestamp"] >= format_instant(clock.now)
+    assert said[-1]["timestamp"] >= format_timestamp(clock.now)
     rows = await told(store, job_id)
     assert [row.sequence for row in rows] == list(range(1, 7))
     assert len({row.id for row in rows}) == 6
@@ -102,10 +102,10 @@ async def test_a_cancelled_job_is_failed(store: Store) -> None:
 
 
 async def test_recovery_tells_working_to_queued(store: Store) -> None:
-    """ENGINE 9: the previous state is stored, so a restart tells the truth."""
+    """The previous state is stored, so a restart tells the truth."""
     job_id = await accept(store, a_told_job())
     job = await claim_one(store)
-    await store.note_working(job.id, job.execution)
+    await store.mark_working(job.id, job.execution)
     await store.recover(RULES)
     last = (await bodies(store, job_id))[-1]
     assert (last["state"], last["previous_state"]) == ("queued", "working")
@@ -121,23 +121,23 @@ async def test_a_manual_retry_is_told(store: Store) -> None:
 
 async def test_working_is_told_only_of_what_runs(store: Store) -> None:
     job_id = await accept(store, a_told_job())
-    await store.note_working(job_id, 0)
+    await store.mark_working(job_id, 0)
     job = await claim_one(store)
-    await store.note_working(job_id, job.execution + 1)
-    await store.note_working("nobody", 1)
+    await store.mark_working(job_id, job.execution + 1)
+    await store.mark_working("nobody", 1)
     await settle(store, job, ok())
-    await store.note_working(job_id, job.execution)
+    await store.mark_working(job_id, job.execution)
     assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "loading", "done"]
 
 
 async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store) -> None:
-    """SPEC 9.3: a POST on every transition, however quickly one follows the other."""
+    """A POST on every transition, however quickly one follows the other."""
     job_id = await accept(store, a_told_job())
     job = await claim_one(store)
     others = [accept(store, a_new_job()) for _ in range(50)]  # the writer has its hands full
     await asyncio.gather(
         *others,
-        store.note_working(job.id, job.execution),
+        store.mark_working(job.id, job.execution),
         store.settle(job, ok(), RULES),
     )
     states = [body["state"] for body in await bodies(store, job_id)]
@@ -145,7 +145,7 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
 
 
 async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) -> None:
-    """ENGINE 9: only jobs submitted with a URL write outbox rows."""
+    """Only jobs submitted with a URL write outbox rows."""
     await accept(store, a_told_job(plugin="source"))
     settled = await run_next(store, ok(emitted()), some_rules(a_route()))
     await run_next(store, ok())
@@ -153,7 +153,7 @@ async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) 
 
 
 async def test_a_large_result_is_a_link(store: Store) -> None:
-    """ENGINE 9: above 256 KiB."""
+    """Above 256 KiB."""
     job_id = await accept(store, a_told_job())
     await run_next(store, ok(result="x" * (256 * 1024)))
     result = (await bodies(store, job_id))[-1]["result"]
@@ -162,7 +162,7 @@ async def test_a_large_result_is_a_link(store: Store) -> None:
 
 
 async def test_a_large_error_is_cut(store: Store) -> None:
-    """ENGINE 9: a receiver that takes a megabyte hears of the failure, whatever the plugin has to say."""
+    """A receiver that takes a megabyte hears of the failure, whatever the plugin has to say."""
     long = "ü" * 900_000
     job_id = await accept(store, a_new_job(max_attempts=1, callback=Callback(url=URL, model=long)))
     await run_next(store, failed(error=long))
@@ -175,7 +175,7 @@ async def test_a_large_error_is_cut(store: Store) -> None:
 
 
 async def test_many_artifacts_are_a_link(store: Store) -> None:
-    """ENGINE 9: above 256 KiB, as a result; it is a list still."""
+    """Above 256 KiB, as a result; it is a list still."""
     job_id = await accept(store, a_told_job())
     artifacts: tuple[JsonObject, ...] = tuple(
         {"name": f"a{number}", "path": "/x" * 200} for number in range(1000)
@@ -194,7 +194,7 @@ async def test_big_integers_survive_in_bodies(store: Store) -> None:
 
 
 async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> None:
-    """ENGINE 9: one with an untried predecessor is not due; another job's are."""
+    """One with an untried predecessor is not due; another job's are."""
     first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
     await claim_all(store)
     one, other = await take(store, clock)
@@ -211,7 +211,7 @@ async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> Non
 async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
     store: Store, clock: Clock
 ) -> None:
-    """ENGINE 9: in order after a crash as well; once it has ended, however, later ones go out."""
+    """In order after a crash as well; once it has ended, however, later ones go out."""
     await accept(store, a_told_job())
     await claim_all(store)
     await take(store, clock)
@@ -225,7 +225,7 @@ async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
 
 
 async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> None:
-    """SPEC 9.3: a receiver that is busy or has much to get never keeps another from getting its own."""
+    """A receiver that is busy or has much to get never keeps another from getting its own."""
     slow, quick = "https://slow.invalid", "https://quick.invalid"
     for url in (slow, slow, slow, quick):
         await accept(store, a_new_job(callback=Callback(url=f"{url}/hook")))
@@ -242,14 +242,17 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
 
 
 async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: Store, clock: Clock) -> None:
-    """SPEC 9.3: the dead have a part of the places, and those who wait for their first come before others."""
+    """The dead have a part of the places, and those who wait for their first come before others."""
     for name in ("dead1", "dead2", "dead3", "new", "good", "good"):
         await accept(store, a_new_job(callback=Callback(url=f"https://{name}.invalid/hook")))
-    slow = {f"https://dead{number}.invalid:443": Manner.SLOW for number in (1, 2, 3)}
+    slow = {f"https://dead{number}.invalid:443": ReceiverHealth.SLOW for number in (1, 2, 3)}
     room: dict[str, Any] = {
         "each": 2,
-        "manners": {**slow, "https://good.invalid:443": Manner.PROMPT},
-        "shares": {Manner.SLOW: Share(each=1, all=2), Manner.UNKNOWN: Share(each=1, all=9)},
+        "manners": {**slow, "https://good.invalid:443": ReceiverHealth.PROMPT},
+        "shares": {
+            ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=2),
+            ReceiverHealth.UNKNOWN: ConcurrencyLimit(each=1, all=9),
+        },
     }
     taken = await take(store, clock, **room)
     hosts = [one.receiver.removeprefix("https://").partition(".")[0] for one in taken]
@@ -263,7 +266,7 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
 
 async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, clock: Clock) -> None:
     """What waits for a report or for room is not waited for with a timer."""
-    room, later = DeliveryRoom(all=9, each=9), clock.now + timedelta(minutes=1)
+    room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
     assert (await store.take_deliveries(room, retry_at=later)).next_due_at is None
     await accept(store, a_told_job())
     await claim_all(store)
@@ -271,7 +274,7 @@ async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, c
 
 
 async def test_whoever_watches_the_outbox_is_told_after_the_commit(store: Store, clock: Clock) -> None:
-    """ENGINE 5: a wake-up is seen only when what it is about is on disk; nothing else wakes."""
+    """A wake-up is seen only when what it is about is on disk; nothing else wakes."""
     grew = asyncio.Event()
     store.watch_outbox(grew.set)
     await accept(store, a_new_job(plugin="silent"))
@@ -287,7 +290,7 @@ async def test_whoever_watches_the_outbox_is_told_after_the_commit(store: Store,
 
 
 async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFactory) -> None:
-    """SPEC 9.3: at least once, across restarts; dying while sending makes it due again, and counted."""
+    """At least once, across restarts; dying while sending makes it due again, and counted."""
     store, clock = await store_factory.open(), store_factory.clock
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
@@ -313,7 +316,7 @@ async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
 
 
 async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store, clock: Clock) -> None:
-    """ENGINE 9: a retry never holds back a later event."""
+    """A retry never holds back a later event."""
     await accept(store, a_told_job())
     await claim_all(store)
     (first,) = await take(store, clock)
@@ -330,7 +333,7 @@ async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store,
 
 
 async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock) -> None:
-    """SPEC 9.3: what a stop kept from being sent has all its attempts still, and its turn."""
+    """What a stop kept from being sent has all its attempts still, and its turn."""
     await accept(store, a_told_job())
     await claim_all(store)
     (one,) = await take(store, clock)
@@ -351,7 +354,7 @@ async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> N
 
 
 async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> None:
-    """SPEC 9.3, ENGINE 9: URLs may hold secrets."""
+    """URLs may hold secrets."""
     job_id = await accept(store, a_told_job())
     (one,) = await take(store, clock)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
@@ -360,7 +363,7 @@ async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> Non
 
 
 async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
-    """SPEC 9.3: with the same id and body; one that is pending is due anyway."""
+    """With the same id and body; one that is pending is due anyway."""
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     assert not await store.resend(one.id)
@@ -394,7 +397,7 @@ async def test_never_more_than_asked_for(store: Store, clock: Clock) -> None:
 
 
 async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock: Clock) -> None:
-    """SPEC 5.8, ENGINE 5: what is written after a jump is due by the clock, not by the last stamp."""
+    """What is written after a jump is due by the clock, not by the last stamp."""
     await accept(store, a_new_job())
     clock.advance(hours=-6)
     await accept(store, a_told_job())
@@ -402,7 +405,7 @@ async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock:
 
 
 async def test_a_pending_delivery_waits_no_longer_than_it_was_told_to(store: Store, clock: Clock) -> None:
-    """ENGINE 5: at a clock jump waiting times are clamped, those of deliveries too."""
+    """At a clock jump waiting times are clamped, those of deliveries too."""
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     retry_at = clock.now + timedelta(seconds=5)

@@ -1,4 +1,4 @@
-"""What returned is on disk, and time only goes forward (SPEC 1, 4.1, 13; ENGINE 5)."""
+"""What returned is on disk, and time only goes forward."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs import Callback, JobStatus, SubmittedBy
-from ductile.core.rules import FactRule
+from ductile.core.jobs.model import Callback, JobStatus, SubmittedBy
+from ductile.core.policy import FactRule
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter, LogFilter
-from ductile.store.values.upkeep import ConfigOrigin
 
 
 async def test_reads_see_every_write_that_returned(store: Store) -> None:
-    """ENGINE 5: after a 202 the job is readable."""
+    """After a 202 the job is readable."""
     for _ in range(20):
         job_id = await accept(store, a_new_job())
         assert (await stored(store, job_id)).status is JobStatus.QUEUED
@@ -52,7 +52,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
     await accept(store, a_new_job())
     await run_next(store, failed())
     await store.record_config("h", ConfigOrigin.START, {"a": 1})
-    await store.make_searchable()
+    await store.index_log()
 
     async def everything(store: Store) -> list[object]:
         jobs = (await store.jobs(JobFilter(), limit=200)).rows
@@ -78,7 +78,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
 
 
 async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
-    """ENGINE 3: survivors of a crash are recognised by the store's id."""
+    """Survivors of a crash are recognised by the store's id."""
     store = await store_factory.open()
     place = store_factory.place / "other"
     place.mkdir()
@@ -88,7 +88,7 @@ async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
 
 
 async def test_stored_instants_never_go_back(store_factory: StoreFactory) -> None:
-    """ENGINE 5: max(now, last issued), across a restart too."""
+    """Max(now, last issued), across a restart too."""
     store, clock = await store_factory.open(), store_factory.clock
     job_id = await accept(store, a_new_job())
     latest = clock.now
@@ -125,7 +125,7 @@ async def test_order_holds_across_a_restart(store_factory: StoreFactory) -> None
 async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recovered(
     store_factory: StoreFactory,
 ) -> None:
-    """SPEC 4.8: at start every running job is an orphan; the store does not guess."""
+    """At start every running job is an orphan; the store does not guess."""
     store = await store_factory.open()
     job_id = await accept(store, a_new_job())
     await claim_all(store)
@@ -136,7 +136,7 @@ async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recove
 
 
 async def test_a_large_output_is_kept_whole(store: Store) -> None:
-    """SPEC 3.4: stdout up to 10 MiB."""
+    """Stdout up to 10 MiB."""
     text = "é" * (5 * 1024 * 1024)
     await accept(store, a_new_job())
     settled = await run_next(store, ok(stdout=text))

@@ -1,4 +1,4 @@
-"""Putting jobs on the queue (SPEC 4.1, 4.5; ENGINE 7)."""
+"""Putting jobs on the queue."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, an_event, an_id, failed, ok
 from builders.stores import StoreFactory, accept, claim_all, path_of, run_next, stored, submit, whole_ledger
-from ductile.core.jobs import Callback, Hold, JobStatus, NewJob, Origin, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.core.lineage import NewContext
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, NewJob, Origin, SubmittedBy
+from ductile.core.json import JsonObject
 from ductile.errors import RefusedError, StoreError
+from ductile.store.model.records import JobFilter
+from ductile.store.model.submission import Accepted, ChildConflict, Deduplicated
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.submitting import Accepted, ChildConflict, Deduplicated
-from ductile.value import asdict
+from ductile.struct import asdict
 
 DAY = timedelta(hours=24)
 
 
 async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock: Clock) -> None:
-    """SPEC 4.1: what was submitted is what the store answers, and the rest has its first value."""
+    """What was submitted is what the store answers, and the rest has its first value."""
     event = an_event()
     context = NewContext(id=an_id(), baggage={"a": 1}, pipeline="p", step_path="s")
     new = a_new_job(
@@ -52,7 +52,7 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
         "hops", "trace_id", "callback", "max_attempts",
     ):  # fmt: skip
         assert getattr(job, name) == getattr(new, name), name
-    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.SUBMITTED, None)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.SUBMITTED, None)
     assert (job.attempt, job.execution, job.seq) == (1, 0, answer.seq)
     assert job.created_at == clock.now
     unset = ("started_at", "completed_at", "next_retry_at", "last_error", "owner", "lease_until")
@@ -89,7 +89,7 @@ def test_each_field_is_tried() -> None:
 
 @pytest.mark.parametrize("field", EACH_FIELD)
 async def test_a_field_is_read_back_where_it_is_the_only_one(store: Store, field: str) -> None:
-    """SPEC 4.1: how a job is written may depend on what it has, what is read back may not."""
+    """How a job is written may depend on what it has, what is read back may not."""
     event = an_event(id="event")
     context = NewContext(id="context", baggage={})
     new = a_new_job(**{"payload": None if field == "source_event_id" else {"n": 1}, field: EACH_FIELD[field]})
@@ -104,7 +104,7 @@ async def test_a_field_is_read_back_where_it_is_the_only_one(store: Store, field
 
 
 async def test_a_job_without_a_payload_has_its_events(store: Store) -> None:
-    """ENGINE 5: an event's payload is stored once and read through every job it started."""
+    """An event's payload is stored once and read through every job it started."""
     event = an_event(payload={"body": "x"}, headers={"x-id": "7"})
     jobs = [a_new_job(payload=None, source_event_id=event.id) for _ in range(2)]
     await submit(store, *jobs, event=event)
@@ -142,7 +142,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
 
 
 async def test_a_success_within_the_window_drops_the_submission(store: Store, clock: Clock) -> None:
-    """SPEC 4.5: up to and including the end of the window, and told in the ledger with key and job."""
+    """Up to and including the end of the window, and told in the ledger with key and job."""
     original = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(hours=24)
@@ -177,7 +177,7 @@ async def test_only_a_success_counts(store: Store, permanent: bool) -> None:
 
 
 async def test_without_an_override_a_live_match_is_waited_for(store: Store) -> None:
-    """SPEC 4.5: a queued or running match drops nothing; the second waits its turn."""
+    """A queued or running match drops nothing; the second waits its turn."""
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     (second,) = await submit(store, a_new_job(dedupe_key="key:a"))
     assert isinstance(second, Accepted)
@@ -188,7 +188,7 @@ async def test_without_an_override_a_live_match_is_waited_for(store: Store) -> N
 
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING])
 async def test_with_an_override_a_live_match_drops_it(store: Store, status: JobStatus) -> None:
-    """SPEC 4.5: the per-call window counts what is in flight; the caller gets that job's id."""
+    """The per-call window counts what is in flight; the caller gets that job's id."""
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     if status is JobStatus.RUNNING:
         await claim_all(store)
@@ -206,7 +206,7 @@ async def test_with_an_override_a_match_that_waits_for_its_retry_drops_it(store:
 
 
 async def test_an_override_is_the_window(store: Store, clock: Clock) -> None:
-    """SPEC 4.5: the per-call window replaces the default, shorter or longer."""
+    """The per-call window replaces the default, shorter or longer."""
     await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(seconds=11)
@@ -219,7 +219,7 @@ async def test_an_override_is_the_window(store: Store, clock: Clock) -> None:
 
 
 async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
-    """SPEC 4.5: the same key for another target is another job, and runs at the same time."""
+    """The same key for another target is another job, and runs at the same time."""
     jobs = [
         a_new_job("echo", "handle", dedupe_key="key:a", dedupe_ttl=60),
         a_new_job("echo", "poll", dedupe_key="key:a", dedupe_ttl=60),
@@ -232,7 +232,7 @@ async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
 
 
 async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: Store) -> None:
-    """ENGINE 7: also a failed one, with what it was given; of its own plugin and command only."""
+    """Also a failed one, with what it was given; of its own plugin and command only."""
     assert await store.latest_with_key("echo", "handle", "key:a") is None
     first = await accept(store, a_new_job(dedupe_key="key:a", max_attempts=1, payload={"n": 1}))
     await run_next(store, failed(permanent=True))
@@ -248,7 +248,7 @@ async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: S
 
 
 async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
-    """ENGINE 2: a duplicate start of a run is found out before any context row is written."""
+    """A duplicate start of a run is found out before any context row is written."""
     await accept(store, a_new_job(dedupe_key="key:a"))
     context = NewContext(id=an_id(), baggage={"a": 1})
     duplicate = a_new_job(dedupe_key="key:a", dedupe_ttl=60, event_context_id=context.id)
@@ -260,7 +260,7 @@ async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
 
 
 async def test_the_same_child_is_not_made_twice(store: Store) -> None:
-    """SPEC 4.3, ENGINE 1: identity is (producer, execution, event, target); a conflict is told."""
+    """Identity is (producer, execution, event, target); a conflict is told."""
     origin = Origin(job_id=an_id(), execution=1, event_index=0, target="sink.handle")
     first = a_new_job(origin=origin)
     await accept(store, first)
@@ -287,7 +287,7 @@ async def test_another_origin_is_another_child(store: Store, other: dict[str, An
 
 
 async def test_numbers_survive_exactly(store: Store) -> None:
-    """SPEC 3.3: integers beyond 2^53, and beyond 64 bits, are not rounded."""
+    """Integers beyond 2^53, and beyond 64 bits, are not rounded."""
     payload = {"n": 2**53 + 1, "m": -(2**63), "big": 10**40, "f": 0.1, "one": 1.0, "bool": True}
     job_id = await accept(store, a_new_job(payload=payload))
     read = (await stored(store, job_id)).payload
@@ -310,7 +310,7 @@ async def test_what_cannot_be_stored_is_refused_and_harms_nobody(store: Store) -
 
 
 async def test_whatever_was_stored_can_be_claimed(store: Store) -> None:
-    """SPEC 1, promise 3: no payload, however deep, may stop the queue: it is refused, or it is read."""
+    """Promise 3: no payload, however deep, may stop the queue: it is refused, or it is read."""
     for depth in (*range(200, 300, 8), *range(960, 1000)):
         payload: JsonObject = {}
         for _ in range(depth):

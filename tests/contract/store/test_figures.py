@@ -1,4 +1,4 @@
-"""Figures about the queue and about what ran, plugin by plugin (SPEC 8)."""
+"""Figures about the queue and about what ran, plugin by plugin."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import accept, claim_one, run_next, settle
-from ductile.core.settlement import LogStatus
+from ductile.core.jobs.settlement import LogStatus
 from ductile.store.port import Store
 
 
 async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
-    """SPEC 8: what is ready, waits and runs, and since when the first in line has been there."""
+    """What is ready, waits and runs, and since when the first in line has been there."""
     await accept(store, a_new_job("a"))
     await settle(store, await claim_one(store), failed())
     await accept(store, a_new_job("a"))
@@ -20,7 +20,7 @@ async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
     await accept(store, a_new_job("b"))
     clock.advance(minutes=1)
     await accept(store, a_new_job("b"))
-    rows = {row.plugin: row for row in await store.depths()}
+    rows = {row.plugin: row for row in await store.queue_depths()}
     assert rows.keys() == {"a", "b"}
     assert (rows["a"].ready, rows["a"].waiting, rows["a"].running) == (0, 1, 1)
     assert rows["a"].oldest_ready_at is None
@@ -29,14 +29,13 @@ async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
 
 
 async def test_what_has_ended_is_not_in_the_queue(store: Store) -> None:
-    """SPEC 8."""
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
-    assert await store.depths() == ()
+    assert await store.queue_depths() == ()
 
 
 async def test_how_executions_ended(store: Store, clock: Clock) -> None:
-    """SPEC 8: counted by plugin and status, since an instant, and among the latest only."""
+    """Counted by plugin and status, since an instant, and among the latest only."""
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
     clock.advance(hours=2)
@@ -44,8 +43,10 @@ async def test_how_executions_ended(store: Store, clock: Clock) -> None:
     for outcome in (ok(), ok(), failed(permanent=True)):
         await accept(store, a_new_job("a"))
         await run_next(store, outcome)
-    counted = {tally.status: tally.executions for tally in await store.tallies(since=since, latest=100)}
+    counted = {
+        tally.status: tally.executions for tally in await store.execution_stats(since=since, latest=100)
+    }
     assert counted == {LogStatus.SUCCEEDED: 2, LogStatus.FAILED: 1}
-    assert sum(tally.executions for tally in await store.tallies(since=since, latest=2)) == 2
-    everything = await store.tallies(since=since - timedelta(hours=5), latest=100)
+    assert sum(tally.executions for tally in await store.execution_stats(since=since, latest=2)) == 2
+    everything = await store.execution_stats(since=since - timedelta(hours=5), latest=100)
     assert sum(tally.executions for tally in everything) == 4

@@ -1,4 +1,4 @@
-"""`init` runs once for each version of a plugin and its configuration (SPEC 3.5; ENGINE 13)."""
+"""`init` runs once for each version of a plugin and its configuration."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
-from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
-from ductile.core.outcomes import Interrupted
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.outcomes import Interrupted
 from ductile.errors import RefusedError
+from ductile.store.model.jobs import InitKey, InitStatus, NewInit
+from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.port import Store
-from ductile.store.values.settling import InitKey, InitStatus, NewInit
-from ductile.store.values.upkeep import ConfigOrigin
-from ductile.value import replace
+from ductile.struct import replace
 
 KEY = InitKey(plugin="p", fingerprint="f", config_hash="c")
 
@@ -43,7 +43,7 @@ async def test_a_change_initialises_again(store: Store, field: str) -> None:
 
 
 async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
-    """SPEC 3.5: not retried; failure marks the plugin."""
+    """Not retried; failure marks the plugin."""
     job = an_init()
     await store.begin_init(KEY, job)
     await run_next(store, failed(error="no token"))
@@ -56,7 +56,7 @@ async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
 async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most(
     store_factory: StoreFactory,
 ) -> None:
-    """ENGINE 13: an unfinished one is re-run at start, at most three times."""
+    """An unfinished one is re-run at start, at most three times."""
     for _ in range(3):
         store = await store_factory.reopen()
         job = an_init()
@@ -81,7 +81,7 @@ async def test_an_interrupted_init_goes_on_as_the_same_job(store: Store) -> None
 
 async def test_a_purged_init_is_begun_again(store: Store) -> None:
     await store.begin_init(KEY, an_init())
-    await store.end_queued(Reason.PURGED, RULES)
+    await store.end_queued(JobReason.PURGED, RULES)
     job = an_init()
     assert (await store.begin_init(KEY, job)).job_id == job.id
 
@@ -95,9 +95,9 @@ async def test_an_init_that_somebody_ran_by_hand_is_not_the_cores(store: Store) 
     assert (await store.begin_init(KEY, an_init())).status is InitStatus.SUCCEEDED
 
 
-@pytest.mark.parametrize("reason", [Reason.PLUGIN_REMOVED, Reason.PURGED])
-async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, reason: Reason) -> None:
-    """ENGINE 13: only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
+@pytest.mark.parametrize("reason", [JobReason.PLUGIN_REMOVED, JobReason.PURGED])
+async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, reason: JobReason) -> None:
+    """Only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
     await store.begin_init(KEY, an_init())
     await store.end_queued(reason, RULES)
     again = an_init()
@@ -105,7 +105,7 @@ async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, r
 
 
 async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
-    """SPEC 10, 3.5: an answer for each; one that has run before is not run again."""
+    """An answer for each; one that has run before is not run again."""
     await store.begin_init(KEY, an_init())
     await run_next(store, ok())
     fresh = an_init()
@@ -119,7 +119,7 @@ async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
 
 
 async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(store: Store) -> None:
-    """SPEC 10: it is the configuration with its inits, or nothing at all."""
+    """It is the configuration with its inits, or nothing at all."""
     unfit = replace(an_init(), plugin="q", payload={"text": "\ud800"})
     inits = (NewInit(key=KEY, job=an_init()), NewInit(key=replace(KEY, plugin="q"), job=unfit))
     with pytest.raises(RefusedError):
@@ -143,7 +143,7 @@ async def test_who_asked_for_jobs_before_a_configuration_is_not_given_its_inits(
 
 
 async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
-    """SPEC 3.5: what came of the init of each version; a later good one of the same job counts."""
+    """What came of the init of each version; a later good one of the same job counts."""
     first, second = an_init(), an_init()
     await store.begin_init(KEY, first)
     await run_next(store, failed(error="no token"))

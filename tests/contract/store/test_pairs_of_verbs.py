@@ -1,4 +1,4 @@
-"""Every pair of verbs at the same time (ENGINE 5): whatever meets, the rows at rest keep every rule.
+"""Every pair of verbs at the same time: whatever meets, the rows at rest keep every rule.
 
 The store is populated with a job of each kind; both verbs of a pair aim at the same ones. What the
 answers are depends on who comes first and is not looked at here: the rules are.
@@ -17,17 +17,17 @@ import pytest
 from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
 from builders.pipelines import begin_run, run_out, split, steps_rules, uses
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
-from ductile.core.admission import Caps
-from ductile.core.jobs import Callback, Job, Reason, SubmittedBy
-from ductile.core.outcomes import Interrupted, Outcome
-from ductile.core.rules import FactRule
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Callback, Job, JobReason, SubmittedBy
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.policy import FactRule
 from ductile.errors import StoreError
+from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
+from ductile.store.model.jobs import InitKey
+from ductile.store.model.maintenance import ConfigOrigin, Retention
+from ductile.store.model.records import JobFilter, LogFilter
+from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.port import Store
-from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
-from ductile.store.values.reading import JobFilter, LogFilter
-from ductile.store.values.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
-from ductile.store.values.settling import InitKey
-from ductile.store.values.upkeep import ConfigOrigin, Retention
 
 RULES = some_rules(
     a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}
@@ -123,7 +123,7 @@ async def fire(scene: Scene) -> None:
 
 async def deliver(scene: Scene) -> None:
     later = scene.clock.now + timedelta(minutes=1)
-    taken = await scene.store.take_deliveries(DeliveryRoom(all=3, each=3), retry_at=later)
+    taken = await scene.store.take_deliveries(DeliveryCapacity(all=3, each=3), retry_at=later)
     for delivery in taken.deliveries:
         await scene.store.report_delivery(DeliveryReport(id=delivery.id, delivered=True))
         await scene.store.resend(delivery.id)
@@ -142,8 +142,8 @@ async def claim(scene: Scene) -> None:
         await scene.store.claim(owner="me", caps=Caps(workers=20, plugins={"echo": 2}), limit=2, lease=LEASE)
 
 
-async def claim_these(scene: Scene) -> None:
-    await scene.store.claim_these([*scene.queued, *scene.ended], owner="cli", lease=LEASE)
+async def claim_by_id(scene: Scene) -> None:
+    await scene.store.claim_by_id([*scene.queued, *scene.ended], owner="cli", lease=LEASE)
 
 
 async def begin_init(scene: Scene) -> None:
@@ -152,9 +152,9 @@ async def begin_init(scene: Scene) -> None:
         await scene.store.begin_init(InitKey(plugin="p", fingerprint="f", config_hash="c"), job)
 
 
-async def note_working(scene: Scene) -> None:
+async def mark_working(scene: Scene) -> None:
     for job in scene.running:
-        await scene.store.note_working(job.id, job.execution)
+        await scene.store.mark_working(job.id, job.execution)
 
 
 async def recover(scene: Scene) -> None:
@@ -162,7 +162,7 @@ async def recover(scene: Scene) -> None:
 
 
 async def end_queued(scene: Scene) -> None:
-    await scene.store.end_queued(Reason.PLUGIN_REMOVED, RULES, plugins=["source", "echo"])
+    await scene.store.end_queued(JobReason.PLUGIN_REMOVED, RULES, plugins=["source", "echo"])
 
 
 async def release(scene: Scene) -> None:
@@ -171,7 +171,7 @@ async def release(scene: Scene) -> None:
 
 
 async def upkeep(scene: Scene) -> None:
-    await scene.store.make_searchable()
+    await scene.store.index_log()
     await scene.store.reset_breaker("echo")
     await scene.store.record_config("h", ConfigOrigin.RELOAD, {})
     await scene.store.put_schedules([ENTRY])
@@ -187,9 +187,9 @@ Verb = Callable[[Scene], Awaitable[None]]
 VERBS: dict[str, Verb] = {
     "enqueue": enqueue_some,
     "claim": claim,
-    "claim_these": claim_these,
+    "claim_these": claim_by_id,
     "begin_init": begin_init,
-    "note_working": note_working,
+    "note_working": mark_working,
     "complete": lambda scene: settle_all(scene, ok(emitted(key="k"), state={"x": 1})),
     "fail": lambda scene: settle_all(scene, failed()),
     "interrupt": lambda scene: settle_all(scene, Interrupted()),
@@ -211,7 +211,7 @@ VERBS: dict[str, Verb] = {
 async def test_any_two_verbs_can_meet(
     first: str, kind: StoreKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """ENGINE 5: one transaction for each verb, so no two can leave something half-way between them."""
+    """One transaction for each verb, so no two can leave something half-way between them."""
     later = list(VERBS)[list(VERBS).index(first) :]
     for second in later:
         factory = StoreFactory(kind=kind, place=tmp_path_factory.mktemp("pair"))

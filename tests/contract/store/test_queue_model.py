@@ -27,20 +27,20 @@ from hypothesis.stateful import (
 
 from builders.jobs import Clock, a_new_job, failed, ok, timed_out
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, submit
-from ductile.core.admission import Caps
-from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason
-from ductile.core.outcomes import Interrupted, Outcome
-from ductile.core.retry import RetryPolicy
-from ductile.core.rules import PluginRules, Rules
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.policy import PluginPolicy, Policy
+from ductile.store.model.jobs import CancelStatus, ClaimedJob, RetryResult, Settled, Unsettled
+from ductile.store.model.records import JobFilter
+from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.settling import CancelAnswer, Claim, RetryAnswer, Settled, Unsettled
-from ductile.store.values.submitting import Accepted, Deduplicated
 
 WAIT = timedelta(seconds=20)
 WINDOW = timedelta(seconds=100)
-EVEN = PluginRules(retry=RetryPolicy(backoff_base=WAIT, backoff_max=WAIT))
-RULES = Rules(plugins={"a": EVEN, "b": EVEN})
+EVEN = PluginPolicy(retry=RetryPolicy(backoff_base=WAIT, backoff_max=WAIT))
+RULES = Policy(plugins={"a": EVEN, "b": EVEN})
 
 OUTCOMES: dict[str, Outcome] = {
     "ok": ok(),
@@ -227,7 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
         caps = Caps(workers=workers, plugins={"a": cap})
         expected = self.model.eligible(caps, limit)
 
-        async def take() -> tuple[Claim, ...]:
+        async def take() -> tuple[ClaimedJob, ...]:
             return await self.store.claim(owner="me", caps=caps, limit=limit, lease=LEASE)
 
         claims = self.run(take())
@@ -260,12 +260,12 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.pick(data)
         answer = self.run(self.store.cancel(job.id, RULES)).answer
         if job.status in TERMINAL:
-            assert answer is CancelAnswer.ALREADY_ENDED
+            assert answer is CancelStatus.ALREADY_ENDED
         elif job.status is JobStatus.RUNNING:
-            assert answer is CancelAnswer.REQUESTED
+            assert answer is CancelStatus.REQUESTED
             job.cancelled = True
         else:
-            assert answer is CancelAnswer.CANCELLED
+            assert answer is CancelStatus.CANCELLED
             self.model.end(job, JobStatus.DEAD, self.clock.now)
 
     @rule(data=st.data())
@@ -273,13 +273,13 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.pick(data)
         answer = self.run(self.store.retry(job.id, RULES))
         if job.status in (JobStatus.FAILED, JobStatus.DEAD):
-            assert answer is RetryAnswer.QUEUED
+            assert answer is RetryResult.QUEUED
             job.attempt, job.cancelled, job.ended_at = 1, False, None
             job.status = JobStatus.QUEUED
             self.model.admit(job)
         else:
             succeeded = job.status is JobStatus.SUCCEEDED
-            assert answer is (RetryAnswer.SUCCEEDED if succeeded else RetryAnswer.NOT_ENDED)
+            assert answer is (RetryResult.SUCCEEDED if succeeded else RetryResult.NOT_ENDED)
 
     @rule(seconds=st.sampled_from([1, 10, 20, 21, 60]))
     def time_passes(self, seconds: int) -> None:
@@ -316,7 +316,7 @@ class QueueMachine(RuleBasedStateMachine):
             for job in self.model.jobs.values()
             if job.status is JobStatus.QUEUED and (job.plugin == plugin) != keep
         ]
-        moved = self.run(self.store.end_queued(Reason.PURGED, RULES, plugins=[plugin], keep=keep))
+        moved = self.run(self.store.end_queued(JobReason.PURGED, RULES, plugins=[plugin], keep=keep))
         assert [job.id for job in moved.jobs] == [job.id for job in ended]
         for job in ended:
             self.model.end(job, JobStatus.DEAD, self.clock.now)
@@ -338,7 +338,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("database", STORE_KINDS, ids=lambda kind: kind.name)
 def test_the_store_behaves_as_the_model(database: StoreKind) -> None:
-    """SPEC 4.2 to 4.8: whatever is asked for in whatever order, also across restarts."""
+    """Whatever is asked for in whatever order, also across restarts."""
 
     class Machine(QueueMachine):
         kind = database

@@ -1,4 +1,4 @@
-"""Lists, filters, cursors, trees and search (SPEC 8; ENGINE 5, 13)."""
+"""Lists, filters, cursors, trees and search."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
 from builders.stores import accept, claim_all, claim_one, run_next, settle, submit, whole_ledger
-from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.settlement import LogStatus
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
+from ductile.store.model.maintenance import ConfigOrigin, PluginVersion, PluginWork
+from ductile.store.model.records import JobFilter, LedgerRow, LogFilter, Page
+from ductile.store.model.submission import Submission
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter, LedgerRow, LogFilter, Page
-from ductile.store.values.submitting import Submission
-from ductile.store.values.upkeep import ConfigOrigin, PluginVersion, PluginWork
 
 
 async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
@@ -33,7 +33,7 @@ async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]
 
 
 async def test_ids_are_found_by_their_beginning_and_by_their_end(store: Store, clock: Clock) -> None:
-    """SPEC 11: of jobs in the queue and in the log, each once, in order and no more than asked for."""
+    """Of jobs in the queue and in the log, each once, in order and no more than asked for."""
     ids = [f"01a1e748-4305-7000-8000-{end}" for end in ("00000000beef", "00000001beef", "00000000cafe")]
     for job_id in ids:
         await accept(store, a_new_job(id=job_id))
@@ -118,7 +118,7 @@ async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
     ids=["id and status", "id and plugin", "run and parent"],
 )
 async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[str, Any]) -> None:
-    """SPEC 8: a list holds what fits every filter that was given."""
+    """A list holds what fits every filter that was given."""
     ids = await populate(store, clock)
     if "job_id" in where:
         where = {**where, "job_id": ids[where["job_id"]]}
@@ -162,7 +162,7 @@ async def test_pages_neither_repeat_nor_leave_out(store: Store, limit: int) -> N
 
 
 async def test_pages_are_stable_while_jobs_come_in(store: Store) -> None:
-    """SPEC 8: a cursor goes on where the page ended, whatever was added meanwhile."""
+    """A cursor goes on where the page ended, whatever was added meanwhile."""
     ids = [await accept(store, a_new_job()) for _ in range(4)]
     first = await store.jobs(JobFilter(), limit=2)
     for _ in range(3):
@@ -206,8 +206,8 @@ async def test_words_in_result_error_and_stderr_are_found(store: Store) -> None:
         store, failed(permanent=True, error="Timeout in Graz", stderr="käse brot", stdout='{"n":"ham"}')
     )
     assert await found_by(store, "graz") == 0, "not indexed yet"
-    assert await store.make_searchable() == 1
-    assert await store.make_searchable() == 0
+    assert await store.index_log() == 1
+    assert await store.index_log() == 0
     for query in ("graz", "GRAZ timeout", "käse", "ham", "weather", "  brot  "):
         assert await found_by(store, query) == 1, query
     for query in ("graz absent", "gra", "nothing"):
@@ -223,7 +223,7 @@ async def test_no_query_can_break_the_search(store: Store, query: str) -> None:
     """Quotes and operators are text to look for."""
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="harmless words"))
-    await store.make_searchable()
+    await store.index_log()
     assert await found_by(store, query) == 0
 
 
@@ -236,7 +236,7 @@ async def test_operators_are_words(store: Store) -> None:
     await run_next(store, ok(stdout="this or that"))
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="that alone"))
-    await store.make_searchable()
+    await store.index_log()
     assert await found_by(store, "this OR that") == 1
     assert await found_by(store, "that") == 2
 
@@ -251,7 +251,7 @@ async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store)
     for number in range(5):
         await accept(store, a_new_job("a" if number % 2 else "b"))
         await run_next(store, ok(stdout="needle"))
-    await store.make_searchable()
+    await store.index_log()
     rows = await pages(
         lambda cursor: store.log(LogFilter(query="needle", plugin="b"), limit=2, cursor=cursor)
     )
@@ -260,10 +260,10 @@ async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store)
 
 
 async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) -> None:
-    """ENGINE 5: the first 64 KiB."""
+    """The first 64 KiB."""
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="early " + "x " * 64 * 1024 + "latest"))
-    await store.make_searchable()
+    await store.index_log()
     assert (await found_by(store, "early"), await found_by(store, "latest")) == (1, 0)
 
 
@@ -319,7 +319,7 @@ async def test_parents_come_before_children_at_one_instant(store: Store) -> None
 
 
 async def test_the_ledger_is_read_in_order_and_in_pieces(store: Store) -> None:
-    """ENGINE 6: numbers rise, and reading on from one leaves nothing out."""
+    """Numbers rise, and reading on from one leaves nothing out."""
     for _ in range(4):
         await accept(store, a_new_job())
         await run_next(store, timed_out())
@@ -357,7 +357,7 @@ async def test_an_empty_ledger_has_no_range(store: Store) -> None:
 
 
 async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
-    """SPEC 10: every load, newest first."""
+    """Every load, newest first."""
     await store.record_config("h1", ConfigOrigin.START, {"service": {"name": "x"}})
     clock.advance(seconds=1)
     await store.record_config("h2", ConfigOrigin.RELOAD, {})
@@ -369,7 +369,7 @@ async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
 
 
 async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(store: Store) -> None:
-    """SPEC 10: not a copy with each of them; a daemon that starts records it always."""
+    """Not a copy with each of them; a daemon that starts records it always."""
     origins = [ConfigOrigin.START, ConfigOrigin.RUN, ConfigOrigin.RUN, ConfigOrigin.START]
     for origin in origins:
         await store.record_config("h1", origin, {})
@@ -403,13 +403,13 @@ async def test_what_is_not_there(store: Store) -> None:
 
 
 async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
-    """SPEC 8: full text over a job's executions; with the other filters, newest first."""
+    """Full text over a job's executions; with the other filters, newest first."""
     first, second = await accept(store, a_new_job("a")), await accept(store, a_new_job("b"))
     for plugin, words in (("a", "blue whale"), ("b", "blue sky")):
         job = await claim_one(store)
         assert job.plugin == plugin
         await settle(store, job, ok(stdout=words))
-    await store.make_searchable()
+    await store.index_log()
 
     async def found(**where: Any) -> list[str]:
         return [job.id for job in (await store.jobs(JobFilter(**where), limit=10)).rows]
@@ -421,7 +421,7 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
 
 
 async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
-    """SPEC 7.7: what whoever waited for a plugin is told."""
+    """What whoever waited for a plugin is told."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     await settle(store, await claim_one(store), failed())
     clock.advance(hours=1)

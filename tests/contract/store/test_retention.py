@@ -1,4 +1,4 @@
-"""What is kept, for how long, and what must never go first (SPEC 4.9; ENGINE 13)."""
+"""What is kept, for how long, and what must never go first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs import Callback, Job, JobStatus, SubmittedBy
-from ductile.core.lineage import NewContext
-from ductile.core.rules import FactRule
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.model import Callback, Job, JobStatus, SubmittedBy
+from ductile.core.policy import FactRule
+from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
+from ductile.store.model.maintenance import ConfigOrigin, Retention
+from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
-from ductile.store.values.deliveries import DeliveryReport, DeliveryRoom
-from ductile.store.values.reading import LogFilter
-from ductile.store.values.upkeep import ConfigOrigin, Retention
-from ductile.store.verbs.upkeep import PRUNED_AT_ONCE
+from ductile.store.verbs.maintenance import PRUNED_AT_ONCE
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -53,7 +53,7 @@ async def newer(store: Store) -> None:
 
 
 async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store, clock: Clock) -> None:
-    """SPEC 4.9: a day in the queue, then still found by id, payload included."""
+    """A day in the queue, then still found by id, payload included."""
     context = NewContext(id=an_id(), baggage={})
     new = a_new_job(
         payload={"keep": "me"},
@@ -106,7 +106,7 @@ async def test_rows_are_kept_until_their_time(store: Store, clock: Clock) -> Non
 async def test_failed_and_dead_are_kept_as_long_as_the_log(
     store: Store, clock: Clock, permanent: bool, status: JobStatus
 ) -> None:
-    """SPEC 4.9: Friday's dead job can be retried on Monday."""
+    """Friday's dead job can be retried on Monday."""
     await accept(store, a_new_job(max_attempts=1))
     job_id = (await run_next(store, failed(permanent=permanent))).job_id
     await newer(store)
@@ -134,7 +134,7 @@ async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
 
 
 async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Clock) -> None:
-    """ENGINE 13: however far down."""
+    """However far down."""
     rules = some_rules(a_route(source="echo", to="echo"))
     root = await accept(store, a_new_job())
     for _ in range(2):
@@ -174,7 +174,7 @@ async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
 ) -> None:
     await accept(store, a_new_job())
     job_id = (await run_next(store, ok(stdout="needle"))).job_id
-    await store.make_searchable()
+    await store.index_log()
     await newer(store)
     clock.advance(days=30, seconds=1)
     await newer(store)
@@ -187,13 +187,13 @@ async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
 async def test_what_comes_later_can_be_found_after_a_prune(store: Store, clock: Clock) -> None:
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="old"))
-    await store.make_searchable()
+    await store.index_log()
     await newer(store)
     clock.advance(days=31)
     await prune(store)
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="fresh"))
-    await store.make_searchable()
+    await store.index_log()
     assert len((await store.log(LogFilter(query="fresh"), limit=9)).rows) == 1
 
 
@@ -225,7 +225,6 @@ async def test_facts_are_kept_unless_a_time_is_set(store: Store, clock: Clock) -
 
 
 async def test_the_ledger_has_a_week_and_a_row_cap(store: Store, clock: Clock) -> None:
-    """ENGINE 6."""
     for _ in range(3):
         await accept(store, a_new_job())
     clock.advance(days=8)
@@ -272,7 +271,7 @@ async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) 
 
 
 async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Store, clock: Clock) -> None:
-    """SPEC 4.9, 10: an old one that was in force until yesterday is needed to tell what happened."""
+    """An old one that was in force until yesterday is needed to tell what happened."""
     for name in ("first", "second", "third"):
         await store.record_config(name, ConfigOrigin.RELOAD, {})
         clock.advance(days=29)
@@ -302,10 +301,10 @@ async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
 
 
 async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
-    """SPEC 4.9: and pending ones until they are over."""
+    """And pending ones until they are over."""
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
-    room = DeliveryRoom(all=9, each=9)
+    room = DeliveryCapacity(all=9, each=9)
     taken = await store.take_deliveries(room, retry_at=clock.now + timedelta(days=99))
     one, other = taken.deliveries
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
@@ -325,13 +324,13 @@ async def test_what_is_due_can_be_counted_and_is_then_removed(store: Store, cloc
     await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
     await newer(store)
-    assert await store.prunable(Retention()) == {}
+    assert await store.count_prunable(Retention()) == {}
     clock.advance(days=2)
-    assert await store.prunable(Retention()) == {"succeeded_jobs": 3}
+    assert await store.count_prunable(Retention()) == {"succeeded_jobs": 3}
     clock.advance(days=31)
     await newer(store)
-    due = await store.prunable(Retention())
+    due = await store.count_prunable(Retention())
     assert (due["succeeded_jobs"], due["failed_jobs"]) == (4, 1)
     removed = await prune(store)
     assert {kind: removed[kind] for kind in due} == due
-    assert await store.prunable(Retention()) == {}
+    assert await store.count_prunable(Retention()) == {}

@@ -1,4 +1,4 @@
-"""Pipeline runs in the store: lines, splits, joins and ends (SPEC 7; ENGINE 1, 2)."""
+"""Pipeline runs in the store: lines, splits, joins and ends."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
-from ductile.core.jobs import JobStatus, NewJob, Reason
-from ductile.core.json_values import MAX_DEPTH
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Interrupted, Outcome
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.json import MAX_DEPTH
+from ductile.store.model.jobs import Unsettled
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.port import Store
-from ductile.store.values.settling import Unsettled
-from ductile.store.values.submitting import Accepted, Deduplicated
-from ductile.store.values.upkeep import ConfigOrigin
 
 N_LOW = {"path": "payload.n", "op": "lt", "value": 4}
 #: A pattern that takes for ever on a text that almost fits it: the only way in which a checked `if` can fail.
@@ -46,7 +46,7 @@ ENDLESS = {"path": "payload.text", "op": "regex", "value": "(a|a|aa)+b"}
 
 
 async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
-    """SPEC 7.2: queued until its first step is claimed, running until its last has ended."""
+    """Queued until its first step is claimed, running until its last has ended."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules, {"n": 1})
     assert (await stored(store, run_id)).status is JobStatus.QUEUED
@@ -71,7 +71,7 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
 
 
 async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
-    """SPEC 7.2: a synthetic event, so that the chain goes on; nobody outside is told of it (ENGINE 10)."""
+    """A synthetic event, so that the chain goes on; nobody outside is told of it."""
     rules = rules_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "ductile.step.succeeded", "steps": [uses("c")]},
@@ -84,11 +84,11 @@ async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
     assert claims["b"].event is not None
     assert claims["b"].event.type == "ductile.step.succeeded"
     await settle(store, claims["b"].job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_several_events_start_one_successor_each(store: Store) -> None:
-    """SPEC 7.2: and the run ends with the last of them, in whichever order they end."""
+    """And the run ends with the last of them, in whichever order they end."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(*(emitted("x", {"n": n}) for n in range(3))))
@@ -98,13 +98,13 @@ async def test_several_events_start_one_successor_each(store: Store) -> None:
         assert (await stored(store, run_id)).status is JobStatus.RUNNING
         answer = f'{{"result": {payload_of(claim)["n"]}}}'
         await settle(store, claim.job, ok(stdout=answer), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     # The last in the order of events, not of ends.
     assert (await store.executions(run_id))[0].result == '{"result": 2}'
 
 
 async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) -> None:
-    """SPEC 7.1: then they go on to the next step like the others."""
+    """Then they go on to the next step like the others."""
     rules = steps_rules(uses("a", on_events={"odd": [uses("x"), uses("y")]}), uses("b"))
     await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2})))
@@ -116,7 +116,7 @@ async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) ->
 
 
 async def test_a_call_comes_back(store: Store) -> None:
-    """SPEC 7.1: later steps follow; its own `if` and that of the step both count."""
+    """Later steps follow; its own `if` and that of the step both count."""
     inner = {"name": "inner", "if": N_LOW, "steps": [uses("in")]}
     outer = {"name": "flow", "steps": [{"id": "c", "call": "inner"}, uses("after")]}
     rules = rules_of(inner, outer)
@@ -127,7 +127,7 @@ async def test_a_call_comes_back(store: Store) -> None:
 
 
 async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
-    """ENGINE 2: a key is that of the run; inside it events with the same key start a step each."""
+    """A key is that of the run; inside it events with the same key start a step each."""
     rules = steps_rules(uses("a"), uses("b"))
     run = a_new_run(rules, dedupe_key="key:k")
     await enqueue_run(store, rules, run)
@@ -137,22 +137,22 @@ async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
 
 
 async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> None:
-    """ENGINE 2: no failed line; its result is null, as nothing ran."""
+    """No failed line; its result is null, as nothing ran."""
     rules = steps_rules(uses("a", if_=N_LOW), split("s", uses("x"), uses("y"), if_=N_LOW))
     run_id = await begin_run(store, rules, {"n": 9})
     assert await claim_all(store) == []
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     assert (await store.executions(run_id))[0].result is None
 
 
 async def test_a_failed_step_ends_its_run(store: Store) -> None:
-    """ENGINE 2: nothing succeeded, so it is failed; with its error, and the step's name in it."""
+    """Nothing succeeded, so it is failed; with its error, and the step's name in it."""
     rules = steps_rules(uses("a"), uses("b"), uses("c"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a")
     await settle_step(store, rules, "b", failed(permanent=True, error="no luck"))
     job = await stored(store, run_id)
-    assert (job.status, job.reason, job.last_error) == (JobStatus.FAILED, Reason.STEP_FAILED, "b: no luck")
+    assert (job.status, job.reason, job.last_error) == (JobStatus.FAILED, JobReason.STEP_FAILED, "b: no luck")
     assert sorted(await members(store, run_id)) == ["a", "b"]
 
 
@@ -163,7 +163,7 @@ async def test_one_line_that_fails_among_several_is_a_partial_success(store: Sto
     one, other = await claim_all(store)
     await settle(store, one.job, failed(permanent=True), rules)
     await settle(store, other.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_a_step_that_waits_for_its_retry_keeps_the_run_alive(store: Store, clock: Clock) -> None:
@@ -177,8 +177,8 @@ async def test_a_step_that_waits_for_its_retry_keeps_the_run_alive(store: Store,
     clock.advance(seconds=3)
     await store.release_due()
     await settle_step(store, rules, "a", failed())
-    assert (await members(store, run_id))["a"].reason is Reason.ATTEMPTS_EXHAUSTED
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert (await members(store, run_id))["a"].reason is JobReason.ATTEMPTS_EXHAUSTED
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> None:
@@ -187,14 +187,14 @@ async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> N
     await settle_step(store, rules, "a", Interrupted())
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     await settle_step(store, rules, "a")
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 # ------------------------------------------------------------------------------------------- split and join
 
 
 async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> None:
-    """SPEC 7.1, ENGINE 2: id, status, payload of the last end and all payloads, in the order of events."""
+    """Id, status, payload of the last end and all payloads, in the order of events."""
     rules = steps_rules(split("s", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]}), uses("after"))
     run_id = await begin_run(store, rules, {"n": 1})
     claims = await claims_by_step(store)
@@ -221,11 +221,11 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
     }
     assert joined.job.parent_job_id == run_id
     await settle(store, joined.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> None:
-    """ENGINE 2: once per split entered. Two events enter it, so it is entered twice."""
+    """Once per split entered. Two events enter it, so it is entered twice."""
     rules = steps_rules(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})))
@@ -239,12 +239,12 @@ async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> N
     assert sorted(seen) == [[1, 1], [2, 2]]
     for claim in joined:
         await settle(store, claim.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 @pytest.mark.parametrize("count", [2, 5])
 async def test_branches_that_end_at_the_same_instant_join_once(store: Store, count: int) -> None:
-    """ENGINE 1: they meet in the store, never in the engine."""
+    """They meet in the store, never in the engine."""
     rules = steps_rules(split("s", *(uses(f"b{n}") for n in range(count))), uses("after"))
     await begin_run(store, rules)
     claims = await claim_all(store)
@@ -253,7 +253,7 @@ async def test_branches_that_end_at_the_same_instant_join_once(store: Store, cou
 
 
 async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
-    """ENGINE 2: the last leaf in step-path order, then of events; whichever ended last."""
+    """The last leaf in step-path order, then of events; whichever ended last."""
 
     def answers(word: str) -> Outcome:
         return ok(stdout=f'{{"result": "{word}"}}')
@@ -277,18 +277,18 @@ async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
     rules = steps_rules(split("s", uses("x"), split("t", uses("y"), uses("z"))))
     run_id = await begin_run(store, rules)
     assert sorted(await run_out(store, rules)) == ["s/t/y", "s/t/z", "s/x"]
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(store: Store) -> None:
-    """SPEC 7.1, 7.7: what comes after does not run; a branch failed and another did not, so it is partial."""
+    """What comes after does not run; a branch failed and another did not, so it is partial."""
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
     claims = await claims_by_step(store)
     await settle(store, claims["s/x"].job, failed(permanent=True), rules)
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     await settle(store, claims["s/y"].job, ok(stdout='{"result": "y"}'), rules)
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
     assert (await store.executions(run_id))[0].result == '{"result": "y"}'
     assert sorted(await members(store, run_id)) == ["s/x", "s/y"]
 
@@ -298,7 +298,7 @@ async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(sto
 async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
     store: Store, clock: Clock, given_up: bool, after: tuple[Any, ...]
 ) -> None:
-    """ENGINE 1: the split has been joined, or has broken, without it; however many lines it would open."""
+    """The split has been joined, or has broken, without it; however many lines it would open."""
     rules = steps_rules(split("s", uses("x"), uses("y")), *after)
     run_id = await begin_run(store, rules)
     late = (await claims_by_step(store))["s/x"].job
@@ -322,7 +322,7 @@ async def test_every_branch_failed_is_no_partial_success(store: Store) -> None:
     run_id = await begin_run(store, rules)
     outcomes: dict[str, Outcome] = {"s/x": failed(permanent=True), "s/y": failed(permanent=True)}
     assert sorted(await run_out(store, rules, outcomes)) == ["s/x", "s/y"]
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_a_join_that_always_runs_is_told_what_failed(store: Store) -> None:
@@ -335,7 +335,7 @@ async def test_a_join_that_always_runs_is_told_what_failed(store: Store) -> None
     branch = payload_of(joined)["branches"][0]
     assert branch == {"id": "x", "status": "failed", "payload": None, "payloads": [], "error": "no"}
     await settle(store, joined.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_an_inner_split_that_breaks_is_a_failed_branch_of_the_outer(store: Store) -> None:
@@ -354,7 +354,7 @@ async def test_an_inner_split_that_breaks_is_a_failed_branch_of_the_outer(store:
 
 
 async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store: Store) -> None:
-    """SPEC 7.3: recorded with the reason, and explained; not a job."""
+    """Recorded with the reason, and explained; not a job."""
     rules = steps_rules(uses("a", if_=N_LOW), uses("b"))
     run_id = await begin_run(store, rules, {"n": 9})
     claims = await claims_by_step(store)
@@ -368,7 +368,6 @@ async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store
 
 
 async def test_a_bypassed_branch_is_skipped_and_counts_as_a_success(store: Store) -> None:
-    """ENGINE 2."""
     rules = steps_rules(split("s", uses("x", if_=N_LOW), uses("y")), uses("after"))
     run_id = await begin_run(store, rules, {"n": 9})
     await settle_step(store, rules, "s/y")
@@ -376,27 +375,27 @@ async def test_a_bypassed_branch_is_skipped_and_counts_as_a_success(store: Store
     first = payload_of(joined)["branches"][0]
     assert first == {"id": "x", "status": "skipped", "payload": {"n": 9}, "payloads": [{"n": 9}]}
     await settle(store, joined.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
-FAULTS: list[tuple[dict[str, Any], Reason]] = [
-    ({"with_": {"x": "{payload.gone}"}}, Reason.BAD_TEMPLATE),
-    ({"baggage": {"kept": "payload.gone"}}, Reason.BAD_BAGGAGE),
-    ({"if_": ENDLESS}, Reason.BAD_CONDITION),
+FAULTS: list[tuple[dict[str, Any], JobReason]] = [
+    ({"with_": {"x": "{payload.gone}"}}, JobReason.BAD_TEMPLATE),
+    ({"baggage": {"kept": "payload.gone"}}, JobReason.BAD_BAGGAGE),
+    ({"if_": ENDLESS}, JobReason.BAD_CONDITION),
 ]
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=[reason for _, reason in FAULTS])
 async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
-    store: Store, fault: dict[str, Any], reason: Reason
+    store: Store, fault: dict[str, Any], reason: JobReason
 ) -> None:
-    """ENGINE 2: an error ends that step; what came before it has succeeded and stays so."""
+    """An error ends that step; what came before it has succeeded and stays so."""
     rules = steps_rules(uses("a"), uses("b", **fault), uses("c"))
     run_id = await begin_run(store, rules)
     ended = await settle_step(store, rules, "a", ok(emitted("e", {"text": "a" * 60})))
     assert [(one.plugin, one.reason) for one in ended.ended] == [
         ("p", reason),
-        ("pipeline", Reason.STEP_FAILED),
+        ("pipeline", JobReason.STEP_FAILED),
     ]
     steps = await members(store, run_id)
     assert steps["a"].status is JobStatus.SUCCEEDED
@@ -409,7 +408,7 @@ async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
 async def test_a_first_step_that_cannot_be_made_ends_the_run_where_it_began(store: Store) -> None:
     rules = steps_rules(uses("a", with_={"x": "{payload.gone}"}))
     run_id = await begin_run(store, rules)
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_why(store: Store) -> None:
@@ -417,14 +416,14 @@ async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_wh
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(emitted("e", {"text": "a" * 60})))
     job = await stored(store, run_id)
-    assert (job.status, job.reason) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STEP_FAILED)
     assert (job.last_error or "").startswith("s: the condition on payload.text cannot be judged")
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
     assert entry.data["step"] == "s"
 
 
 async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
-    """SPEC 7.5: later steps see it; changing it fails the step and names the path."""
+    """Later steps see it; changing it fails the step and names the path."""
     rules = steps_rules(
         uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c", baggage={"kept": "payload.m"})
     )
@@ -434,12 +433,12 @@ async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
     assert claims["b"].baggage == {"kept": 1}
     await settle(store, claims["b"].job, ok(emitted("e", {"m": 2})), rules)
     step = (await members(store, run_id))["c"]
-    assert step.reason is Reason.BAD_BAGGAGE
+    assert step.reason is JobReason.BAD_BAGGAGE
     assert "kept" in (step.last_error or "")
 
 
 async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> None:
-    """SPEC 7.5: what was claimed lasts to the end of the run."""
+    """What was claimed lasts to the end of the run."""
     rules = steps_rules(
         uses("a", baggage={"kept": "payload.n"}), split("s", uses("x"), uses("y")), uses("after")
     )
@@ -467,7 +466,7 @@ async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
     claims = await claims_by_step(store)
     assert claims["s/x/x2"].baggage == {"kept": 2}
     await settle(store, claims["s/x/x2"].job, ok(), rules)
-    assert (await members(store, run_id))["after"].reason is Reason.BAD_BAGGAGE
+    assert (await members(store, run_id))["after"].reason is JobReason.BAD_BAGGAGE
 
 
 # -------------------------------------------------------------------------------------------------- bounds
@@ -488,7 +487,7 @@ async def test_branches_that_made_something_too_deep_break_their_split(store: St
     await settle(store, claims["s/x"].job, ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})), rules)
     await settle(store, claims["s/y"].job, ok(), rules)
     job = await stored(store, run_id)
-    assert (job.status, job.reason) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
     assert job.last_error == f"s: what the branches of s made is nested more than {MAX_DEPTH} levels deep"
 
 
@@ -497,30 +496,29 @@ async def test_a_template_that_makes_something_too_deep_fails_its_step(store: St
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})))
     step = (await members(store, run_id))["b"]
-    assert (step.status, step.reason) == (JobStatus.FAILED, Reason.BAD_TEMPLATE)
+    assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.BAD_TEMPLATE)
     assert f"deeper than {MAX_DEPTH} levels" in (step.last_error or "")
 
 
 async def test_more_than_a_thousand_events_are_a_permanent_failure(store: Store) -> None:
-    """ENGINE 2."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(*(emitted() for _ in range(1001))))
     step = (await members(store, run_id))["a"]
-    assert (step.status, step.reason) == (JobStatus.FAILED, Reason.TOO_MANY_EVENTS)
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.TOO_MANY_EVENTS)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_that_asks(
     store: Store,
 ) -> None:
-    """ENGINE 2: it says so, and nothing of what it asked for is there."""
+    """It says so, and nothing of what it asked for is there."""
     branches = [uses(f"b{number}") for number in range(11)]
     rules = steps_rules(uses("a"), split("s", *branches))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(*(emitted() for _ in range(1000))))
     step = (await members(store, run_id))["a"]
-    assert (step.status, step.reason) == (JobStatus.FAILED, Reason.RUN_TOO_LARGE)
+    assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.RUN_TOO_LARGE)
     assert "11001 steps; at most 10000" in (step.last_error or "")
 
 
@@ -528,7 +526,7 @@ async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_t
 
 
 async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) -> None:
-    """ENGINE 2: through a reload and a restart."""
+    """Through a reload and a restart."""
     store = await store_factory.open()
     before = steps_rules(uses("a"), uses("b", plugin="q"))
     after = steps_rules(uses("a"), uses("c", plugin="r"))
@@ -544,32 +542,32 @@ async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) 
 
 
 async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: Store) -> None:
-    """ENGINE 2: dead/plugin_removed, and then as for any failed step."""
+    """Dead/plugin_removed, and then as for any failed step."""
     rules = steps_rules(split("s", uses("x", plugin="q"), uses("y"), join="always"), uses("after"))
     run_id = await begin_run(store, rules)
-    moved = await store.end_queued(Reason.PLUGIN_REMOVED, rules, plugins=["q"])
+    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, rules, plugins=["q"])
     assert [(one.plugin, one.status) for one in moved.jobs] == [("q", JobStatus.DEAD)]
     assert await run_out(store, rules) == ["s/y", "after"]
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
-    """ENGINE 13: `queue purge` ends jobs; a run is never left without a step."""
+    """`queue purge` ends jobs; a run is never left without a step."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules)
-    moved = await store.end_queued(Reason.PURGED, rules)
+    moved = await store.end_queued(JobReason.PURGED, rules)
     assert [(one.plugin, one.status) for one in moved.jobs] == [
         ("p", JobStatus.DEAD),
         ("pipeline", JobStatus.FAILED),
     ]
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 # -------------------------------------------------------------------------------------------- deduplication
 
 
 async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
-    """ENGINE 2: identity is the pipeline's name and the key."""
+    """Identity is the pipeline's name and the key."""
     rules = rules_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]}, {"name": "other", "steps": [uses("o")]}
     )
@@ -585,7 +583,7 @@ async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
 
 
 async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store, clock: Clock) -> None:
-    """SPEC 4.5: and nothing of the duplicate is written (ENGINE 2)."""
+    """And nothing of the duplicate is written."""
     rules = steps_rules(uses("a", baggage={"kept": "payload.n"}))
     first = await begin_run(store, rules, {"n": 1}, dedupe_key="k")
     assert await run_out(store, rules) == ["a"]
@@ -609,7 +607,7 @@ async def test_a_live_run_is_a_duplicate_for_those_who_say_so(store: Store) -> N
 
 
 async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: Store) -> None:
-    """ENGINE 2: three runs with one key; the second is cancelled while it waits for the first."""
+    """Three runs with one key; the second is cancelled while it waits for the first."""
     rules = steps_rules(uses("a"))
     first = await begin_run(store, rules, dedupe_key="k")
     second = await begin_run(store, rules, dedupe_key="k")
@@ -625,7 +623,7 @@ async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: S
 
 
 async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store: Store) -> None:
-    """ENGINE 2: whoever comes last waits for the last who came."""
+    """Whoever comes last waits for the last who came."""
     rules = steps_rules(uses("a"))
     first = await begin_run(store, rules, dedupe_key="k")
     await settle_step(store, rules, "a", failed(permanent=True))
@@ -657,7 +655,7 @@ async def test_steps_made_at_the_start_are_told_to_the_caller(store: Store) -> N
 
 
 async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
-    """ENGINE 10: an event's starts are one transaction, answered in order."""
+    """An event's starts are one transaction, answered in order."""
     rules = steps_rules(uses("a"))
     run = a_new_run(rules)
     job = NewJob(id=an_id(), plugin="q", command="handle", submitted_by=run.job.submitted_by, max_attempts=1)
@@ -688,11 +686,11 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
     run_id = await begin_run(store, rules, {"text": "a" * 60 + "!"})
     found = await members(store, run_id)
     assert {path: job.reason for path, job in found.items()} == {
-        "all/before": Reason.SUBMITTED,
-        "all/slow0": Reason.BAD_CONDITION,
-        "all/slow1": Reason.BAD_CONDITION,
-        "all/slow2": Reason.BAD_CONDITION,
-        "all/after": Reason.SUBMITTED,
+        "all/before": JobReason.SUBMITTED,
+        "all/slow0": JobReason.BAD_CONDITION,
+        "all/slow1": JobReason.BAD_CONDITION,
+        "all/slow2": JobReason.BAD_CONDITION,
+        "all/after": JobReason.SUBMITTED,
     }
     assert "took too long" in (found["all/slow0"].last_error or "")
 
@@ -705,4 +703,4 @@ async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> Non
     began = time.process_time()
     await enqueue_run(store, rules, run)
     assert time.process_time() - began < 1.0  # it was 2 s, with everybody else waiting
-    assert {job.reason for job in await all_members(store, run.job.id)} == {Reason.BAD_CONDITION}
+    assert {job.reason for job in await all_members(store, run.job.id)} == {JobReason.BAD_CONDITION}

@@ -1,4 +1,4 @@
-"""What runs start and are started by: routes, other pipelines, hooks; and who is told (SPEC 6, 7.6, 9.3)."""
+"""What runs start and are started by: routes, other pipelines, hooks; and who is told."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs import Callback, Job, JobStatus, Reason, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Outcome
-from ductile.core.rules import Rules
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.policy import Policy
+from ductile.store.model.jobs import CancelStatus, RetryResult
+from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.settling import CancelAnswer, RetryAnswer
 
 NO = failed(permanent=True, error="no luck")
 
@@ -57,7 +57,7 @@ async def runs_of(store: Store, pipeline: str) -> list[Job]:
 
 
 async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(store: Store) -> None:
-    """ENGINE 2, 10: descendants, never members; each a hop further, while a step inside is none."""
+    """Descendants, never members; each a hop further, while a step inside is none."""
     rules = rules_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "found", "steps": [uses("o", plugin="q")]},
@@ -85,7 +85,7 @@ async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(stor
 
 
 async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Store) -> None:
-    """SPEC 6: the event is dropped with a recorded error."""
+    """The event is dropped with a recorded error."""
     rules = rules_of(
         {"name": "ping", "on": "pong", "steps": [uses("a")]},
         {"name": "pong", "on": "ping", "steps": [uses("b")]},
@@ -113,7 +113,7 @@ async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(
 
 
 async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> None:
-    """ENGINE 2: the key of an event applies to the start of a run."""
+    """The key of an event applies to the start of a run."""
     rules = rules_of({"name": "flow", "on": "found", "steps": [uses("a")]})
     for _ in range(2):
         await accept(store, a_new_job("source"))
@@ -139,7 +139,7 @@ async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
 
 
 async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> None:
-    """ENGINE 3: whatever a step of it answers meanwhile."""
+    """Whatever a step of it answers meanwhile."""
     rules = steps_rules(uses("a"), routes=[{"from": "p", "event_type": "found", "to": "sink"}])
     run_id = await begin_run(store, rules)
     job = await claim_one(store)
@@ -151,7 +151,7 @@ async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> No
 # ------------------------------------------------------------------------------------------------------ hooks
 
 
-def hook_rules(*more: dict[str, Any], **config: Any) -> Rules:
+def hook_rules(*more: dict[str, Any], **config: Any) -> Policy:
     hooks = [
         {
             "name": f"on_{word}",
@@ -178,7 +178,7 @@ HOOKS: list[tuple[Outcome, str, str]] = [
 async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     store: Store, outcome: Outcome, pipeline: str, status: str
 ) -> None:
-    """SPEC 7.6, ENGINE 1: as a full pipeline, with everything that is promised in its payload."""
+    """As a full pipeline, with everything that is promised in its payload."""
     rules = hook_rules()
     job_id = await accept(store, a_new_job("source", max_attempts=1, hops=2))
     await settle(store, await claim_one(store), outcome, rules)
@@ -207,7 +207,7 @@ async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
 
 @pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
 async def test_who_fires_no_hook(store: Store, job: dict[str, Any]) -> None:
-    """SPEC 7.6: root jobs of plugins that say so."""
+    """Root jobs of plugins that say so."""
     rules = hook_rules()
     await accept(store, a_new_job(**({"plugin": "source"} | job)))
     await settle(store, await claim_one(store), ok(), rules)
@@ -232,7 +232,7 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
 
 
 async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
-    """SPEC 7.1: `from_plugin`, which for a hook may be a pipeline; and `if`, on what is told."""
+    """`from_plugin`, which for a hook may be a pipeline; and `if`, on what is told."""
     failing = {"path": "payload.status", "op": "eq", "value": "failed"}
     rules = rules_of(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a")]},
@@ -247,7 +247,7 @@ async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
 
 
 async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
-    """SPEC 7.3: `context` in its `if` is what `context` is in its steps."""
+    """`context` in its `if` is what `context` is in its steps."""
     kept = {"path": "context.kept", "op": "eq", "value": 1}
     rules = rules_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
@@ -259,7 +259,7 @@ async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
 
 
 async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
-    """SPEC 6: dropped with a recorded, visible error, as any event that went too far."""
+    """Dropped with a recorded, visible error, as any event that went too far."""
     rules = hook_rules(service={"max_hops": 2})
     job_id = await accept(store, a_new_job("source", hops=2))
     await settle(store, await claim_one(store), ok(), rules)
@@ -269,20 +269,20 @@ async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store
 
 
 async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> None:
-    """SPEC 7.6: every end is told, also that of a job that was never executed."""
+    """Every end is told, also that of a job that was never executed."""
     rules = hook_rules()
     job_id = await accept(store, a_new_job("source"))
     for count in (1, 2):
-        assert (await store.cancel(job_id, rules)).answer is CancelAnswer.CANCELLED
+        assert (await store.cancel(job_id, rules)).answer is CancelStatus.CANCELLED
         assert len(await runs_of(store, "on_failed")) == count
-        assert await store.retry(job_id, rules) is RetryAnswer.QUEUED
+        assert await store.retry(job_id, rules) is RetryResult.QUEUED
     kinds = {row.kind for row in await whole_ledger(store)}
     assert LedgerKind.CHILD_CONFLICT not in kinds
     await run_out(store, rules)
 
 
 async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store: Store) -> None:
-    """SPEC 7.6: a hook that makes its own cause is bounded like any other loop."""
+    """A hook that makes its own cause is bounded like any other loop."""
     rules = rules_of(
         {"name": "flow", "on": "again", "notify_on_complete": True, "steps": [uses("a")]},
         {"name": "hooked", "on-hook": "job.completed", "steps": [uses("h")]},
@@ -304,17 +304,17 @@ async def told(store: Store, job_id: str) -> list[dict[str, Any]]:
 TOLD = Callback(url="https://receiver.invalid/hook", model="m")
 
 
-async def work(store: Store, rules: Rules, outcomes: dict[str, Outcome]) -> None:
+async def work(store: Store, rules: Policy, outcomes: dict[str, Outcome]) -> None:
     """As an engine does: it says when a plugin has its request, where somebody is told."""
     while claims := await claim_all(store):
         for claim in claims:
             if claim.is_followed:
-                await store.note_working(claim.job.id, claim.job.execution)
+                await store.mark_working(claim.job.id, claim.job.execution)
             await settle(store, claim.job, outcomes.get(claim.job.step_path or "", ok()), rules)
 
 
 async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
-    """ENGINE 9: queued, loading and working with its first step, then done with the last step's result."""
+    """Queued, loading and working with its first step, then done with the last step's result."""
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules, callback=TOLD)
     last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
@@ -363,7 +363,7 @@ async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> No
 
 
 async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: StoreFactory) -> None:
-    """ENGINE 2: such a run is a defect of ours; at the next start it ends failed/stalled."""
+    """Such a run is a defect of ours; at the next start it ends failed/stalled."""
     if store_factory.kind.name != "sqlite":
         pytest.skip("the damage is done to a file")
     store = await store_factory.open()
@@ -381,8 +381,8 @@ async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: Stor
     damaged.close()
     store = await store_factory.open()
     moved = await store.recover(rules)
-    assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, Reason.STALLED)]
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STALLED)
+    assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, JobReason.STALLED)]
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STALLED)
     kinds = [row.kind for row in await whole_ledger(store) if row.job_id == run_id]
     assert LedgerKind.RUN_STALLED in kinds
     assert (await store.recover(rules)).jobs == ()

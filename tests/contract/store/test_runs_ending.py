@@ -1,4 +1,4 @@
-"""Ending runs before their time, after a crash, and trying them again (ENGINE 2, 3; SPEC 4.8, 7.7)."""
+"""Ending runs before their time, after a crash, and trying them again."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored
-from ductile.core.instants import format_instant
-from ductile.core.jobs import JobStatus, Reason
-from ductile.core.outcomes import Interrupted, Outcome
-from ductile.core.rules import Rules
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.policy import Policy
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.jobs import CancelStatus, RetryResult
+from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
 from ductile.store.sqlite.store import SqliteStore
-from ductile.store.sqlite.writer import Lane
-from ductile.store.values.settling import CancelAnswer, RetryAnswer
-from ductile.store.values.submitting import Accepted
-from ductile.value import replace
+from ductile.store.sqlite.writer import Priority
+from ductile.struct import replace
 
-DEAD = (JobStatus.DEAD, Reason.CANCELLED)
-SUCCEEDED = (JobStatus.SUCCEEDED, Reason.COMPLETED)
-PARTIAL = (JobStatus.FAILED, Reason.PARTIAL_SUCCESS)
+DEAD = (JobStatus.DEAD, JobReason.CANCELLED)
+SUCCEEDED = (JobStatus.SUCCEEDED, JobReason.COMPLETED)
+PARTIAL = (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 NO = failed(permanent=True)
 
 
@@ -47,11 +47,11 @@ NO = failed(permanent=True)
 
 
 async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None:
-    """ENGINE 3: queued → dead; nothing was claimed, so nothing says that it ran."""
+    """Queued → dead; nothing was claimed, so nothing says that it ran."""
     rules = steps_rules(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, rules)
     answer = await store.cancel(run_id, rules)
-    assert (answer.answer, answer.stopping, answer.more) == (CancelAnswer.CANCELLED, (), False)
+    assert (answer.answer, answer.stopping, answer.more) == (CancelStatus.CANCELLED, (), False)
     assert [one.status for one in answer.ended] == [JobStatus.DEAD] * 3
     assert await end_of(store, run_id) == DEAD
     assert await path_of(store, run_id) == [">queued:submitted", "queued>dead:cancelled"]
@@ -59,21 +59,21 @@ async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None
 
 
 async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Store) -> None:
-    """ENGINE 3: queued steps are dead at once, running ones when their process is gone."""
+    """Queued steps are dead at once, running ones when their process is gone."""
     rules = steps_rules(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
     run_id = await begin_run(store, rules)
     (claim,) = await claim_all(store, limit=1)
     answer = await store.cancel(run_id, rules)
-    assert (answer.answer, answer.stopping) == (CancelAnswer.REQUESTED, (claim.job.id,))
+    assert (answer.answer, answer.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
     assert [one.plugin for one in answer.ended] == ["q"]
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     settled = await settle(store, claim.job, ok(emitted()), rules)
-    assert settled.settlement.reason is Reason.CANCELLED
+    assert settled.settlement.reason is JobReason.CANCELLED
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == DEAD
     assert {job.status for job in await all_members(store, run_id)} == {JobStatus.DEAD}
     again = await store.cancel(run_id, rules)
-    assert again.answer is CancelAnswer.ALREADY_ENDED
+    assert again.answer is CancelStatus.ALREADY_ENDED
 
 
 async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -> None:
@@ -85,13 +85,13 @@ async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -
 
 
 async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -> None:
-    """ENGINE 5: at most 500 rows a sweep; a crash in between changes nothing."""
+    """At most 500 rows a sweep; a crash in between changes nothing."""
     store = await store_factory.open()
     rules = steps_rules(uses("a"), uses("b"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", ok(*(emitted() for _ in range(700))))
     first = await store.cancel(run_id, rules)
-    assert (len(first.ended), first.more, first.answer) == (500, True, CancelAnswer.REQUESTED)
+    assert (len(first.ended), first.more, first.answer) == (500, True, CancelStatus.REQUESTED)
     store = await store_factory.reopen()
     moved = await store.recover(rules)
     assert (len(moved.jobs), moved.more) == (201, False)
@@ -99,7 +99,7 @@ async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -
 
 
 async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
-    """ENGINE 10: it is on the run's row, so it holds through a restart, and once."""
+    """It is on the run's row, so it holds through a restart, and once."""
     rules = steps_rules(uses("a"), uses("b"))
     due = clock.now + timedelta(seconds=30)
     runs = [replace(a_new_run(rules), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
@@ -110,7 +110,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     (claim,) = await claim_all(store, limit=1)
     clock.advance(seconds=30)
     overdue = await store.cancel_overdue(rules)
-    assert [one.answer for one in overdue.cancelled] == [CancelAnswer.REQUESTED, CancelAnswer.CANCELLED]
+    assert [one.answer for one in overdue.cancelled] == [CancelStatus.REQUESTED, CancelStatus.CANCELLED]
     assert overdue.cancelled[0].stopping == (claim.job.id,)
     assert overdue.next_due_at == due + timedelta(seconds=60)
     assert (await store.cancel_overdue(rules)).cancelled == ()
@@ -122,7 +122,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
 
 
 async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Clock) -> None:
-    """ENGINE 5: at a clock jump waiting times are clamped, the time of a run too."""
+    """At a clock jump waiting times are clamped, the time of a run too."""
     rules = steps_rules(uses("a"))
     wait = timedelta(seconds=30)
     await enqueue_run(store, rules, replace(a_new_run(rules), deadline_at=clock.now + wait))
@@ -139,14 +139,14 @@ async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Cl
 
 
 async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory: StoreFactory) -> None:
-    """SPEC 7.2: only its steps have processes."""
+    """Only its steps have processes."""
     store = await store_factory.open()
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
     await claim_all(store, limit=1)
     store = await store_factory.reopen()
     moved = await store.recover(rules)
-    assert [(one.plugin, one.reason) for one in moved.jobs] == [("p", Reason.RECOVERED)]
+    assert [(one.plugin, one.reason) for one in moved.jobs] == [("p", JobReason.RECOVERED)]
     run = await stored(store, run_id)
     assert (run.status, run.attempt, run.execution) == (JobStatus.RUNNING, 1, 1)
     store_factory.clock.advance(minutes=2)
@@ -163,11 +163,11 @@ async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory
     store = await store_factory.reopen()
     moved = await store.recover(rules)
     assert [one.status for one in moved.jobs] == [JobStatus.DEAD, JobStatus.FAILED]
-    assert await end_of(store, run_id) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
-    """ENGINE 3: recovery ends cancelled jobs dead, whatever they were doing."""
+    """Recovery ends cancelled jobs dead, whatever they were doing."""
     store = await store_factory.open()
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
@@ -182,13 +182,13 @@ async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
 
 
 async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
-    """ENGINE 2: it keeps its id; what succeeded does not run again."""
+    """It keeps its id; what succeeded does not run again."""
     rules = steps_rules(uses("a"), uses("b"), uses("c"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a")
     await settle_step(store, rules, "b", NO)
-    assert await store.retry(run_id, rules) is RetryAnswer.QUEUED
-    assert await end_of(store, run_id) == (JobStatus.QUEUED, Reason.MANUAL_RETRY)
+    assert await store.retry(run_id, rules) is RetryResult.QUEUED
+    assert await end_of(store, run_id) == (JobStatus.QUEUED, JobReason.MANUAL_RETRY)
     assert (await members(store, run_id))["b"].attempt == 1
     assert await run_out(store, rules) == ["b", "c"]
     assert await end_of(store, run_id) == SUCCEEDED
@@ -196,12 +196,12 @@ async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
 
 
 async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store) -> None:
-    """ENGINE 2: 409; the run is what can be retried."""
+    """409; the run is what can be retried."""
     rules = steps_rules(uses("a"))
     run_id = await begin_run(store, rules)
     await settle_step(store, rules, "a", NO)
     step = (await members(store, run_id))["a"]
-    assert await store.retry(step.id, rules) is RetryAnswer.RUN_ENDED
+    assert await store.retry(step.id, rules) is RetryResult.RUN_ENDED
 
 
 async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> None:
@@ -212,7 +212,7 @@ async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> No
     claims = await claims_by_step(store)
     await settle(store, claims["l/s/x"].job, NO, rules)
     await settle(store, claims["l/s/y"].job, ok(), rules)
-    assert await store.retry(claims["l/s/x"].job.id, rules) is RetryAnswer.QUEUED
+    assert await store.retry(claims["l/s/x"].job.id, rules) is RetryResult.QUEUED
     await settle_step(store, rules, "l/s/x")
     await settle(store, claims["l/z"].job, ok(), rules)
     joined = (await claims_by_step(store))["after"]
@@ -222,7 +222,7 @@ async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> No
 
 
 async def test_a_broken_split_is_whole_again_after_a_retry(store: Store) -> None:
-    """ENGINE 2: both branches that failed are live; the join runs when both have succeeded, once."""
+    """Both branches that failed are live; the join runs when both have succeeded, once."""
     rules = steps_rules(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
     run_id = await begin_run(store, rules)
     outcomes: dict[str, Outcome] = {"s/x": NO, "s/y": NO}
@@ -247,7 +247,7 @@ async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> 
 
 
 async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
-    """ENGINE 2: the branch is tried again after its join went on without it, and the run ends."""
+    """The branch is tried again after its join went on without it, and the run ends."""
     outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
     rules = steps_rules(outer, uses("after"))
     run_id = await begin_run(store, rules)
@@ -291,9 +291,9 @@ async def test_a_step_of_a_run_that_is_being_cancelled_is_not_retried(
     run_id = await begin_run(store, rules)
     failing, running = await claim_all(store, limit=2)
     await settle(store, failing.job, NO, rules)
-    assert (await store.cancel(run_id, rules)).answer is CancelAnswer.REQUESTED
+    assert (await store.cancel(run_id, rules)).answer is CancelStatus.REQUESTED
     for step in await all_members(store, run_id):
-        expected = RetryAnswer.NOT_ENDED if step.id == running.job.id else RetryAnswer.RUN_CANCELLED
+        expected = RetryResult.NOT_ENDED if step.id == running.job.id else RetryResult.RUN_CANCELLED
         assert await store.retry(step.id, rules) is expected
     if crashes:
         store = await store_factory.reopen()
@@ -307,7 +307,7 @@ async def test_a_step_of_a_run_that_is_being_cancelled_is_not_retried(
 async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a_retry(
     store_factory: StoreFactory,
 ) -> None:
-    """ENGINE 3: a settle in a cancelled run creates nothing. What it would have made comes with the retry."""
+    """A settle in a cancelled run creates nothing. What it would have made comes with the retry."""
     store = await store_factory.open()
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
@@ -316,8 +316,8 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
     # Only the run carries the request, as in stores where a step could be retried meanwhile.
     assert isinstance(store, SqliteStore)
     await store._write(
-        Lane.SETTLE,
-        lambda session: session.run("request_cancel", seq=run.seq, at=format_instant(run.created_at)),
+        Priority.SETTLE,
+        lambda session: session.run("request_cancel", seq=run.seq, at=format_timestamp(run.created_at)),
     )
     await settle(store, claims["s/x"].job, ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})), rules)
     await store.cancel(run_id, rules)
@@ -337,9 +337,9 @@ async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) ->
     rules = steps_rules(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
     run_id = await begin_run(store, rules)
     unmade = (await members(store, run_id))["s/x"].id
-    assert await store.retry(unmade, rules) is RetryAnswer.NOTHING_TO_RETRY
+    assert await store.retry(unmade, rules) is RetryResult.NOTHING_TO_RETRY
     await run_out(store, rules)
-    assert await store.retry(run_id, rules) is RetryAnswer.NOTHING_TO_RETRY
+    assert await store.retry(run_id, rules) is RetryResult.NOTHING_TO_RETRY
 
 
 @pytest.mark.parametrize("step", ["live", "succeeded"])
@@ -348,7 +348,7 @@ async def test_runs_that_cannot_be_tried_again(store: Store, step: str) -> None:
     run_id = await begin_run(store, rules)
     if step == "succeeded":
         await run_out(store, rules)
-    expected = RetryAnswer.SUCCEEDED if step == "succeeded" else RetryAnswer.NOT_ENDED
+    expected = RetryResult.SUCCEEDED if step == "succeeded" else RetryResult.NOT_ENDED
     assert await store.retry(run_id, rules) is expected
 
 
@@ -370,7 +370,7 @@ async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
 
 
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
-    """ENGINE 5: whoever comes first, no line is lost and none is doubled."""
+    """Whoever comes first, no line is lost and none is doubled."""
     for _ in range(5):
         rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
         run_id = await begin_run(store, rules)
@@ -389,7 +389,7 @@ async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
 # --------------------------------------------------------------------------------------- again, from a step
 
 
-async def rerun(store: Store, rules: Rules, run_id: str, step: str) -> str:
+async def rerun(store: Store, rules: Policy, run_id: str, step: str) -> str:
     """Begin anew at a step; the id of the new run."""
     run = a_new_run(rules, source_event_id=None)
     answer = await store.rerun(run_id, step, run, rules)
@@ -408,7 +408,7 @@ async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store)
     await settle(store, claims["b"].job, ok(), rules)
     assert await run_out(store, rules) == ["c"]
     assert await end_of(store, again) == SUCCEEDED
-    assert await end_of(store, first) == (JobStatus.FAILED, Reason.STEP_FAILED)
+    assert await end_of(store, first) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
@@ -475,27 +475,27 @@ async def test_a_run_taken_up_before_a_join_that_always_runs_joins_anew(store: S
     assert await end_of(store, again) == SUCCEEDED
 
 
-ANSWERS: list[tuple[str, Any, RetryAnswer]] = [
-    ("nowhere", None, RetryAnswer.UNKNOWN_STEP),
-    ("s/x", uses("s"), RetryAnswer.UNKNOWN_STEP),
-    ("s/x", {"id": "s", "steps": [uses("x")]}, RetryAnswer.CHANGED),
-    ("s/x", split("s", uses("x")), RetryAnswer.CHANGED),
+ANSWERS: list[tuple[str, Any, RetryResult]] = [
+    ("nowhere", None, RetryResult.UNKNOWN_STEP),
+    ("s/x", uses("s"), RetryResult.UNKNOWN_STEP),
+    ("s/x", {"id": "s", "steps": [uses("x")]}, RetryResult.CHANGED),
+    ("s/x", split("s", uses("x")), RetryResult.CHANGED),
 ]
 
 
 @pytest.mark.parametrize(("step", "changed", "expected"), ANSWERS)
-async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, expected: RetryAnswer) -> None:
+async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, expected: RetryResult) -> None:
     """Nothing is written of a run that is refused."""
     before = split("s", uses("x"), uses("y"))
     rules = steps_rules(before)
     run_id = await begin_run(store, rules)
-    assert await store.rerun(run_id, "s/x", a_new_run(rules), rules) is RetryAnswer.NOT_ENDED
+    assert await store.rerun(run_id, "s/x", a_new_run(rules), rules) is RetryResult.NOT_ENDED
     await run_out(store, rules, {"s/x": NO})
     after = steps_rules(before if changed is None else changed)
     run = a_new_run(after)
     assert await store.rerun(run_id, step, run, after) is expected
     assert await store.job(run.job.id) is None
-    assert await store.rerun(an_id(), step, run, after) is RetryAnswer.UNKNOWN_JOB
+    assert await store.rerun(an_id(), step, run, after) is RetryResult.UNKNOWN_JOB
 
 
 async def test_what_a_retry_would_answer_is_what_it_answers(store: Store) -> None:
@@ -512,10 +512,10 @@ async def test_what_a_retry_would_answer_is_what_it_answers(store: Store) -> Non
             if outcome is not None and claim.job.run_id == run_id:
                 await settle(store, claim.job, outcome, rules)
         graph = rules.pipelines.by_name[name].graph
-        assert await store.try_rerun(run_id, "nowhere", graph) in (
-            RetryAnswer.UNKNOWN_STEP,
-            RetryAnswer.NOT_ENDED,
+        assert await store.check_rerun(run_id, "nowhere", graph) in (
+            RetryResult.UNKNOWN_STEP,
+            RetryResult.NOT_ENDED,
         )
         for job_id in (*(job.id for job in await all_members(store, run_id)), run_id, an_id()):
-            expected = await store.try_retry(job_id)
+            expected = await store.check_retry(job_id)
             assert await store.retry(job_id, rules) is expected

@@ -1,4 +1,4 @@
-"""What belongs to a run goes with it, and not before (ENGINE 13; SPEC 4.9)."""
+"""What belongs to a run goes with it, and not before."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, accept, claim_all, settle, stored
-from ductile.core.jobs import JobStatus, Reason
-from ductile.core.outcomes import Outcome
-from ductile.core.rules import Rules
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.policy import Policy
+from ductile.store.model.jobs import RetryResult
+from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
-from ductile.store.values.settling import RetryAnswer
-from ductile.store.values.upkeep import Retention
-from ductile.store.verbs.upkeep import PRUNED_AT_ONCE
+from ductile.store.verbs.maintenance import PRUNED_AT_ONCE
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -45,7 +45,7 @@ async def prune(store: Store) -> None:
         pass
 
 
-async def a_finished_run(store: Store, rules: Rules, outcomes: dict[str, Outcome] | None = None) -> str:
+async def a_finished_run(store: Store, rules: Policy, outcomes: dict[str, Outcome] | None = None) -> str:
     run_id = await begin_run(store, rules, {"n": 1})
     await run_out(store, rules, outcomes)
     return run_id
@@ -121,7 +121,7 @@ async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, cl
 async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
     store_factory: StoreFactory,
 ) -> None:
-    """SPEC 4.9: Friday's run on Monday, with its graph, though the configuration has another one by then."""
+    """Friday's run on Monday, with its graph, though the configuration has another one by then."""
     store, clock = await store_factory.open(), store_factory.clock
     rules = steps_rules(*STEPS)
     run_id = await a_finished_run(store, rules, {"s/x": NO, "s/y": ok(emitted("e", {"y": 1}))})
@@ -129,23 +129,23 @@ async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
     await prune(store)
     store = await store_factory.reopen()
     other = steps_rules(uses("only"))
-    assert await store.retry(run_id, other) is RetryAnswer.QUEUED
+    assert await store.retry(run_id, other) is RetryResult.QUEUED
     claims = await claims_by_step(store)
     assert claims["s/x"].baggage == {"kept": 1}
     await settle(store, claims["s/x"].job, ok(), other)
     joined = (await claims_by_step(store))["after"]
     assert payload_of(joined)["branches"][1]["payload"] == {"y": 1, "result": "done"}
     await settle(store, joined.job, ok(), other)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_after_retention_a_run_cannot_be_tried_again(store: Store, clock: Clock) -> None:
-    """ENGINE 2: 410, as only its log is left; then nothing is."""
+    """410, as only its log is left; then nothing is."""
     rules = steps_rules(uses("a"), uses("b"))
     succeeded = await a_finished_run(store, rules)
     clock.advance(hours=25)
     await prune(store)
-    assert await store.retry(succeeded, rules) is RetryAnswer.RETAINED_NO_MORE
+    assert await store.retry(succeeded, rules) is RetryResult.RETAINED_NO_MORE
     assert (await stored(store, succeeded)).status is JobStatus.SUCCEEDED
 
 
@@ -163,11 +163,11 @@ async def test_a_live_run_keeps_its_steps_however_old_they_are(store: Store, clo
     joined = (await claims_by_step(store))["after"]
     assert joined.baggage == {"kept": 1}
     await settle(store, joined.job, ok(), rules)
-    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, clock: Clock) -> None:
-    """ENGINE 13: no row before its live descendants, also those that are no members."""
+    """No row before its live descendants, also those that are no members."""
     rules = rules_of(
         {"name": "flow", "steps": [uses("a")]}, routes=[{"from": "p", "event_type": "found", "to": "sink"}]
     )

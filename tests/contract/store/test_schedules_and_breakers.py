@@ -1,4 +1,4 @@
-"""Accounted time and the scheduler's trust (SPEC 4.7, 5.7, 5.9; ENGINE 8)."""
+"""Accounted time and the scheduler's trust."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from builders.stores import (
     stored,
     whole_ledger,
 )
-from ductile.core.breaker import Breaker, BreakerPolicy, BreakerState
-from ductile.core.firing import RunConditions
-from ductile.core.jobs import JobStatus, NewJob, Reason, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Interrupted, Outcome
-from ductile.core.rules import PluginRules, Rules
-from ductile.core.schedule import Every, IfRunning, ScheduleRule, Slot
+from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.policy import PluginPolicy, Policy
+from ductile.core.schedules.admission import StartConditions
+from ductile.core.schedules.rule import Every, IfRunning, ScheduleRule, Slot
+from ductile.store.model.records import JobFilter
+from ductile.store.model.schedules import FireStatus, Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.schedules import Firing, FiringAnswer, Occurrence, OccurrenceOutcome, ScheduleEntry
-from ductile.value import replace
+from ductile.struct import replace
 
 HOUR = timedelta(hours=1)
 
@@ -113,7 +113,7 @@ async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store, clo
 async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: Clock) -> None:
     await store.put_schedules([an_entry()])
     job = a_scheduled_job(submitted_detail="default")
-    assert (await store.fire(a_run(START, job))).answer is FiringAnswer.FIRED
+    assert (await store.fire(a_run(START, job))).answer is FireStatus.FIRED
     assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
     (entry,) = await store.schedules()
     assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
@@ -129,7 +129,7 @@ async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: C
 
 
 async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: StoreFactory) -> None:
-    """ENGINE 8: an occurrence is unique by its nominal instant."""
+    """An occurrence is unique by its nominal instant."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
     await store.fire(a_run(START, a_scheduled_job()))
@@ -137,7 +137,7 @@ async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: St
     before = await whole_ledger(store)
     again = a_scheduled_job()
     late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
-    assert (await store.fire(late)).answer is FiringAnswer.ALREADY_FIRED
+    assert (await store.fire(late)).answer is FireStatus.ALREADY_FIRED
     assert await store.job(again.id) is None
     assert (await store.schedules())[0].next_at == START + HOUR
     assert await whole_ledger(store) == before
@@ -160,11 +160,11 @@ async def test_lateness_is_kept(store: Store) -> None:
 
 
 async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
-    """ENGINE 8: (from, to, count)."""
+    """(from, to, count)."""
     await store.put_schedules([an_entry()])
     for hour, reason, count in ((0, "running", 1), (1, "running", 3), (4, "window", 1), (5, "running", 1)):
         report = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
-        assert report.answer is FiringAnswer.SKIPPED
+        assert report.answer is FireStatus.SKIPPED
     assert [(row.nominal_at, row.until_at, row.count, row.reason) for row in await history(store)] == [
         (START, START + 3 * HOUR, 4, "running"),
         (START + 4 * HOUR, START + 4 * HOUR, 1, "window"),
@@ -188,7 +188,7 @@ async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, ho
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START))
     await store.fire(a_skip(START + HOUR, count=3))
-    assert (await store.fire(a_skip(START + hour * HOUR))).answer is FiringAnswer.ALREADY_FIRED
+    assert (await store.fire(a_skip(START + hour * HOUR))).answer is FireStatus.ALREADY_FIRED
     (row,) = await history(store)
     assert row.count == 4
 
@@ -212,7 +212,6 @@ async def test_skips_of_another_schedule_are_another_row(store: Store) -> None:
 
 
 async def test_pauses_survive_a_restart(store_factory: StoreFactory) -> None:
-    """SPEC 5.7."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
     assert await store.pause_schedule("p", "default", paused=True)
@@ -257,7 +256,7 @@ async def breaker(store: Store) -> Breaker:
 
 
 async def test_three_failed_jobs_open_the_breaker(store: Store, clock: Clock) -> None:
-    """SPEC 4.7: consecutive failed jobs, each change recorded with its reason."""
+    """Consecutive failed jobs, each change recorded with its reason."""
     ids = await fail_scheduled(store, 2)
     assert (await breaker(store)).state is BreakerState.CLOSED
     ids += await fail_scheduled(store, 1)
@@ -291,7 +290,7 @@ async def test_jobs_from_other_doors_do_not_count(store: Store) -> None:
 
 
 async def test_a_retry_is_no_verdict(store: Store) -> None:
-    """SPEC 4.7: failed *jobs* count, not attempts."""
+    """Failed *jobs* count, not attempts."""
     await accept(store, a_scheduled_job(max_attempts=4))
     await run_next(store, failed())
     assert await store.breakers() == ()
@@ -333,7 +332,7 @@ async def test_a_good_probe_closes_and_a_bad_one_opens_again(store: Store, clock
 
 
 async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Store, clock: Clock) -> None:
-    """ENGINE 8: cancelled, purged, removed."""
+    """Cancelled, purged, removed."""
     job = await probe(store)
     clock.advance(minutes=5)
     await store.cancel(job.id, RULES)
@@ -349,7 +348,7 @@ async def test_an_interrupted_probe_is_still_the_probe(store: Store) -> None:
 
 
 async def test_a_job_queued_before_closes_an_open_breaker(store: Store) -> None:
-    """SPEC 4.7: queued jobs still run while it is open, and a scheduler's success closes it."""
+    """Queued jobs still run while it is open, and a scheduler's success closes it."""
     jobs = [await accept(store, a_scheduled_job(max_attempts=1)) for _ in range(4)]
     claims = [claim.job for claim in await claim_all(store)]
     assert [job.id for job in claims] == jobs
@@ -361,7 +360,7 @@ async def test_a_job_queued_before_closes_an_open_breaker(store: Store) -> None:
 
 
 async def test_resetting_by_hand(store: Store) -> None:
-    """SPEC 4.7: recorded as manual_reset; how many were not closed."""
+    """Recorded as manual_reset; how many were not closed."""
     await fail_scheduled(store, 3)
     assert await store.reset_breaker("p", "handle") == 0
     assert await store.reset_breaker("other") == 0
@@ -387,16 +386,16 @@ async def test_a_probe_waits_like_any_job(store: Store) -> None:
 # ----------------------------------------------------------- what is checked in the transaction itself
 
 
-def conditions(**fields: Any) -> RunConditions:
+def conditions(**fields: Any) -> StartConditions:
     given: dict[str, Any] = {
         "if_running": IfRunning.SKIP,
         "max_polls": None,
         "breaker": BreakerPolicy(threshold=3, reset_after=timedelta(minutes=30)),
     }
-    return RunConditions(**(given | fields))
+    return StartConditions(**(given | fields))
 
 
-async def fire_next(store: Store, **fields: Any) -> tuple[FiringAnswer, NewJob]:
+async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
     """Fire the schedule for where it stands, under conditions."""
     (entry,) = await store.schedules()
     assert entry.nominal_at is not None
@@ -408,7 +407,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FiringAnswer, NewJob]:
 
 @pytest.mark.parametrize("meanwhile", ["gone", "paused", "fired", "edited"])
 async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, meanwhile: str) -> None:
-    """SPEC 5.7, 10: a reload or a pause that was answered holds, though a firing was already planned."""
+    """A reload or a pause that was answered holds, though a firing was already planned."""
     await store.put_schedules([an_entry()])
     (planned,) = await store.schedules()
     if meanwhile == "gone":
@@ -422,7 +421,7 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
     before = await whole_ledger(store)
     job = a_scheduled_job()
     report = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
-    assert report.answer is FiringAnswer.STALE
+    assert report.answer is FireStatus.STALE
     assert await store.job(job.id) is None
     assert await whole_ledger(store) == before
 
@@ -430,48 +429,48 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
 async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
     store: Store, clock: Clock
 ) -> None:
-    """SPEC 4.7: closed, open, half open with exactly one probe; what was skipped is accounted for."""
+    """Closed, open, half open with exactly one probe; what was skipped is accounted for."""
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     clock.advance(minutes=29)
     answer, stopped = await fire_next(store)
-    assert (answer, await store.job(stopped.id)) == (FiringAnswer.SKIPPED, None)
+    assert (answer, await store.job(stopped.id)) == (FireStatus.SKIPPED, None)
     clock.advance(minutes=1)
     answer, probe_job = await fire_next(store)
-    assert answer is FiringAnswer.FIRED
+    assert answer is FireStatus.FIRED
     assert (await breaker(store)).probe_job_id == probe_job.id
     answer, second = await fire_next(store)
-    assert (answer, await store.job(second.id)) == (FiringAnswer.SKIPPED, None)
+    assert (answer, await store.job(second.id)) == (FireStatus.SKIPPED, None)
     assert (await breaker(store)).probe_job_id == probe_job.id
     assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
 
 
 async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
-    """SPEC 4.7: it only stops the scheduler."""
+    """It only stops the scheduler."""
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     answer, _ = await fire_next(store, conditions=conditions(breaker=None), on_demand=True)
-    assert answer is FiringAnswer.FIRED
+    assert answer is FireStatus.FIRED
     assert (await breaker(store)).state is BreakerState.OPEN
 
 
 async def test_if_running_skip(store: Store) -> None:
-    """SPEC 5.6: told on demand, accounted for otherwise."""
+    """Told on demand, accounted for otherwise."""
     await store.put_schedules([an_entry()])
     await fire_next(store)
     before = await whole_ledger(store)
     answer, refused = await fire_next(store, on_demand=True)
-    assert answer is FiringAnswer.REFUSED_RUNNING
+    assert answer is FireStatus.REFUSED_RUNNING
     assert await whole_ledger(store) == before
     answer, skipped = await fire_next(store)
-    assert answer is FiringAnswer.SKIPPED
+    assert answer is FireStatus.SKIPPED
     assert [await store.job(job.id) for job in (refused, skipped)] == [None, None]
     await run_next(store, ok())
-    assert (await fire_next(store))[0] is FiringAnswer.FIRED
+    assert (await fire_next(store))[0] is FireStatus.FIRED
 
 
 async def test_if_running_queue(store: Store) -> None:
-    """SPEC 5.6: one after the other, also when each takes longer than the interval."""
+    """One after the other, also when each takes longer than the interval."""
     await store.put_schedules([an_entry()])
     jobs = [(await fire_next(store, conditions=conditions(if_running=IfRunning.QUEUE)))[1] for _ in range(3)]
     for job in jobs:
@@ -481,7 +480,7 @@ async def test_if_running_queue(store: Store) -> None:
 
 
 async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: Store) -> None:
-    """SPEC 5.6, 7.6: it has ended like any other job; and the schedule goes on as its new run says."""
+    """It has ended like any other job; and the schedule goes on as its new run says."""
     rules = rules_of(
         {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
         plugins={"p": {"notify_on_complete": True, "schedule": {"id": "default", "every": "7m"}}},
@@ -498,7 +497,7 @@ async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: St
 
 
 async def test_if_running_cancel(store: Store) -> None:
-    """SPEC 5.6, ENGINE 3: the old one is asked to end and the new one waits for that, in one transaction."""
+    """The old one is asked to end and the new one waits for that, in one transaction."""
     await store.put_schedules([an_entry()])
     cancelling = conditions(if_running=IfRunning.CANCEL)
     await fire_next(store, conditions=cancelling)
@@ -509,24 +508,23 @@ async def test_if_running_cancel(store: Store) -> None:
     new = a_scheduled_job(submitted_detail="default")
     report = await store.fire(a_run(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
     assert [(job.id, job.status, job.reason) for job in report.ended] == [
-        (replaced.id, JobStatus.DEAD, Reason.CANCELLED)
+        (replaced.id, JobStatus.DEAD, JobReason.CANCELLED)
     ]
     assert report.stopping == (old.id,)
     assert (await stored(store, old.id)).cancel_requested_at is not None
-    assert (await stored(store, replaced.id)).reason is Reason.CANCELLED
+    assert (await stored(store, replaced.id)).reason is JobReason.CANCELLED
     assert await claim_all(store) == []
     await settle(store, old, ok())
-    assert (await stored(store, old.id)).reason is Reason.CANCELLED
+    assert (await stored(store, old.id)).reason is JobReason.CANCELLED
     assert (await claim_one(store)).id == new.id
 
 
 async def test_the_poll_guard_counts_whoever_submitted(store: Store) -> None:
-    """SPEC 5.6."""
     await store.put_schedules([an_entry()])
     await accept(store, a_new_job("p", "poll"))
     guarded = conditions(max_polls=1)
-    assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FiringAnswer.REFUSED_POLLS
-    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.DEFERRED
+    assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FireStatus.REFUSED_POLLS
+    assert (await fire_next(store, conditions=guarded))[0] is FireStatus.DEFERRED
     (entry,) = await store.schedules()
     assert entry.deferred == Slot(nominal_at=START, start_at=START)
     assert (entry.nominal_at, entry.last_job_id, await history(store)) == (START + HOUR, None, [])
@@ -537,14 +535,14 @@ async def test_the_poll_guard_counts_whoever_submitted(store: Store) -> None:
 async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
     store_factory: StoreFactory,
 ) -> None:
-    """SPEC 5.6: it is on disk, it is alone, and a try that comes too early changes nothing."""
+    """It is on disk, it is alone, and a try that comes too early changes nothing."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
     await accept(store, a_new_job("p", "poll"))
     guarded = conditions(max_polls=1)
     await fire_next(store, conditions=guarded)
     store = await store_factory.reopen()
-    assert (await fire_next(store, conditions=guarded))[0] is FiringAnswer.SKIPPED
+    assert (await fire_next(store, conditions=guarded))[0] is FireStatus.SKIPPED
     (entry,) = await store.schedules()
     job = a_scheduled_job(submitted_detail="default")
     late = replace(
@@ -562,11 +560,11 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
         planned_from=entry,
         was_deferred=True,
     )
-    assert (await store.fire(firing)).answer is FiringAnswer.DEFERRED
+    assert (await store.fire(firing)).answer is FireStatus.DEFERRED
     assert (await store.schedules()) == (entry,)
     await run_next(store, ok())
-    assert (await store.fire(firing)).answer is FiringAnswer.FIRED
-    assert (await store.fire(firing)).answer is FiringAnswer.STALE
+    assert (await store.fire(firing)).answer is FireStatus.FIRED
+    assert (await store.fire(firing)).answer is FireStatus.STALE
     (after,) = await store.schedules()
     assert (after.deferred, after.last_job_id, after.nominal_at) == (None, job.id, START + 2 * HOUR)
     assert [(row.nominal_at, row.outcome, row.reason) for row in await history(store)] == [
@@ -576,12 +574,12 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
 
 
 async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> None:
-    """ENGINE 8: run_all runs one after the other."""
+    """Run_all runs one after the other."""
     await store.put_schedules([an_entry()])
     jobs = [a_scheduled_job() for _ in range(3)]
     due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
     firing = a_run(START, jobs[0], occurrences=due, followers=tuple(jobs[1:]), conditions=conditions())
-    assert (await store.fire(firing)).answer is FiringAnswer.FIRED
+    assert (await store.fire(firing)).answer is FireStatus.FIRED
     for job in jobs:
         assert [claim.job.id for claim in await claim_all(store)] == [job.id]
         await settle(store, await stored(store, job.id), ok())
@@ -592,9 +590,9 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
 async def test_the_end_of_the_latest_run_decides_the_next(
     store: Store, clock: Clock, outcome: Outcome
 ) -> None:
-    """SPEC 5.2, ENGINE 8: `every` counts from the completion, good or bad; an older run decides nothing."""
+    """`every` counts from the completion, good or bad; an older run decides nothing."""
     every = ScheduleRule(trigger=Every(interval=HOUR))
-    rules = Rules(plugins={"p": PluginRules(schedules={"default": every})})
+    rules = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
     queueing = conditions(if_running=IfRunning.QUEUE)
     for _ in range(2):
@@ -612,7 +610,7 @@ async def a_late_end(
 ) -> ScheduleEntry:
     """A run that ends two and a half hours after it fired; nobody has looked at what fell due meanwhile."""
     every = ScheduleRule(trigger=Every(interval=HOUR), if_running=if_running)
-    rules = Rules(plugins={"p": PluginRules(schedules={"default": every})})
+    rules = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
     await fire_next(store)
     job = await claim_one(store)
@@ -628,7 +626,7 @@ async def a_late_end(
 
 
 async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Store, clock: Clock) -> None:
-    """SPEC 5.9: the same transaction that counts anew from the end writes a row for what it passes over."""
+    """The same transaction that counts anew from the end writes a row for what it passes over."""
     entry = await a_late_end(store, clock, IfRunning.SKIP)
     assert entry.nominal_at == clock.now + HOUR
     ran, skipped = await history(store)
@@ -651,7 +649,7 @@ async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Stor
 async def test_what_the_end_of_a_run_cannot_judge_is_left_to_the_scheduler(
     store: Store, clock: Clock, if_running: IfRunning, *, paused: bool, crashed: bool
 ) -> None:
-    """SPEC 5.5, 5.6: it may have to be queued, was paused, or was missed; the schedule stays where it is."""
+    """It may have to be queued, was paused, or was missed; the schedule stays where it is."""
     entry = await a_late_end(store, clock, if_running, paused=paused, crashed=crashed)
     assert entry.nominal_at == START + HOUR
     assert [row.outcome for row in await history(store)] == [OccurrenceOutcome.RAN]

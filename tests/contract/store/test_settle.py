@@ -1,4 +1,4 @@
-"""Ending an execution and all that follows from it (SPEC 3.6, 4.2, 4.3; ENGINE 1)."""
+"""Ending an execution and all that follows from it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs import Callback, Hold, JobStatus, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject
-from ductile.core.keeping import MAX_STATE_BYTES
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Completed, Ended, Failed, Interrupted, Orphaned, Response
-from ductile.core.rules import FactRule
-from ductile.core.settle import MAX_EVENTS
-from ductile.core.settlement import LogStatus
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupted, Orphaned, PluginResponse
+from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
+from ductile.core.jobs.settle import MAX_EVENTS
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.core.policy import FactRule
 from ductile.errors import RefusedError
+from ductile.store.model.jobs import Settled, Unsettled
+from ductile.store.model.records import JobFilter, LogFilter
+from ductile.store.model.submission import Accepted, Deduplicated, EnqueueResult
 from ductile.store.port import Store
-from ductile.store.values.reading import JobFilter, LogFilter
-from ductile.store.values.settling import Settled, Unsettled
-from ductile.store.values.submitting import Accepted, Deduplicated, Enqueued
-from ductile.value import replace
+from ductile.struct import replace
 
 
 async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Clock) -> None:
-    """SPEC 4.2: every execution leaves a log row with its own status, result verbatim, stderr and exit."""
+    """Every execution leaves a log row with its own status, result verbatim, stderr and exit."""
     job_id = await accept(store, a_new_job(submitted_detail="token", trace_id="t"))
     job = await claim_one(store)
     clock.advance(seconds=2)
@@ -56,7 +56,7 @@ async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Cl
     artifact: JsonObject = {"name": "a", "path": "/x"}
     await settle(store, job, ok(artifacts=(artifact,), stdout=out, stderr="warned", exit_code=3))
     ended = await stored(store, job_id)
-    assert (ended.status, ended.reason) == (JobStatus.SUCCEEDED, Reason.COMPLETED)
+    assert (ended.status, ended.reason) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     assert (ended.completed_at, ended.last_error, ended.owner) == (clock.now, None, None)
     assert ended.artifacts == (artifact,)
     (row,) = await store.executions(job_id)
@@ -72,16 +72,16 @@ async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Cl
         job.started_at,
         clock.now,
     )
-    assert (row.job_status, row.job_reason, row.trace_id) == (JobStatus.SUCCEEDED, Reason.COMPLETED, "t")
+    assert (row.job_status, row.job_reason, row.trace_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED, "t")
     assert (await path_of(store, job_id))[-1] == "running>succeeded:completed"
 
 
 async def test_a_failure_waits_for_its_retry(store: Store, clock: Clock) -> None:
-    """SPEC 4.2, 4.6: through failed back to queued in one transaction, with a delay and one attempt more."""
+    """Through failed back to queued in one transaction, with a delay and one attempt more."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(error="boom"))
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.RETRY, Hold.RETRY)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.RETRY, Hold.RETRY)
     assert (job.attempt, job.last_error, job.completed_at) == (2, "boom", None)
     assert job.next_retry_at is not None
     assert timedelta(seconds=10) <= job.next_retry_at - clock.now <= timedelta(seconds=20)
@@ -98,7 +98,7 @@ async def test_the_last_attempt_is_the_end(store: Store, outcome: Failed, throug
     job_id = await accept(store, a_new_job(max_attempts=1))
     await run_next(store, outcome)
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.attempt) == (JobStatus.DEAD, Reason.ATTEMPTS_EXHAUSTED, 1)
+    assert (job.status, job.reason, job.attempt) == (JobStatus.DEAD, JobReason.ATTEMPTS_EXHAUSTED, 1)
     path = await path_of(store, job_id)
     assert [step.split(":")[0] for step in path[-2:]] == [f"running>{through}", f"{through}>dead"]
     (row,) = await store.executions(job_id)
@@ -109,16 +109,16 @@ async def test_a_permanent_failure_stays_failed(store: Store) -> None:
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(permanent=True, error="exit 78"))
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.attempt) == (JobStatus.FAILED, Reason.PLUGIN_ERROR, 1)
+    assert (job.status, job.reason, job.attempt) == (JobStatus.FAILED, JobReason.PLUGIN_ERROR, 1)
     assert job.last_error == "exit 78"
 
 
 async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) -> None:
-    """SPEC 4.8, ENGINE 3: no attempt spent, and a log row all the same."""
+    """No attempt spent, and a log row all the same."""
     job_id = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, Interrupted(evidence=some_evidence(stdout="half", exit_code=None, signal=15)))
     job = await stored(store, job_id)
-    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, Reason.INTERRUPTED, None)
+    assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.INTERRUPTED, None)
     assert job.attempt == 1
     (row,) = await store.executions(job_id)
     assert (row.status, row.result, row.signal) == (LogStatus.INTERRUPTED, "half", 15)
@@ -129,7 +129,7 @@ async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) 
 
 
 async def test_settling_twice_changes_nothing(store: Store) -> None:
-    """ENGINE 1: the second answer is `already_settled`."""
+    """The second answer is `already_settled`."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     await settle(store, job, ok(stdout="first"))
@@ -142,7 +142,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
 
 
 async def test_a_result_is_written_though_whoever_brought_it_goes_away(store: Store) -> None:
-    """ENGINE 1: once it is handed in, it counts; the process that made it is gone."""
+    """Once it is handed in, it counts; the process that made it is gone."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     handing_in = asyncio.create_task(store.settle(job, ok(stdout="kept"), RULES))
@@ -155,7 +155,7 @@ async def test_a_result_is_written_though_whoever_brought_it_goes_away(store: St
 
 
 async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
-    """ENGINE 1: the job has moved on; the late result is kept as superseded and changes nothing."""
+    """The job has moved on; the late result is kept as superseded and changes nothing."""
     await accept(store, a_new_job())
     lost = await claim_one(store)
     await store.recover(RULES)
@@ -187,7 +187,7 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
 
 
 async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None:
-    """ENGINE 1: settling twice answers `already_settled`, for a late result too."""
+    """Settling twice answers `already_settled`, for a late result too."""
     await accept(store, a_new_job())
     lost = await claim_one(store)
     await store.recover(RULES)
@@ -199,7 +199,7 @@ async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None
 
 @pytest.mark.parametrize("execution", [0, 1, 7])
 async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution: int) -> None:
-    """SPEC 4.2: log rows are executions; a job that was never claimed has none."""
+    """Log rows are executions; a job that was never claimed has none."""
     job = await stored(store, await accept(store, a_new_job()))
     for status in (JobStatus.QUEUED, JobStatus.RUNNING):
         never = replace(job, status=status, execution=execution)
@@ -229,7 +229,7 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
 
 
 async def test_everything_that_follows_is_there_together(store: Store) -> None:
-    """SPEC 4.3: log, transitions, state, facts, events, children, breaker and outbox in one transaction."""
+    """Log, transitions, state, facts, events, children, breaker and outbox in one transaction."""
     rules = some_rules(
         a_route(to="sink"),
         a_route(to="other.poll"),
@@ -274,7 +274,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
 
 
 async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -> None:
-    """SPEC 4.3: killed or refused, all of it or none; the job still runs and can be settled."""
+    """Killed or refused, all of it or none; the job still runs and can be settled."""
     rules = some_rules(a_route())
     job_id = await accept(store, a_new_job("source"))
     job = await claim_one(store)
@@ -291,7 +291,7 @@ async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -
 
 
 async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store) -> None:
-    """SPEC 3.3: a plugin may never crash the core, whatever it prints."""
+    """A plugin may never crash the core, whatever it prints."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(stdout="\ud800\x00x", stderr="a\udcff\x00b"))
     (row,) = await store.executions(job_id)
@@ -302,7 +302,7 @@ async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store
 
 @pytest.mark.parametrize("part", ["event", "state", "artifact", "result"])
 async def test_a_deep_answer_cannot_keep_a_job_from_ending(store: Store, part: str) -> None:
-    """SPEC 3.3: a plugin may never crash the core, whatever it prints: it fails, or it is kept."""
+    """A plugin may never crash the core, whatever it prints: it fails, or it is kept."""
     deep: JsonObject = {}
     for _ in range(400):
         deep = {"x": deep}
@@ -323,14 +323,14 @@ async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None
     await run_next(store, ok(stdout=text, stderr=text))
     (row,) = await store.executions(job_id)
     assert (row.result, row.stderr) == (text, text)
-    await store.make_searchable()
+    await store.index_log()
     assert len((await store.log(LogFilter(query="🗝️ a"), limit=9)).rows) <= 1
 
 
 async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
-    """SPEC 4.5, 6: an event's key applies to what it starts; the drop is answered and told."""
+    """An event's key applies to what it starts; the drop is answered and told."""
     rules = some_rules(a_route())
-    started: list[Enqueued] = []
+    started: list[EnqueueResult] = []
     for _ in range(2):
         await accept(store, a_new_job("source"))
         source = await claim_one(store)
@@ -350,12 +350,12 @@ async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None
         timed_out(),
         Interrupted(),
         Orphaned(),
-        Ended(reason=Reason.CANCELLED, error="x"),
+        EndedEarly(reason=JobReason.CANCELLED, error="x"),
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
 async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Failed) -> None:
-    """ENGINE 1: children exist only for a succeeded execution."""
+    """Children exist only for a succeeded execution."""
     rules = some_rules(a_route())
     await accept(store, a_new_job("source"))
     settled = await run_next(store, outcome, rules)
@@ -368,7 +368,7 @@ async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Fai
 
 
 async def test_state_is_merged_shallowly(store: Store) -> None:
-    """SPEC 3.6, ENGINE 5: keys replace, nulls stay, nested objects are not merged."""
+    """Keys replace, nulls stay, nested objects are not merged."""
     updates: list[JsonObject | None] = [{"a": {"x": 1}, "b": 1}, {"a": {"y": 2}, "c": None}, {}, None]
     for state in updates:
         await accept(store, a_new_job())
@@ -379,7 +379,7 @@ async def test_state_is_merged_shallowly(store: Store) -> None:
 
 
 async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
-    """SPEC 3.5: neither may change state, and their events go nowhere."""
+    """Neither may change state, and their events go nowhere."""
     rules = some_rules(a_route())
     for command in ("health", "init"):
         await accept(store, a_new_job("source", command))
@@ -389,13 +389,13 @@ async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
 
 
 async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
-    """SPEC 3.6: above 1 MiB the update is rejected and the job fails, permanently."""
+    """Above 1 MiB the update is rejected and the job fails, permanently."""
     job_id = await accept(store, a_new_job())
     await run_next(
         store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_rules(a_route(source="echo"))
     )
     job = await stored(store, job_id)
-    assert (job.status, job.reason) == (JobStatus.FAILED, Reason.STATE_TOO_LARGE)
+    assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STATE_TOO_LARGE)
     assert await store.plugin_state("echo") is None
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
 
@@ -403,7 +403,7 @@ async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
 async def test_too_many_events_fail_the_job_for_good(store: Store) -> None:
     job_id = await accept(store, a_new_job("source"))
     await run_next(store, ok(*[emitted()] * (MAX_EVENTS + 1)), some_rules(a_route()))
-    assert (await stored(store, job_id)).reason is Reason.TOO_MANY_EVENTS
+    assert (await stored(store, job_id)).reason is JobReason.TOO_MANY_EVENTS
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
 
 
@@ -414,7 +414,7 @@ async def test_a_thousand_events_start_a_thousand_jobs(store: Store) -> None:
 
 
 async def test_facts_are_appended_and_mirrored(store: Store) -> None:
-    """SPEC 3.6: one row for each, numbered upwards, and the state is replaced, not merged."""
+    """One row for each, numbered upwards, and the state is replaced, not merged."""
     rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     updates: list[JsonObject] = [{"a": 1}, {"b": 2}]
     for state in updates:
@@ -439,7 +439,7 @@ async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
 
 
 async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
-    """ENGINE 5: the fact is kept, the state is left, and that is told."""
+    """The fact is kept, the state is left, and that is told."""
     rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for _ in range(2):
         await accept(store, a_new_job("source", "poll"))
@@ -459,7 +459,7 @@ async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: S
 
 
 async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: Store) -> None:
-    """ENGINE 5: after an older job has merged into it, the state still counts as the later job's."""
+    """After an older job has merged into it, the state still counts as the later job's."""
     rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for command in ("handle", "poll", "poll"):
         await accept(store, a_new_job("source", command))
@@ -473,11 +473,11 @@ async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: St
 
 
 async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> None:
-    """SPEC 3.3: integers beyond 2^53 survive exactly."""
+    """Integers beyond 2^53 survive exactly."""
     rules = some_rules(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     number = 2**64 + 1
     await accept(store, a_new_job("source", "poll"))
-    response = Response(
+    response = PluginResponse(
         ok=True,
         result=number,
         events=(emitted(payload={"n": number}),),
@@ -492,7 +492,7 @@ async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> N
 
 
 async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Store) -> None:
-    """SPEC 6: two that trigger each other cannot run forever, and the drop can be seen."""
+    """Two that trigger each other cannot run forever, and the drop can be seen."""
     rules = some_rules(a_route(source="echo", to="echo"), max_hops=3)
     await accept(store, a_new_job("echo"))
     started = 0
@@ -505,7 +505,7 @@ async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Stor
 
 
 async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -> None:
-    """ENGINE 1: the second is the same child; it is told, never silently dropped."""
+    """The second is the same child; it is told, never silently dropped."""
     rules = some_rules(a_route(), a_route())
     await accept(store, a_new_job("source"))
     settled = await run_next(store, ok(emitted()), rules)

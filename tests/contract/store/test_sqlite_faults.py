@@ -1,4 +1,4 @@
-"""What SQLite and the disk can do to us (SPEC 1, 13; ENGINE 5). Real faults on a real file."""
+"""What SQLite and the disk can do to us. Real faults on a real file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from ductile.errors import (
     StoreFullError,
     StoreSchemaError,
 )
+from ductile.store.model.records import JobFilter, LogFilter
+from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite import writer as writer_module
-from ductile.store.sqlite.connection import APPLICATION_ID, log_path
+from ductile.store.sqlite.connection import APPLICATION_ID, wal_path
 from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Lane
-from ductile.store.values.reading import JobFilter, LogFilter
-from ductile.store.values.submitting import Accepted, Deduplicated
+from ductile.store.sqlite.writer import Priority
 
 
 def opened(path: Path) -> SqliteStore:
-    return open_sqlite_store(path, clock=Clock(), dice=some_dice())
+    return open_sqlite_store(path, clock=Clock(), rng=some_dice())
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ class Gate:
         """Whatever is submitted inside is committed as one batch when the block is left."""
         # So large that the batch ends with it: what waits behind it shares the next one.
         waiting = asyncio.ensure_future(
-            self._store._writer.submit(Lane.SETTLE, self._wait, size=writer_module.MAX_BYTES)
+            self._store._writer.submit(Priority.SETTLE, self._wait, size=writer_module.MAX_BYTES)
         )
         await asyncio.to_thread(self._reached.wait, 30)
         try:
@@ -103,14 +103,14 @@ async def broken_unit(store: SqliteStore, error: Exception) -> None:
         session.run("put_meta", key="broken", value="half")
         raise error
 
-    await store._writer.submit(Lane.ENQUEUE, fail)
+    await store._writer.submit(Priority.ENQUEUE, fail)
 
 
 # --------------------------------------------------------------------------------------- group commit
 
 
 async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) -> None:
-    """ENGINE 5: each unit is its own; the constraint that one breaks undoes that one alone."""
+    """Each unit is its own; the constraint that one breaks undoes that one alone."""
     twin = a_new_job()
     jobs = [a_new_job() for _ in range(4)]
     answers = await together(
@@ -148,7 +148,7 @@ async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStor
 
 
 async def test_nobody_hears_of_anything_before_the_commit(store: SqliteStore) -> None:
-    """ENGINE 5: callers go on after COMMIT has returned."""
+    """Callers go on after COMMIT has returned."""
     job = a_new_job()
     async with Gate(store).held():
         task = asyncio.ensure_future(submit(store, job))
@@ -174,47 +174,49 @@ async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteS
 async def test_a_claim_comes_into_the_next_batch_however_many_submit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENGINE 5: claims go before submissions when a batch is made up, and after them within it."""
+    """Claims go before submissions when a batch is made up, and after them within it."""
     monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
     order: list[str] = []
 
-    async def note(lane: Lane, name: str) -> None:
-        await store._writer.submit(lane, lambda _session: order.append(name))
+    async def note(priority: Priority, name: str) -> None:
+        await store._writer.submit(priority, lambda _session: order.append(name))
 
-    submissions = [note(Lane.ENQUEUE, str(number)) for number in range(9)]
-    await together(store, *submissions, note(Lane.CLAIM, "claim"))
+    submissions = [note(Priority.ENQUEUE, str(number)) for number in range(9)]
+    await together(store, *submissions, note(Priority.CLAIM, "claim"))
     assert order[3] == "claim"
 
 
 async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore) -> None:
-    """ENGINE 5: a batch in which a submission fails is run again one by one, its claims too."""
+    """A batch in which a submission fails is run again one by one, its claims too."""
 
     def fail(_session: object) -> None:
         raise RefusedError("this one is wrong")
 
     async def claim() -> str:
-        return await store._writer.submit(Lane.CLAIM, lambda _session: "claimed")
+        return await store._writer.submit(Priority.CLAIM, lambda _session: "claimed")
 
     async def submit_wrongly() -> None:
-        await store._writer.submit(Lane.ENQUEUE, fail)
+        await store._writer.submit(Priority.ENQUEUE, fail)
 
     wrong, claimed = await together(store, submit_wrongly(), claim())
     assert isinstance(wrong, RefusedError)
     assert claimed == "claimed"
 
 
-@pytest.mark.parametrize("lane", [Lane.CONFIGURE, Lane.MAINTENANCE], ids=str)
-async def test_what_waits_for_claims_is_not_lost_when_one_fails(store: SqliteStore, lane: Lane) -> None:
-    """ENGINE 5: a claim meets the full disk first; a reload or a sweep behind it is answered all the same."""
+@pytest.mark.parametrize("lane", [Priority.CONFIGURE, Priority.MAINTENANCE], ids=str)
+async def test_what_waits_for_claims_is_not_lost_when_one_fails(
+    store: SqliteStore, priority: Priority
+) -> None:
+    """A claim meets the full disk first; a reload or a sweep behind it is answered all the same."""
 
     def fail(_session: object) -> None:
         raise apsw.FullError("database or disk is full")
 
     async def claim() -> None:
-        await store._writer.submit(Lane.CLAIM, fail)
+        await store._writer.submit(Priority.CLAIM, fail)
 
     async def later() -> str:
-        return await store._writer.submit(lane, lambda _session: "done")
+        return await store._writer.submit(priority, lambda _session: "done")
 
     async with asyncio.timeout(30):
         full, done = await together(store, claim(), later())
@@ -223,24 +225,30 @@ async def test_what_waits_for_claims_is_not_lost_when_one_fails(store: SqliteSto
 
 
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
-    """ENGINE 5: settle, enqueue, claim, maintenance, whatever came first; where a configuration is among
+    """Settle, enqueue, claim, maintenance, whatever came first; where a configuration is among
     them, what was claimed by the one before comes before it.
     """
-    order: list[Lane] = []
+    order: list[Priority] = []
 
-    async def note(lane: Lane) -> None:
-        await store._writer.submit(lane, lambda _session: order.append(lane))
+    async def note(priority: Priority) -> None:
+        await store._writer.submit(priority, lambda _session: order.append(priority))
 
-    most = [lane for lane in sorted(Lane, reverse=True) if lane is not Lane.CONFIGURE]
-    await together(store, *(note(lane) for lane in most))
-    assert order == [Lane.SETTLE, Lane.ENQUEUE, Lane.CLAIM, Lane.MAINTENANCE]
+    most = [priority for priority in sorted(Priority, reverse=True) if priority is not Priority.CONFIGURE]
+    await together(store, *(note(priority) for priority in most))
+    assert order == [Priority.SETTLE, Priority.ENQUEUE, Priority.CLAIM, Priority.MAINTENANCE]
     order.clear()
-    await together(store, *(note(lane) for lane in sorted(Lane, reverse=True)))
-    assert order == [Lane.SETTLE, Lane.CLAIM, Lane.CONFIGURE, Lane.ENQUEUE, Lane.MAINTENANCE]
+    await together(store, *(note(priority) for priority in sorted(Priority, reverse=True)))
+    assert order == [
+        Priority.SETTLE,
+        Priority.CLAIM,
+        Priority.CONFIGURE,
+        Priority.ENQUEUE,
+        Priority.MAINTENANCE,
+    ]
 
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENGINE 5: a batch ends at so many units; everybody is served all the same."""
+    """A batch ends at so many units; everybody is served all the same."""
     monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
     answers = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
     assert all(isinstance(answer, tuple) for answer in answers)
@@ -249,7 +257,7 @@ async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.Monkey
 async def test_more_submissions_than_the_queue_holds_are_refused(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENGINE 5: the queue is bounded; finishing work is never refused."""
+    """The queue is bounded; finishing work is never refused."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     monkeypatch.setattr(writer_module, "CAPACITY", 2)
@@ -290,7 +298,7 @@ def size(path: Path) -> int:
 
 
 async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, path: Path) -> None:
-    """ENGINE 5: the writer checkpoints between batches, while others read."""
+    """The writer checkpoints between batches, while others read."""
     largest = 0
     for _ in range(120):
         await asyncio.gather(
@@ -315,7 +323,7 @@ def limit_pages(store: SqliteStore, count: int) -> None:
 
 
 async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None:
-    """ENGINE 5: StoreFullError, nothing half-written, and it works again when there is room."""
+    """StoreFullError, nothing half-written, and it works again when there is room."""
     kept = await accept(store, a_new_job())
     limit_pages(store, pages(store))
     big = a_new_job(payload={"x": "y" * 200_000})
@@ -344,7 +352,7 @@ async def test_a_full_disk_is_known_until_something_is_written_again(store: Sqli
 
 
 async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: SqliteStore) -> None:
-    """ENGINE 5: disk-full rolls back the whole transaction; the others run again in a new one."""
+    """Disk-full rolls back the whole transaction; the others run again in a new one."""
     for _ in range(30):  # some room inside the pages there are
         await accept(store, a_new_job())
     limit_pages(store, pages(store) + 4)
@@ -450,7 +458,7 @@ def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
 
 
 async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
-    """SPEC 13: migrations are applied at start, and what the file holds stays."""
+    """Migrations are applied at start, and what the file holds stays."""
     connection = apsw.Connection(str(path))
     (first, sql), *_ = migrations()
     _apply(connection, first, sql)
@@ -557,7 +565,7 @@ async def test_columns_have_the_documented_names(path: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_untouched(path: Path) -> None:
-    """SPEC 13: and the message says which versions."""
+    """And the message says which versions."""
     await opened(path).close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 999)
@@ -584,7 +592,7 @@ async def test_a_damaged_file_is_refused(path: Path) -> None:
 
 
 async def test_damage_found_later_stops_the_store(path: Path) -> None:
-    """ENGINE 5: nothing more is written once the file cannot be trusted."""
+    """Nothing more is written once the file cannot be trusted."""
     store = opened(path)
     await accept(store, a_new_job())
     ((page,),) = store._connection.execute(
@@ -612,9 +620,9 @@ async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> No
     store = opened(path)
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
-    log = log_path(path).read_bytes()
+    log = wal_path(path).read_bytes()
     await store.close()
-    assert log_path(path).read_bytes() == log
+    assert wal_path(path).read_bytes() == log
 
 
 @pytest.mark.parametrize("crashed", [False, True])
@@ -632,13 +640,13 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
         path = a_crashed_copy(path)
     await store.close()
     damage(path, page=int(str(page)))
-    before = {file.name: file.read_bytes() for file in (path, log_path(path)) if file.exists()}
+    before = {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()}
     for _ in range(2):
         with pytest.raises(StoreFailedError) as told:
-            open_sqlite_store(path, clock=Clock(), dice=some_dice(), thorough=not crashed)
+            open_sqlite_store(path, clock=Clock(), rng=some_dice(), thorough=not crashed)
         assert "is damaged: " in told.value.message
         assert "restore" in (told.value.hint or "")
-    assert {file.name: file.read_bytes() for file in (path, log_path(path)) if file.exists()} == before
+    assert {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()} == before
 
 
 def a_crashed_copy(path: Path) -> Path:
@@ -647,14 +655,14 @@ def a_crashed_copy(path: Path) -> Path:
     copy.parent.mkdir()
     shutil.copy(path, copy)
     # SQLite's locks do not mind: this reads the log, not the database.
-    shutil.copy(log_path(path), log_path(copy))
+    shutil.copy(wal_path(path), wal_path(copy))
     return copy
 
 
 async def indexed(store: SqliteStore, text: str) -> None:
     await accept(store, a_new_job())
     await settle(store, await claim_one(store), ok(stderr=text))
-    while await store.make_searchable():
+    while await store.index_log():
         pass
 
 
@@ -670,7 +678,7 @@ async def found(store: SqliteStore, word: str) -> int:
 
 
 async def filled_again(store: SqliteStore) -> None:
-    while await store.make_searchable():
+    while await store.index_log():
         pass
 
 
@@ -680,13 +688,13 @@ async def test_a_damaged_search_index_is_built_anew_and_is_no_damaged_store(
     for number in range(3):
         await indexed(store, f"needle straw{number}")
     damage_search_index(path)
-    vitals = await store.vitals()
-    assert vitals.damage == ()
-    assert vitals.search_damage
+    stats = await store.stats()
+    assert stats.damage == ()
+    assert stats.search_damage
     await filled_again(store)
     assert await found(store, "needle") == 3
-    vitals = await store.vitals()
-    assert (vitals.damage, vitals.search_damage) == ((), ())
+    stats = await store.stats()
+    assert (stats.damage, stats.search_damage) == ((), ())
 
 
 async def test_searching_a_damaged_index_has_it_built_anew(store: SqliteStore, path: Path) -> None:
@@ -706,7 +714,7 @@ async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteSt
     await accept(store, a_new_job())
     await settle(store, await claim_one(store), ok(stderr="needle"))
     with pytest.raises(StoreBusyError, match="index for searching"):
-        await store.make_searchable()
+        await store.index_log()
     await filled_again(store)
     assert await found(store, "needle") == 2
     await accept(store, a_new_job())
@@ -717,7 +725,7 @@ async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: P
     await indexed(store, "needle")
     await store.close()
     damage_search_index(path)
-    store = open_sqlite_store(path, clock=Clock(), dice=some_dice(), thorough=True)
+    store = open_sqlite_store(path, clock=Clock(), rng=some_dice(), thorough=True)
     await filled_again(store)
     assert await found(store, "needle") == 1
     await store.close()
@@ -741,7 +749,7 @@ async def test_an_empty_file_is_a_new_store(empty: Path) -> None:
 
 
 async def test_a_new_store_is_private(tmp_path: Path) -> None:
-    """SPEC 2.3: directories 0700, files 0600, those beside the database too."""
+    """Directories 0700, files 0600, those beside the database too."""
     path = tmp_path / "new" / "state.db"
     store = opened(path)
     await accept(store, a_new_job())
@@ -751,7 +759,7 @@ async def test_a_new_store_is_private(tmp_path: Path) -> None:
 
 
 async def test_safe_settings(store: SqliteStore) -> None:
-    """SPEC 13: WAL, foreign keys on, synchronous FULL."""
+    """WAL, foreign keys on, synchronous FULL."""
     connection = store._connection
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == 2
@@ -874,7 +882,7 @@ async def close_quietly(store: SqliteStore) -> None:
 async def test_an_io_error_stops_the_store_for_everybody(
     path: Path, disk: FaultyDisk, operation: str, once: bool
 ) -> None:
-    """ENGINE 5: after an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
+    """After an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
     store = opened(path)
     kept = [await accept(store, a_new_job()) for _ in range(5)]
     disk.fails, disk.once = operation, once
@@ -897,7 +905,7 @@ async def test_an_io_error_stops_the_store_for_everybody(
 async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
     path: Path, disk: FaultyDisk, tmp_path: Path
 ) -> None:
-    """SPEC 1: a commit was written and its fsync failed. Killed now, the job is there afterwards."""
+    """A commit was written and its fsync failed. Killed now, the job is there afterwards."""
     store = opened(path)
     job = a_new_job()
     disk.fails, disk.once = "sync", True
@@ -920,7 +928,7 @@ async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
 async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is_lost(
     path: Path, disk: FaultyDisk, operation: str, after: int
 ) -> None:
-    """SPEC 1, promise 1: a failing unit makes its batch run again; whoever is told yes then is on disk."""
+    """Promise 1: a failing unit makes its batch run again; whoever is told yes then is on disk."""
     store = opened(path)
     jobs = [a_new_job(payload={"x": "y" * 3000}) for _ in range(6)]
 
@@ -931,7 +939,7 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
             disk.fails, disk.after = operation, after
             raise RuntimeError("harmless")
 
-        await store._writer.submit(Lane.ENQUEUE, work)
+        await store._writer.submit(Priority.ENQUEUE, work)
 
     verbs = [submit(store, job) for job in jobs]
     answers = await together(store, *verbs[:3], break_then_fail(), *verbs[3:])
@@ -964,7 +972,7 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
         store,
         submit(store, jobs[0]),
         submit(store, jobs[1]),
-        store._writer.submit(Lane.ENQUEUE, meets_the_disk),
+        store._writer.submit(Priority.ENQUEUE, meets_the_disk),
         submit(store, jobs[2]),
         submit(store, jobs[3]),
     )
@@ -978,7 +986,7 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
 
 
 async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> None:
-    """ENGINE 5: also when the transaction is still there after it."""
+    """Also when the transaction is still there after it."""
     store = opened(path)
     runs = 0
 
@@ -990,7 +998,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
         raise apsw.IOError("injected")
 
     with pytest.raises(StoreError):
-        await store._writer.submit(Lane.ENQUEUE, meets_the_disk)
+        await store._writer.submit(Priority.ENQUEUE, meets_the_disk)
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
     await close_quietly(store)
@@ -999,7 +1007,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
 async def test_a_defect_in_the_writer_fails_everybody_and_hangs_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENGINE 5: whoever waits is told, whoever comes later too, and the store can still be closed."""
+    """Whoever waits is told, whoever comes later too, and the store can still be closed."""
     store = opened(path)
     kept = await accept(store, a_new_job())
 

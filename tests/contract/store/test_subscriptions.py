@@ -11,13 +11,13 @@ import apsw
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
-from ductile.core.jobs import Callback, NewJob
-from ductile.core.subscriptions import MAX_SUBSCRIPTIONS
+from ductile.core.jobs.model import Callback, NewJob
+from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
+from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
+from ductile.store.model.maintenance import Retention
+from ductile.store.model.submission import Deduplicated
 from ductile.store.port import Store
 from ductile.store.sqlite.migrate import _apply, migrations
-from ductile.store.values.deliveries import Delivery, DeliveryReport, DeliveryRoom, DeliveryStatus
-from ductile.store.values.submitting import Deduplicated
-from ductile.store.values.upkeep import Retention
 
 PRUNES = True  # the rules for rows at rest allow for it
 FIRST, SECOND = "https://first.invalid/hook", "https://second.invalid/hook"
@@ -108,7 +108,7 @@ async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
     """The clock stands still here, as it does for all events of one transaction."""
     job_id = await accept(store, a_keyed_job(FIRST, max_attempts=1))
     job = await claim_one(store)
-    await store.note_working(job.id, job.execution)
+    await store.mark_working(job.id, job.execution)
     await settle(store, job, failed())
     await store.retry(job_id, RULES)
     await run_next(store, ok())
@@ -125,7 +125,7 @@ async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Stor
     await duplicate(store, a_keyed_job(SECOND))
     await claim_all(store)
     taken = await store.take_deliveries(
-        DeliveryRoom(all=9, each=9), retry_at=clock.now + timedelta(minutes=1)
+        DeliveryCapacity(all=9, each=9), retry_at=clock.now + timedelta(minutes=1)
     )
     assert {(one.url, one.state) for one in taken.deliveries} == {(FIRST, "queued"), (SECOND, "loading")}
 
@@ -153,7 +153,7 @@ async def test_it_is_durable(store_factory: StoreFactory) -> None:
 
 async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
-    room, later = DeliveryRoom(all=9, each=9), clock.now + timedelta(minutes=1)
+    room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
     (one,) = (await store.take_deliveries(room, retry_at=later)).deliveries
     await store.report_delivery(DeliveryReport(id=one.id, delivered=False, http_status=410, gone=True))
     clock.advance(days=1)

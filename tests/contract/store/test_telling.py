@@ -1,4 +1,4 @@
-"""What is on disk is told of, whether or not somebody still waits for it (SPEC 4.3, ENGINE 5)."""
+"""What is on disk is told of, whether or not somebody still waits for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from builders.jobs import a_new_job
 from builders.stores import LEASE, ROOMY, accept
+from ductile.store.model.submission import Submission
 from ductile.store.port import Store
-from ductile.store.values.submitting import Submission
 
 Told = Callable[[Any], None]
 #: The verbs that tell, each given what finds the one job that is queued.
 VERBS: dict[str, Callable[[Store, str, Told], Awaitable[object]]] = {
     "enqueue": lambda store, _, told: store.enqueue(Submission(jobs=(a_new_job(),)), told),
     "claim": lambda store, _, told: store.claim(owner="me", caps=ROOMY, limit=1, lease=LEASE, told=told),
-    "claim_these": lambda store, job, told: store.claim_these([job], owner="me", lease=LEASE, told=told),
+    "claim_these": lambda store, job, told: store.claim_by_id([job], owner="me", lease=LEASE, told=told),
 }
 
 

@@ -1,4 +1,4 @@
-"""Who waits for what, and who lets them go (SPEC 4.4, 4.6; ENGINE 3, 4, 5)."""
+"""Who waits for what, and who lets them go."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, an_id, failed, ok
 from builders.stores import RULES, accept, claim_all, claim_one, run_next, settle, stored, submit
-from ductile.core.jobs import Hold, JobStatus, Reason
-from ductile.core.outcomes import Interrupted
-from ductile.core.retry import RetryPolicy
-from ductile.core.rules import PluginRules, Rules
+from ductile.core.jobs.model import Hold, JobReason, JobStatus
+from ductile.core.jobs.outcomes import Interrupted
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.policy import PluginPolicy, Policy
+from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
-from ductile.store.values.submitting import Accepted
 
 
-def waiting_always(span: timedelta) -> Rules:
+def waiting_always(span: timedelta) -> Policy:
     """Rules under which every retry of these plugins waits exactly so long."""
-    even = PluginRules(retry=RetryPolicy(backoff_base=span, backoff_max=span))
-    return Rules(plugins={"echo": even, "other": even})
+    even = PluginPolicy(retry=RetryPolicy(backoff_base=span, backoff_max=span))
+    return Policy(plugins={"echo": even, "other": even})
 
 
 EVEN = waiting_always(timedelta(seconds=30))
@@ -49,7 +49,7 @@ async def test_next_due_is_the_earliest_of_all(store: Store) -> None:
 
 
 async def test_no_wait_outlasts_the_span_it_was_drawn_from(store: Store, clock: Clock) -> None:
-    """ENGINE 5: after the clock was set back, waits are clamped to their original span."""
+    """After the clock was set back, waits are clamped to their original span."""
     ids = [await accept(store, a_new_job()) for _ in range(3)]
     spans = []
     for job_id in ids:
@@ -117,7 +117,7 @@ async def test_a_manual_retry_waits_for_its_key(store: Store) -> None:
 
 
 async def test_a_successor_waits_until_its_predecessor_has_ended(store: Store, clock: Clock) -> None:
-    """ENGINE 3: `if_running: cancel` enqueues the new job held until the old one is terminal."""
+    """`if_running: cancel` enqueues the new job held until the old one is terminal."""
     old = await accept(store, a_new_job())
     running = await claim_one(store)
     (new,) = await submit(store, a_new_job(after_job_id=old))
@@ -176,7 +176,7 @@ async def crash(store: Store, clock: Clock, *jobs: str) -> None:
 
 
 async def test_suspects_of_a_crash_start_one_at_a_time(store: Store, clock: Clock) -> None:
-    """ENGINE 3: until each has finished once; what was not running then is not held up."""
+    """Until each has finished once; what was not running then is not held up."""
     ids = [await accept(store, a_new_job()) for _ in range(3)]
     await claim_all(store)
     await crash(store, clock, *ids)
@@ -238,7 +238,7 @@ async def test_a_suspect_with_a_taken_key_does_not_hold_up_other_suspects(store:
 
 
 async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: Store, clock: Clock) -> None:
-    """ENGINE 4: a key that nobody holds keeps nobody waiting, whatever became of the first in line."""
+    """A key that nobody holds keeps nobody waiting, whatever became of the first in line."""
     blocker = await accept(store, a_new_job("other"))
     suspect = await accept(store, a_new_job(dedupe_key="key:a"))
     await claim_all(store)
@@ -259,14 +259,14 @@ async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: S
 
 
 async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
-    """SPEC 10: jobs of a removed plugin become dead/plugin_removed; running ones are left alone."""
+    """Jobs of a removed plugin become dead/plugin_removed; running ones are left alone."""
     running = await accept(store, a_new_job("gone"))
     await claim_all(store)
     gone = await accept(store, a_new_job("gone"))
     kept = await accept(store, a_new_job("kept"))
-    moved = await store.end_queued(Reason.PLUGIN_REMOVED, RULES, plugins=["gone"])
+    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, RULES, plugins=["gone"])
     assert [(job.id, job.status, job.reason) for job in moved.jobs] == [
-        (gone, JobStatus.DEAD, Reason.PLUGIN_REMOVED)
+        (gone, JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
     ]
     assert not moved.more
     assert (await stored(store, running)).status is JobStatus.RUNNING
@@ -287,7 +287,7 @@ async def test_keep_turns_the_list_round(
     store: Store, plugins: list[str] | None, keep: bool, left: set[str]
 ) -> None:
     ids = {plugin: await accept(store, a_new_job(plugin)) for plugin in ("a", "b")}
-    await store.end_queued(Reason.PURGED, RULES, plugins=plugins, keep=keep)
+    await store.end_queued(JobReason.PURGED, RULES, plugins=plugins, keep=keep)
     found = {plugin for plugin, one in ids.items() if (await stored(store, one)).status is JobStatus.QUEUED}
     assert found == left
 
@@ -298,7 +298,7 @@ async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) ->
     old = await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(after_job_id=old))
-    moved = await store.end_queued(Reason.PURGED, RULES)
+    moved = await store.end_queued(JobReason.PURGED, RULES)
     assert len(moved.jobs) == 4
     assert (await store.counts()).depth == 0
     clock.advance(hours=1)
@@ -307,11 +307,11 @@ async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) ->
 
 
 async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
-    """ENGINE 5: at most 500 rows a unit; `more` says that another is needed."""
+    """At most 500 rows a unit; `more` says that another is needed."""
     await submit(store, *[a_new_job() for _ in range(501)])
-    first = await store.end_queued(Reason.PURGED, RULES)
+    first = await store.end_queued(JobReason.PURGED, RULES)
     assert (len(first.jobs), first.more) == (500, True)
-    second = await store.end_queued(Reason.PURGED, RULES)
+    second = await store.end_queued(JobReason.PURGED, RULES)
     assert (len(second.jobs), second.more) == (1, False)
 
 

@@ -1,4 +1,4 @@
-"""Whoever is being answered when the daemon cannot wait any longer (SPEC 1, 8)."""
+"""Whoever is being answered when the daemon cannot wait any longer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import Clock
-from ductile.api.access import Gatekeeper
+from ductile.api.access import Authenticator
 from ductile.api.application import Application
-from ductile.api.endpoint import Services
+from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.routing import Router
-from ductile.config.compile import compile_snapshot
-from ductile.operations.desk import Desk
+from ductile.api.router import Router
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.operations.context import OperationContext
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.sqlite.writer import Lane
-from ductile.telemetry.signals import Signals
+from ductile.store.sqlite.writer import Priority
+from ductile.telemetry.signals import SignalBus
 
 API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*']}]}}\nplugins: {p: {}}\n"
 
@@ -58,18 +58,18 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     """The daemon ends while a commit takes long: what was on its way is on disk afterwards."""
     snapshot = compile_snapshot(loaded(a_config(tmp_path, API)), a_discovery(tmp_path, a_manifest("p")))
     clock = Clock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
-    desk = Desk(store=store, snapshot=lambda: snapshot, now=clock, dice=Random(2))
-    gatekeeper = Gatekeeper(lambda: snapshot, time.monotonic, lambda _peer, _too_many: None)
-    services: Any = Services(gatekeeper=gatekeeper, streams=None, metrics=None)  # type: ignore[arg-type]
-    application = Application(desk, services, Router(ENDPOINTS), Signals(), time.perf_counter)
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock, rng=Random(2))
+    authenticator = Authenticator(lambda: snapshot, time.monotonic, lambda _peer, _too_many: None)
+    services: Any = ApiServices(authenticator=authenticator, streams=None, metrics=None)  # type: ignore[arg-type]
+    application = Application(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
     disk, stuck = threading.Event(), threading.Event()
 
     def hang(_session: SqliteSession) -> None:
         stuck.set()
         disk.wait(20)
 
-    commit = store._writer.submit(Lane.SETTLE, hang)
+    commit = store._writer.submit(Priority.SETTLE, hang)
     await asyncio.to_thread(stuck.wait, 20)
     whole, half = Call(b'{"payload": {}}'), Call(None)
     answering = [
@@ -77,7 +77,7 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     ]
     async with asyncio.timeout(20):
         await half.waited_for.wait()
-        while not store._writer._lanes[Lane.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+        while not store._writer._lanes[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0)
     for each in answering:
         each.cancel()
@@ -86,7 +86,7 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     disk.set()
     await commit
     # The submission may be in a later batch than the commit that hung; this one comes after both.
-    await store._writer.submit(Lane.MAINTENANCE, lambda _session: None)
+    await store._writer.submit(Priority.MAINTENANCE, lambda _session: None)
     assert [call.sent[0]["status"] for call in (whole, half)] == [503, 503]
     assert b"may be on the queue" in whole.sent[1]["body"]
     assert b"the daemon is stopping" in half.sent[1]["body"]

@@ -1,4 +1,4 @@
-"""Following the ledger: who joins misses nothing, who falls behind is cut off (ENGINE 6)."""
+"""Following the ledger: who joins misses nothing, who falls behind is cut off."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import pytest
 
 from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
-from ductile.api.events import EventStreams, Wanted
-from ductile.core.ledger import LedgerKind
+from ductile.api.events import EventFilter, EventStreams
+from ductile.core.jobs.ledger import LedgerKind
 from ductile.errors import StoreFailedError
-from ductile.operations import feed as feed_module
-from ductile.operations.feed import LedgerFeed, TooFarBehindError
+from ductile.operations import ledger_stream as feed_module
+from ductile.operations.ledger_stream import LedgerStream, TooFarBehindError
+from ductile.store.model.maintenance import Retention
+from ductile.store.model.submission import Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.values.submitting import Submission
-from ductile.store.values.upkeep import Retention
-from ductile.telemetry.news import News
-from ductile.telemetry.signals import Happening, Level, Signal
+from ductile.telemetry.change_notifier import ChangeNotifier
+from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
-SOMETHING = Happening(signal=Signal.JOB_ACCEPTED, level=Level.DEBUG, message="")
+SOMETHING = SignalEvent(signal=Signal.JOB_ACCEPTED, level=SignalLevel.DEBUG, message="")
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_sqlite_store(tmp_path / "state.db", clock=lambda: datetime.now(UTC), dice=Random(1))
+    opened = open_sqlite_store(tmp_path / "state.db", clock=lambda: datetime.now(UTC), rng=Random(1))
     yield opened
     await opened.close()
 
@@ -42,9 +42,9 @@ async def enqueue(store: Store, count: int) -> None:
 
 
 async def test_nothing_is_missed_between_replay_and_following(store: Store) -> None:
-    """ENGINE 6: what is written while the past is read comes once, in its place."""
-    news = News()
-    feed = LedgerFeed(store, news)
+    """What is written while the past is read comes once, in its place."""
+    news = ChangeNotifier()
+    feed = LedgerStream(store, news)
     await enqueue(store, 3)
     await feed.start_reading()
     seen: list[int] = []
@@ -59,10 +59,10 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
 
 
 async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENGINE 6: a slow reader costs bounded memory, and holds up nobody."""
+    """A slow reader costs bounded memory, and holds up nobody."""
     monkeypatch.setattr(feed_module, "WAITING_ROWS", 3)
-    news = News()
-    feed = LedgerFeed(store, news)
+    news = ChangeNotifier()
+    feed = LedgerStream(store, news)
     await feed.start_reading()
     with feed.joined() as slow, feed.joined() as quick:
         taken = 0
@@ -76,8 +76,8 @@ async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.Mon
 
 
 async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
-    """SPEC 8: a comment now and then, so that nothing in between takes the silence for an end."""
-    streams = EventStreams(store, LedgerFeed(store, News()), keep_alive=0.01)
+    """A comment now and then, so that nothing in between takes the silence for an end."""
+    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()), keep_alive=0.01)
     sent: list[Any] = []
     twice = asyncio.Event()
 
@@ -86,7 +86,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
         if [each.get("body") for each in sent].count(b": keep-alive\nid: 0\n\n") == 2:
             twice.set()
 
-    stream = (await streams.opened(Wanted()))(send)
+    stream = (await streams.opened(EventFilter()))(send)
     await twice.wait()
     streams.close()
     await stream
@@ -94,9 +94,9 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
 
 
 async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store) -> None:
-    """ENGINE 6: what is not for the reader moves its place; else it would resume where nothing is held."""
-    news = News()
-    streams = EventStreams(store, LedgerFeed(store, news), keep_alive=0.01)
+    """What is not for the reader moves its place; else it would resume where nothing is held."""
+    news = ChangeNotifier()
+    streams = EventStreams(store, LedgerStream(store, news), keep_alive=0.01)
     text = b""
     moved = asyncio.Event()
 
@@ -106,7 +106,7 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
         if b": keep-alive\nid: 3\n\n" in text:
             moved.set()
 
-    stream = (await streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
+    stream = (await streams.opened(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     await enqueue(store, 3)
     news(SOMETHING)
     await moved.wait()
@@ -116,16 +116,16 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
 
 
 async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) -> None:
-    """SPEC 8: the silence that counts is the reader's, not the ledger's."""
-    news = News()
-    streams = EventStreams(store, LedgerFeed(store, news), keep_alive=0.05)
+    """The silence that counts is the reader's, not the ledger's."""
+    news = ChangeNotifier()
+    streams = EventStreams(store, LedgerStream(store, news), keep_alive=0.05)
     kept = asyncio.Event()
 
     async def send(message: Any) -> None:
         if message.get("body", b"").startswith(b": keep-alive"):
             kept.set()
 
-    stream = (await streams.opened(Wanted(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
+    stream = (await streams.opened(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     async with asyncio.timeout(PATIENCE):
         while not kept.is_set():
             await enqueue(store, 1)
@@ -135,10 +135,10 @@ async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) ->
 
 
 async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
-    """ENGINE 6: `event: gap` with the oldest number, then all that is held."""
+    """`event: gap` with the oldest number, then all that is held."""
     await enqueue(store, 5)
     await store.prune(Retention(ledger_rows=2))
-    streams = EventStreams(store, LedgerFeed(store, News()))
+    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()))
     text = b""
     complete = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
         if b"id: 5" in text:
             complete.set()
 
-    stream = (await streams.opened(Wanted(after=1)))(send)
+    stream = (await streams.opened(EventFilter(after=1)))(send)
     await complete.wait()
     streams.close()
     await stream
@@ -157,21 +157,24 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
 
 
 async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store: Store) -> None:
-    """SPEC 8: once an answer has begun, it can no longer be an error in our shape."""
+    """Once an answer has begun, it can no longer be an error in our shape."""
 
     class Broken:
         async def ledger_range(self) -> tuple[int, int]:
             raise StoreFailedError("the disk is gone")
 
     broken: Any = Broken()
-    streams = EventStreams(broken, LedgerFeed(store, News()))
+    streams = EventStreams(broken, LedgerStream(store, ChangeNotifier()))
     with pytest.raises(StoreFailedError):
-        await streams.opened(Wanted())
+        await streams.opened(EventFilter())
     assert streams.count == 0
 
 
 async def read_up_to(
-    last: bytes, streams: EventStreams, wanted: Wanted, meanwhile: Callable[[Any, bytes], Awaitable[None]]
+    last: bytes,
+    streams: EventStreams,
+    wanted: EventFilter,
+    meanwhile: Callable[[Any, bytes], Awaitable[None]],
 ) -> bytes:
     """What a reader is sent up to this; `meanwhile` is told each message, and all that has come."""
     text = b""
@@ -193,7 +196,7 @@ async def read_up_to(
 
 
 async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENGINE 6: retention does not wait for a reader, and what it takes meanwhile is told."""
+    """Retention does not wait for a reader, and what it takes meanwhile is told."""
     monkeypatch.setattr(feed_module, "_PAGE", 2)
     await enqueue(store, 9)
 
@@ -201,8 +204,8 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
         if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
             await store.prune(Retention(ledger_rows=3))
 
-    streams = EventStreams(store, LedgerFeed(store, News()))
-    text = await read_up_to(b"id: 9", streams, Wanted(after=0), sweep)
+    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()))
+    text = await read_up_to(b"id: 9", streams, EventFilter(after=0), sweep)
     ids = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
     assert ids == [1, 2, 6, 7, 8, 9]
     assert b'id: 6\nevent: gap\ndata: {"oldest":7' in text
@@ -210,9 +213,9 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
 
 
 async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None:
-    """ENGINE 6: though nothing is left to replay; and no number is passed over that no gap tells of."""
+    """Though nothing is left to replay; and no number is passed over that no gap tells of."""
     await enqueue(store, 5)
-    news = News()
+    news = ChangeNotifier()
 
     async def grow_and_sweep(message: Any, _text: bytes) -> None:
         if message["type"] == "http.response.start":  # the reader has joined, and has read nothing yet
@@ -220,8 +223,8 @@ async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None
             await store.prune(Retention(ledger_rows=2))
             news(SOMETHING)
 
-    streams = EventStreams(store, LedgerFeed(store, news))
-    text = await read_up_to(b"id: 8", streams, Wanted(after=3), grow_and_sweep)
+    streams = EventStreams(store, LedgerStream(store, news))
+    text = await read_up_to(b"id: 8", streams, EventFilter(after=3), grow_and_sweep)
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
     told = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
     before = [int(number) for number, _ in told]

@@ -1,4 +1,4 @@
-"""Trace contexts and schemas, as the door reads them (SPEC 3.2, 12)."""
+"""Trace contexts and schemas, as the door reads them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.operations.intake import trace_in
-from ductile.protocol.payload_check import UnusableSchemaError, faults_in
+from ductile.operations.submission import parse_trace_id
+from ductile.protocol.payload_validation import UnusableSchemaError, find_schema_violations
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
 @given(HEX)
 def test_a_trace_id_is_taken_from_a_traceparent(trace: str) -> None:
-    """SPEC 12: W3C Trace Context; all zeros is no trace."""
-    found = trace_in(f"00-{trace}-00f067aa0ba902b7-01")
+    """W3C Trace Context; all zeros is no trace."""
+    found = parse_trace_id(f"00-{trace}-00f067aa0ba902b7-01")
     assert found == (None if trace == "0" * 32 else trace)
 
 
 @given(st.text(max_size=80))
 def test_anything_else_is_no_trace_and_no_fault(text: str) -> None:
-    """SPEC 12: a malformed header counts as absent."""
-    found = trace_in(text)
+    """A malformed header counts as absent."""
+    found = parse_trace_id(text)
     assert found is None or len(found) == 32
 
 
 def test_a_fault_names_the_field_and_not_its_value() -> None:
-    """SPEC 3.2, 2.1: what is in it may be a secret."""
+    """What is in it may be a secret."""
     schema = {"type": "object", "properties": {"items": {"type": "array", "items": {"maxLength": 3}}}}
-    (fault,) = faults_in({"items": ["ok", "canary-value"]}, schema)  # type: ignore[arg-type]  # plain JSON
+    (fault,) = find_schema_violations({"items": ["ok", "canary-value"]}, schema)  # type: ignore[arg-type]  # plain JSON
     assert fault.field == "payload.items[1]"
     assert "canary" not in fault.message
 
 
 def test_a_schema_that_reaches_outside_is_refused() -> None:
-    """SPEC 3.2: checking a payload never opens a file or a connection."""
+    """Checking a payload never opens a file or a connection."""
     for reference in ("http://127.0.0.1:1/schema.json", "file:///etc/passwd"):
         with pytest.raises(UnusableSchemaError):
-            faults_in({}, {"$ref": reference})
+            find_schema_violations({}, {"$ref": reference})
     with pytest.raises(UnusableSchemaError):
-        faults_in({}, {"type": "no such type"})
+        find_schema_violations({}, {"type": "no such type"})
 
 
 def test_a_pattern_cannot_hold_up_the_daemon() -> None:
-    """SPEC 1: a schema's regular expression that would try for ever fails the field instead."""
+    """A schema's regular expression that would try for ever fails the field instead."""
     schema = {"type": "object", "properties": {"a": {"pattern": "^(a|aa)+(?=b)$"}}}
-    assert faults_in({"a": "a" * 60 + "!"}, schema)  # type: ignore[arg-type]  # plain JSON
+    assert find_schema_violations({"a": "a" * 60 + "!"}, schema)  # type: ignore[arg-type]  # plain JSON

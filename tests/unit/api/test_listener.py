@@ -1,4 +1,4 @@
-"""The limits of a listener, made small: slow heads, slow bodies, readers who do not read (SPEC 8)."""
+"""The limits of a listener, made small: slow heads, slow bodies, readers who do not read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 from uvicorn.config import Config
 
 from ductile.errors import DuctileError
-from ductile.listening.bodies import HungUpError, read_body, refuse_body
-from ductile.listening.listener import Listener
-from ductile.listening.protocol import BoundedProtocol, Limits, ListenerState
-from ductile.listening.refusals import Reason, Refusals
-from ductile.listening.rendering import send_error, send_json
-from ductile.listening.unread import unread_bytes
-from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.http.body import ClientDisconnectedError, read_body, refuse_body
+from ductile.http.listener import Listener
+from ductile.http.protocol import BoundedProtocol, ListenerLimits, ListenerState
+from ductile.http.rejections import RejectionLog, RejectionReason
+from ductile.http.responses import send_error, send_json
+from ductile.http.socket_queue import unread_bytes
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
@@ -38,7 +38,7 @@ async def count_bytes(
     asked: HTTPScope = scope  # type: ignore[assignment]  # the listener makes no other
     try:
         body = await read_body(asked, receive, limit=100, seconds=seconds)
-    except HungUpError:
+    except ClientDisconnectedError:
         return
     except DuctileError as error:
         await refuse_body(receive, send, error)
@@ -51,9 +51,9 @@ count_patiently = partial(count_bytes, seconds=PATIENCE)
 
 @asynccontextmanager
 async def a_listener(
-    application: object = count_bytes, signals: Signals | None = None, **limits: float
+    application: object = count_bytes, signals: SignalBus | None = None, **limits: float
 ) -> AsyncIterator[int]:
-    listener = Listener("test", "127.0.0.1:0", application, Limits(**limits), signals)  # type: ignore[arg-type]  # small ones
+    listener = Listener("test", "127.0.0.1:0", application, ListenerLimits(**limits), signals)  # type: ignore[arg-type]  # small ones
     (address,) = await listener.start()
     try:
         yield int(address.rpartition(":")[2])
@@ -116,7 +116,7 @@ async def say_hello(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISend
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
-    """SPEC 8: nobody holds a connection by saying nothing, or a letter at a time."""
+    """Nobody holds a connection by saying nothing, or a letter at a time."""
     async with a_listener(head_seconds=0.1) as port:
         assert await exchange(port, b"") == b""
         assert await exchange(port, b"GET / HTT") == b""
@@ -124,7 +124,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    """SPEC 8: 408, and the connection is closed."""
+    """408, and the connection is closed."""
     async with a_listener() as port:
         answer = await exchange(port, POST + b"Content-Length: 10\r\n\r\nab")
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -134,7 +134,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
 
 async def test_a_body_up_to_the_limit() -> None:
-    """SPEC 8: not a byte more, however it is declared."""
+    """Not a byte more, however it is declared."""
     close = b"Connection: close\r\n"
     async with a_listener() as port:
         answer = await exchange(port, POST + close + b"Content-Length: 100\r\n\r\n" + b"x" * 100)
@@ -147,14 +147,14 @@ async def test_a_body_up_to_the_limit() -> None:
 
 
 async def test_a_refusal_reaches_a_caller_who_is_still_sending() -> None:
-    """SPEC 8: what was sent in vain is read, so that the answer is not lost in a reset."""
+    """What was sent in vain is read, so that the answer is not lost in a reset."""
     async with a_listener() as port:
         content = POST + b"Content-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
         assert (await exchange(port, content)).startswith(b"HTTP/1.1 413 ")
 
 
 async def test_a_reader_who_does_not_read_is_let_go() -> None:
-    """ENGINE 6: what is sent is not kept for ever for somebody who does not take it."""
+    """What is sent is not kept for ever for somebody who does not take it."""
     let_go = asyncio.Event()
 
     async def send_for_ever(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -240,7 +240,7 @@ def a_connection() -> tuple[BoundedProtocol, Line, Hours]:
 
 @pytest.mark.parametrize("closing", [False, True])
 async def test_a_reader_who_reads_steadily_has_all_the_time(closing: bool) -> None:
-    """SPEC 8: an answer is not cut off for being large, or the line slow; only who takes nothing is."""
+    """An answer is not cut off for being large, or the line slow; only who takes nothing is."""
     protocol, line, hours = a_connection()
     limits = protocol.limits
     line.unread = 9_000_000
@@ -257,7 +257,7 @@ async def test_a_reader_who_reads_steadily_has_all_the_time(closing: bool) -> No
 
 
 async def test_a_reader_who_has_caught_up_is_waited_for_no_longer() -> None:
-    """SPEC 8: the time runs while something is unread; a closed connection has to be rid of the rest too."""
+    """The time runs while something is unread; a closed connection has to be rid of the rest too."""
     protocol, line, hours = a_connection()
     line.unread = 100_000
     protocol.pause_writing()
@@ -272,7 +272,7 @@ async def test_a_reader_who_has_caught_up_is_waited_for_no_longer() -> None:
 
 
 async def test_what_the_kernel_holds_is_unread_too() -> None:
-    """SPEC 8: it takes megabytes at once, and of those who read them nothing would be seen for long."""
+    """It takes megabytes at once, and of those who read them nothing would be seen for long."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     with theirs:
@@ -287,7 +287,7 @@ async def test_what_the_kernel_holds_is_unread_too() -> None:
 
 
 async def test_heads_are_limited() -> None:
-    """SPEC 8: 431 for one long header and for many short ones."""
+    """431 for one long header and for many short ones."""
     async with a_listener(head_bytes=1000) as port:
         for lines in (b"X: " + b"y" * 2000 + b"\r\n", b"X: y\r\n" * 300):
             answer = await exchange(port, b"GET / HTTP/1.1\r\n" + lines + b"\r\n")
@@ -295,7 +295,7 @@ async def test_heads_are_limited() -> None:
 
 
 async def test_a_head_is_counted_once_however_it_comes() -> None:
-    """SPEC 8: what is within the limit in one piece is within it in many."""
+    """What is within the limit in one piece is within it in many."""
     head = b"GET / HTTP/1.1\r\n" + b"X-Some-Header: y\r\n" * 45 + b"\r\n"
     async with a_listener(say_hello, head_bytes=1000) as port:
         caller = await Caller.of(port)
@@ -309,7 +309,7 @@ async def test_a_head_is_counted_once_however_it_comes() -> None:
 
 
 async def test_the_end_of_one_request_is_no_part_of_the_next_ones_head() -> None:
-    """SPEC 8: a body and the beginning of another request may come in one piece."""
+    """A body and the beginning of another request may come in one piece."""
     async with a_listener(count_patiently, head_bytes=150) as port:
         caller = await Caller.of(port)
         await caller.say(POST + b"Content-Length: 100\r\n\r\n")
@@ -322,7 +322,7 @@ async def test_the_end_of_one_request_is_no_part_of_the_next_ones_head() -> None
     "garbage", [b"\x00\x01garbage\r\n\r\n", b"x" * 2000, POST + b"Transfer-Encoding: x\r\n\r\n"]
 )
 async def test_what_follows_a_request_does_not_cost_its_answer(garbage: bytes) -> None:
-    """SPEC 1, 8: what was asked in full is answered, whatever comes behind it; then the connection ends."""
+    """What was asked in full is answered, whatever comes behind it; then the connection ends."""
     asked = POST + b"Content-Length: 2\r\n\r\nab"
     async with a_listener(count_patiently) as port:
         assert (await exchange(port, asked + garbage)).endswith(b'{"bytes":2}')
@@ -332,7 +332,7 @@ async def test_what_follows_a_request_does_not_cost_its_answer(garbage: bytes) -
 
 
 async def test_half_a_request_behind_another_does_not_cost_its_answer() -> None:
-    """SPEC 7.7, 8: somebody who waits for an answer and has begun to ask again still gets it."""
+    """Somebody who waits for an answer and has begun to ask again still gets it."""
     entered, released = asyncio.Event(), asyncio.Event()
 
     async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -353,7 +353,7 @@ async def test_half_a_request_behind_another_does_not_cost_its_answer() -> None:
 
 
 async def test_a_body_that_is_none_is_refused_and_not_mixed_up() -> None:
-    """SPEC 8: 400 for chunks that are none, and nothing of it reaches the request before."""
+    """400 for chunks that are none, and nothing of it reaches the request before."""
     bad = POST + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"
     async with a_listener(count_patiently) as port:
         assert (await exchange(port, bad)).startswith(b"HTTP/1.1 400 ")
@@ -364,7 +364,7 @@ async def test_a_body_that_is_none_is_refused_and_not_mixed_up() -> None:
 
 @pytest.mark.parametrize("line", [b"1;" + b"x" * 100 + b"\r\na\r\n", b"0" * 100 + b"1\r\na\r\n"])
 async def test_what_is_around_a_body_is_limited_too(line: bytes) -> None:
-    """SPEC 8: extensions of chunks and zeros before their sizes are read by nobody; small chunks are fine."""
+    """Extensions of chunks and zeros before their sizes are read by nobody; small chunks are fine."""
     chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n"
     async with a_listener(count_patiently, head_bytes=1000) as port:
         caller = await Caller.of(port)
@@ -398,7 +398,7 @@ async def test_what_comes_behind_a_body_is_no_header() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the platform does not have it")
 async def test_a_reader_whose_kernel_takes_nothing_more_is_let_go() -> None:
-    """ENGINE 6: also where less is unread than our own kernel is willing to keep."""
+    """Also where less is unread than our own kernel is willing to keep."""
     let_go = asyncio.Event()
 
     async def say_something(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -420,7 +420,7 @@ async def test_a_reader_whose_kernel_takes_nothing_more_is_let_go() -> None:
 
 
 async def test_idle_connections_are_closed() -> None:
-    """SPEC 8: a connection that is kept open for another request is not kept for ever."""
+    """A connection that is kept open for another request is not kept for ever."""
     async with a_listener(keep_alive_seconds=0.1) as port:
         answer = await exchange(port, POST + b"Content-Length: 0\r\n\r\n")
         assert answer.endswith(b'{"bytes":0}')
@@ -428,7 +428,7 @@ async def test_idle_connections_are_closed() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"G", b"GET / HTTP/1.1\r\nX: y\r\n"])
 async def test_whoever_has_been_silent_longest_gives_way(said: bytes) -> None:
-    """SPEC 1: those who say nothing, or half of it, keep nobody out; the newer ones of them stay."""
+    """Those who say nothing, or half of it, keep nobody out; the newer ones of them stay."""
     async with a_listener(say_hello, connections=3) as port:
         silent = [await Caller.of(port, said) for _ in range(3)]
         newcomer = await Caller.of(port)
@@ -442,7 +442,7 @@ async def test_whoever_has_been_silent_longest_gives_way(said: bytes) -> None:
 
 
 async def test_whoever_asked_longest_ago_gives_way() -> None:
-    """SPEC 1: connections that are kept for another request keep nobody out either."""
+    """Connections that are kept for another request keep nobody out either."""
     async with a_listener(say_hello, connections=2) as port:
         first, second = await Caller.of(port), await Caller.of(port)
         for caller in (first, second, first):
@@ -456,7 +456,7 @@ async def test_whoever_asked_longest_ago_gives_way() -> None:
 
 
 async def test_whoever_was_refused_and_goes_on_sending_gives_way() -> None:
-    """SPEC 1: what is swallowed so that a refusal arrives is swallowed while nobody else wants the place."""
+    """What is swallowed so that a refusal arrives is swallowed while nobody else wants the place."""
     async with a_listener(connections=1) as port:
         refused = await Caller.of(port)
         assert b" 413 " in await refused.ask(POST + b"Content-Length: 5000\r\n\r\nx")
@@ -468,7 +468,7 @@ async def test_whoever_was_refused_and_goes_on_sending_gives_way() -> None:
 
 
 async def test_whoever_does_not_read_an_answer_gives_way() -> None:
-    """SPEC 1: also where it is not written to its end, such as a file or a stream of events; the wait for
+    """Also where it is not written to its end, such as a file or a stream of events; the wait for
     them begins when there is something to read.
     """
     unread = asyncio.Event()
@@ -503,7 +503,7 @@ async def test_whoever_does_not_read_an_answer_gives_way() -> None:
 
 
 async def test_whoever_is_being_answered_keeps_the_place() -> None:
-    """SPEC 8: with nobody who could give way, newcomers are told 503; those told silent do not add up."""
+    """With nobody who could give way, newcomers are told 503; those told silent do not add up."""
     entered, released = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -533,8 +533,8 @@ class Told:
     """What a listener tells of whom it refused."""
 
     def __init__(self) -> None:
-        self.signals = Signals()
-        self.happened: list[Happening] = []
+        self.signals = SignalBus()
+        self.happened: list[SignalEvent] = []
         self.signals.subscribe(self.happened.append, (Signal.LISTENER_REFUSED,))
 
     def all(self) -> dict[str, int]:
@@ -545,7 +545,7 @@ class Told:
 
 
 async def test_what_a_listener_refuses_by_itself_is_told() -> None:
-    """SPEC 12: no application hears of it, and a flood must not go unnoticed."""
+    """No application hears of it, and a flood must not go unnoticed."""
     told = Told()
     async with a_listener(signals=told.signals, head_bytes=1000) as port:
         await exchange(port, b"HELLO\r\n\r\n")
@@ -559,7 +559,7 @@ async def test_what_a_listener_refuses_by_itself_is_told() -> None:
 
 
 async def test_whoever_finds_no_place_or_loses_it_is_told() -> None:
-    """SPEC 12: which of both it was tells silence from work."""
+    """Which of both it was tells silence from work."""
     entered, released, told = asyncio.Event(), asyncio.Event(), Told()
 
     async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -644,35 +644,35 @@ async def test_every_probe_of_a_burst_is_answered() -> None:
 
 
 async def test_an_answer_that_was_left_unread_is_told() -> None:
-    """SPEC 12: whoever gets half an answer will ask why."""
+    """Whoever gets half an answer will ask why."""
     protocol, line, hours = a_connection()
-    told: list[Mapping[Reason, int]] = []
-    protocol._shared.refusals = Refusals(lambda counts, _: told.append(counts))
+    told: list[Mapping[RejectionReason, int]] = []
+    protocol._shared.refusals = RejectionLog(lambda counts, _: told.append(counts))
     line.unread = 100_000
     protocol.pause_writing()
     hours.go_off(protocol.limits.unread_seconds)
-    assert told == [{Reason.UNREAD: 1}]
+    assert told == [{RejectionReason.UNREAD: 1}]
     protocol._shared.refusals.close()
 
 
 async def test_refusals_are_told_now_and_then() -> None:
-    """SPEC 12: a flood does not fill the log; when it is over nothing wakes us any more."""
-    told: asyncio.Queue[tuple[Mapping[Reason, int], str | None]] = asyncio.Queue()
-    refusals = Refusals(lambda *counted: told.put_nowait(counted), seconds=0.05)
+    """A flood does not fill the log; when it is over nothing wakes us any more."""
+    told: asyncio.Queue[tuple[Mapping[RejectionReason, int], str | None]] = asyncio.Queue()
+    refusals = RejectionLog(lambda *counted: told.put_nowait(counted), seconds=0.05)
     for number in range(1000):
-        refusals.count(Reason.MALFORMED, str(number))
-    assert told.get_nowait() == ({Reason.MALFORMED: 1}, "0")
+        refusals.count(RejectionReason.MALFORMED, str(number))
+    assert told.get_nowait() == ({RejectionReason.MALFORMED: 1}, "0")
     async with asyncio.timeout(PATIENCE):
-        assert await told.get() == ({Reason.MALFORMED: 999}, "999")
-    refusals.count(Reason.UNREAD, None)
+        assert await told.get() == ({RejectionReason.MALFORMED: 999}, "999")
+    refusals.count(RejectionReason.UNREAD, None)
     refusals.close()
-    assert told.get_nowait() == ({Reason.UNREAD: 1}, None)
+    assert told.get_nowait() == ({RejectionReason.UNREAD: 1}, None)
     refusals.close()
     assert told.empty()
 
 
 async def test_stopping_lets_answers_finish() -> None:
-    """ENGINE 3: who is being answered gets the answer; nobody new is taken in."""
+    """Who is being answered gets the answer; nobody new is taken in."""
     entered, released = asyncio.Event(), asyncio.Event()
 
     async def slow(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -680,7 +680,7 @@ async def test_stopping_lets_answers_finish() -> None:
         await released.wait()
         await send_json(send, 200, {"done": True})
 
-    listener = Listener("test", "127.0.0.1:0", slow, Limits())
+    listener = Listener("test", "127.0.0.1:0", slow, ListenerLimits())
     (address,) = await listener.start()
     port = int(address.rpartition(":")[2])
     asking = asyncio.create_task(exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
@@ -693,7 +693,7 @@ async def test_stopping_lets_answers_finish() -> None:
 
 
 async def test_an_error_says_how_long_to_wait() -> None:
-    """SPEC 8: 503 and 429 carry Retry-After."""
+    """503 and 429 carry Retry-After."""
     from ductile.errors import TooBusyError, TooManyError  # noqa: PLC0415 - only these two
 
     async def busy(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -709,7 +709,7 @@ async def test_an_error_says_how_long_to_wait() -> None:
 
 
 async def test_bytes_that_begin_no_request_keep_nothing_open() -> None:
-    """SPEC 8: a blank line after an answer does not hold the connection for ever."""
+    """A blank line after an answer does not hold the connection for ever."""
     async with a_listener(head_seconds=0.1) as port:
         reader, writer = await _answered(port, b"Content-Length: 0\r\n\r\n", b'{"bytes":0}')
         writer.write(b"\r\n")
@@ -718,7 +718,7 @@ async def test_bytes_that_begin_no_request_keep_nothing_open() -> None:
 
 
 async def test_the_rest_of_a_body_nobody_reads_keeps_nothing_open() -> None:
-    """SPEC 8: whoever was answered before the body was read does not hold the connection with the rest."""
+    """Whoever was answered before the body was read does not hold the connection with the rest."""
 
     async def refuse(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         await send_json(send, 401, {"known": False})
@@ -755,7 +755,7 @@ async def _until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_whoever_asks_twice_and_goes_is_noticed() -> None:
-    """SPEC 7.7, ENGINE 6: that a caller has gone is told to the request that is being answered, even if
+    """That a caller has gone is told to the request that is being answered, even if
     another one had been sent behind it.
     """
     noticed = asyncio.Event()
@@ -779,13 +779,13 @@ async def test_whoever_asks_twice_and_goes_is_noticed() -> None:
 
 
 async def test_a_small_rest_that_nobody_reads_keeps_nothing_open() -> None:
-    """ENGINE 6: a closed connection is let go, even if less is left than would make a writer wait."""
+    """A closed connection is let go, even if less is left than would make a writer wait."""
 
     async def say_much(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         await send_json(send, 200, {"much": "x" * 50_000})
 
     class Hasty(BoundedProtocol):
-        limits = Limits(unread_seconds=0.1)
+        limits = ListenerLimits(unread_seconds=0.1)
 
     state, loop = ListenerState(1), asyncio.get_running_loop()
     config = Config(say_much, http=Hasty, ws="none", lifespan="off", log_config=None, interface="asgi3")

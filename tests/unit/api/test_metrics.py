@@ -1,22 +1,22 @@
-"""Metrics as a subscriber of signals (SPEC 12)."""
+"""Metrics as a subscriber of signals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ductile.core.json_values import JsonObject
-from ductile.telemetry.metrics import METRICS, Metrics, Name, Reading
-from ductile.telemetry.signals import Signal, Signals
+from ductile.core.json import JsonObject
+from ductile.telemetry.metrics import METRICS, GaugeReading, MetricName, Metrics
+from ductile.telemetry.signals import Signal, SignalBus
 
 
-def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, Signals]:
-    metrics, signals = Metrics(clock), Signals()
+def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, SignalBus]:
+    metrics, signals = Metrics(clock), SignalBus()
     metrics.follow(signals)
     return metrics, signals
 
 
 def test_the_spans_of_a_job() -> None:
-    """SPEC 12: wait, spawn and run time, by plugin."""
+    """Wait, spawn and run time, by plugin."""
     now = [0.0]
     metrics, signals = metered(lambda: now[0])
     signals.emit(Signal.JOB_ACCEPTED, job_id="1")
@@ -29,15 +29,15 @@ def test_the_spans_of_a_job() -> None:
         now[0] = at
         signals.emit(signal, plugin="echo", job_id="1", data=data)
     value = metrics.registry.get_sample_value
-    assert value(f"{Name.WAIT}_sum", {"plugin": "echo"}) == 0.75
-    assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
-    assert value(f"{Name.RUN}_sum", {"plugin": "echo"}) == 2.5
-    assert value(Name.OUTCOMES, {"plugin": "echo", "outcome": "succeeded"}) == 1
-    assert value(Name.ACCEPTED) == 1
+    assert value(f"{MetricName.WAIT}_sum", {"plugin": "echo"}) == 0.75
+    assert value(f"{MetricName.SPAWN}_sum", {"plugin": "echo"}) == 0.5
+    assert value(f"{MetricName.RUN}_sum", {"plugin": "echo"}) == 2.5
+    assert value(MetricName.OUTCOMES, {"plugin": "echo", "outcome": "succeeded"}) == 1
+    assert value(MetricName.ACCEPTED) == 1
 
 
 def test_a_start_that_is_heard_of_late_counts_from_when_it_was() -> None:
-    """SPEC 12: when there is much to do, it is heard of when the process has ended."""
+    """When there is much to do, it is heard of when the process has ended."""
     now = [1.0]
     metrics, signals = metered(lambda: now[0])
     signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id="1")
@@ -45,27 +45,27 @@ def test_a_start_that_is_heard_of_late_counts_from_when_it_was() -> None:
     signals.emit(Signal.JOB_STARTED, plugin="echo", job_id="1", data={"ms_ago": 2500.0})
     signals.emit(Signal.JOB_EXITED, plugin="echo", job_id="1")
     value = metrics.registry.get_sample_value
-    assert value(f"{Name.SPAWN}_sum", {"plugin": "echo"}) == 0.5
-    assert value(f"{Name.RUN}_sum", {"plugin": "echo"}) == 2.5
+    assert value(f"{MetricName.SPAWN}_sum", {"plugin": "echo"}) == 0.5
+    assert value(f"{MetricName.RUN}_sum", {"plugin": "echo"}) == 2.5
 
 
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
-    """SPEC 12: Prometheus' buckets include their bound and those below; the last one has everything."""
+    """Prometheus' buckets include their bound and those below; the last one has everything."""
     metrics, signals = metered()
     for took in (1.0, 1.1, 9_999_999.0):
         data: JsonObject = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
     counted = [
-        value(f"{Name.LATENCY}_bucket", {"endpoint": "/jobs", "le": le})
+        value(f"{MetricName.LATENCY}_bucket", {"endpoint": "/jobs", "le": le})
         for le in ("0.001", "0.0025", "10.0", "+Inf")
     ]
     assert counted == [1, 2, 2, 3]
-    assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 3
+    assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 3
 
 
 def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
-    """SPEC 12: requests are counted by method and status, how long they took by endpoint alone."""
+    """Requests are counted by method and status, how long they took by endpoint alone."""
     metrics, signals = metered()
     for method, status, took in (
         ("GET", 200, 1.0),
@@ -77,28 +77,28 @@ def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
     counted = [
-        value(Name.REQUESTS, {"method": method, "endpoint": "/jobs", "status": status})
+        value(MetricName.REQUESTS, {"method": method, "endpoint": "/jobs", "status": status})
         for method, status in (("GET", "200"), ("GET", "404"), ("HEAD", "200"))
     ]
     assert counted == [2, 1, 1]
-    assert value(f"{Name.LATENCY}_sum", {"endpoint": "/jobs"}) == 2.006
-    assert value(f"{Name.LATENCY}_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
-    assert value(f"{Name.LATENCY}_count", {"endpoint": "/jobs"}) == 4
+    assert value(f"{MetricName.LATENCY}_sum", {"endpoint": "/jobs"}) == 2.006
+    assert value(f"{MetricName.LATENCY}_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
+    assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 4
 
 
 def test_callers_whom_a_listener_refused_are_counted_by_reason() -> None:
-    """SPEC 12: a flood that no application sees is in the figures, however few lines tell of it."""
+    """A flood that no application sees is in the figures, however few lines tell of it."""
     metrics, signals = metered()
     for count in (1, 4999):
         refused: JsonObject = {"too_many_connections": count, "malformed": 1}
         signals.emit(Signal.LISTENER_REFUSED, data={"listener": "api", "refused": refused, "peer": None})
     value = metrics.registry.get_sample_value
-    assert value(Name.LISTENER_REFUSED, {"listener": "api", "reason": "too_many_connections"}) == 5000
-    assert value(Name.LISTENER_REFUSED, {"listener": "api", "reason": "malformed"}) == 2
+    assert value(MetricName.LISTENER_REFUSED, {"listener": "api", "reason": "too_many_connections"}) == 5000
+    assert value(MetricName.LISTENER_REFUSED, {"listener": "api", "reason": "malformed"}) == 2
 
 
 def test_what_is_followed_is_bounded() -> None:
-    """SPEC 12: jobs that never end cost no memory without end."""
+    """Jobs that never end cost no memory without end."""
     metrics, signals = metered()
     for number in range(30_000):
         signals.emit(Signal.JOB_CLAIMED, job_id=str(number))
@@ -106,7 +106,7 @@ def test_what_is_followed_is_bounded() -> None:
 
 
 def test_callers_cannot_make_labels() -> None:
-    """SPEC 12: paths that no endpoint has, and methods nobody knows, count under one name."""
+    """Paths that no endpoint has, and methods nobody knows, count under one name."""
     metrics, signals = metered()
     for number in range(100):
         data: JsonObject = {
@@ -118,12 +118,12 @@ def test_callers_cannot_make_labels() -> None:
         }
         signals.emit(Signal.API_REQUEST, data=data)
     labels = {"method": "any", "endpoint": "none", "status": "404"}
-    assert metrics.registry.get_sample_value(Name.REQUESTS, labels) == 100
+    assert metrics.registry.get_sample_value(MetricName.REQUESTS, labels) == 100
 
 
 def test_every_metric_is_rendered() -> None:
-    """SPEC 12: none is described and not there."""
-    reading = Reading(
+    """None is described and not there."""
+    reading = GaugeReading(
         ready=1, waiting=2, running=3, breakers=[("echo", "poll", "open")], streams=4, version="x"
     )
     text = Metrics(lambda: 0.0).render(reading).decode()

@@ -1,4 +1,4 @@
-"""Tools make functions of operations, and call them by their ids (SPEC 8)."""
+"""Tools make functions of operations, and call them by their ids."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COMMANDS = st.tuples(NAMES, NAMES)
 @example(one=("a", "b__c"), other=("a__b", "c"))
 @example(one=("a_", "b"), other=("a", "_b__2"))
 def test_no_two_commands_have_the_same_id(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """SPEC 8: whatever plugins and commands are called, and whichever others there are."""
+    """Whatever plugins and commands are called, and whichever others there are."""
     assert (command_id(*one) == command_id(*other)) == (one == other)
 
 
 @given(command=COMMANDS, pipeline=NAMES)
 def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipeline: str) -> None:
-    """SPEC 8: those who make functions of them take letters, digits, `_` and `-`, and nothing else."""
+    """Those who make functions of them take letters, digits, `_` and `-`, and nothing else."""
     fixed = {fixed_id(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
     assert len(fixed) == len(ENDPOINTS)
     assert {command_id(*command), pipeline_id(pipeline)}.isdisjoint(fixed)
@@ -39,7 +39,7 @@ def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipelin
 
 
 def test_ordinary_names_read_as_they_are() -> None:
-    """SPEC 8: what most plugins are called needs no more than the names."""
+    """What most plugins are called needs no more than the names."""
     assert command_id("echo", "handle") == "run__echo__handle"
     assert command_id("folder_watch", "poll") == "run__folder_watch__poll"
     assert pipeline_id("nightly-backup") == "start__nightly-backup"

@@ -1,4 +1,4 @@
-"""Which endpoint a path means (SPEC 8)."""
+"""Which endpoint a path means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.routing import Router
+from ductile.api.router import Router
 from ductile.errors import MethodNotAllowedError, NotFoundError
 
 ROUTER = Router(ENDPOINTS)
@@ -18,31 +18,29 @@ ROUTER = Router(ENDPOINTS)
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
 def test_every_endpoint_is_found_by_its_own_path(endpoint: object) -> None:
-    """SPEC 8: none hides another."""
+    """None hides another."""
     path = endpoint.path.replace("{", "x").replace("}", "x")  # type: ignore[attr-defined]  # an endpoint of ours
     found = ROUTER.find(endpoint.method, path.encode())  # type: ignore[attr-defined]  # likewise
     assert found.endpoint is endpoint
 
 
 def test_parameters_are_decoded_each_by_itself() -> None:
-    """SPEC 9.4: a slash in a name is part of the name."""
+    """A slash in a name is part of the name."""
     found = ROUTER.find("GET", b"/job/a%20b/artifact/c%2Fd%C3%A9")
     assert found.values == {"job_id": "a b", "name": "c/dé"}
 
 
 def test_a_slash_at_the_end_does_not_matter() -> None:
-    """SPEC 8."""
     assert ROUTER.find("GET", b"/jobs/").endpoint.path == "/jobs"
 
 
 def test_head_is_get() -> None:
-    """SPEC 8."""
     assert ROUTER.find("HEAD", b"/jobs").endpoint.method == "GET"
 
 
 @pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in ENDPOINTS}))
 def test_a_path_takes_what_it_says_that_it_takes(path: str) -> None:
-    """SPEC 8: every method in `Allow`, and no other; a HEAD where there is a GET, but not of a stream."""
+    """Every method in `Allow`, and no other; a HEAD where there is a GET, but not of a stream."""
     asked = path.replace("{", "x").replace("}", "x").encode()
     with pytest.raises(MethodNotAllowedError) as refused:
         ROUTER.find("BREW", asked)
@@ -59,13 +57,13 @@ def test_a_path_takes_what_it_says_that_it_takes(path: str) -> None:
 
 @given(st.sampled_from(["GET", "POST", "PUT", "BREW"]), st.binary(max_size=60))
 def test_any_path_is_found_or_refused(method: str, path: bytes) -> None:
-    """SPEC 8: 404 or 405, whatever it is."""
+    """404 or 405, whatever it is."""
     with suppress(NotFoundError, MethodNotAllowedError):
         ROUTER.find(method, b"/" + path)
 
 
 def test_what_strangers_ask_for_does_not_fill_memory() -> None:
-    """SPEC 8: a path is looked up before anybody has shown a token, and may be 64 KiB long."""
+    """A path is looked up before anybody has shown a token, and may be 64 KiB long."""
     router = Router(ENDPOINTS)
     tracemalloc.start()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ductile.api.application import _Exchange, _stream
+from ductile.api.application import ApiExchange, _stream
 from ductile.api.endpoint import Stream
 
 
@@ -17,7 +17,7 @@ def an_exchange() -> Any:
 
     async def send(_message: object) -> None: ...
 
-    return _Exchange(scope={}, receive=receive, send=send, peer=None)  # type: ignore[typeddict-item]
+    return ApiExchange(scope={}, receive=receive, send=send, peer=None)  # type: ignore[typeddict-item]
 
 
 class Held:

@@ -1,10 +1,10 @@
-"""Commands in hints can be copied: they carry the configuration that was named (SPEC 11)."""
+"""Commands in hints can be copied: they carry the configuration that was named."""
 
 from __future__ import annotations
 
 import pytest
 
-from ductile.cli.copyable import given_config, with_config
+from ductile.cli.console.hints import add_config_option, config_option
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ from ductile.cli.copyable import given_config, with_config
 def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
     """At the end of a command where that is known; else at its beginning, which means the same."""
     expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
-    assert with_config(hint, "my demo") == expected
-    assert with_config(hint, None) == hint
+    assert add_config_option(hint, "my demo") == expected
+    assert add_config_option(hint, None) == hint
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | No
     ],
 )
 def test_what_was_named_is_found_in_any_line(words: str, config: str | None) -> None:
-    assert given_config(words.split()) == config
+    assert config_option(words.split()) == config

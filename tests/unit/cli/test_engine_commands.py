@@ -1,4 +1,4 @@
-"""The table of commands and what it names (SPEC 11)."""
+"""The table of commands and what it names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from importlib import import_module
 
 import pytest
 
-from ductile.cli.commands import NOUNS, SHORT_FORMS, Action, find_noun
-from ductile.cli.parsing import parse
-from ductile.cli.wording import span
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, Action, find_noun
+from ductile.cli.console.format import format_ms
+from ductile.cli.parser import parse
 from ductile.errors import UsageError
 
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
@@ -44,7 +44,7 @@ def test_every_row_names_a_function(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_can_be_tried(name: str) -> None:
-    """SPEC 11: `--dry-run`."""
+    """`--dry-run`."""
     assert any("--dry-run" in option.flags for option in ACTIONS[name].options)
 
 
@@ -67,7 +67,7 @@ def test_every_short_form_stands_for_something() -> None:
     ],
 )
 def test_queue_is_a_noun_and_a_short_form(words: str, meant: str) -> None:
-    """SPEC 11: `queue` alone lists; with an action it is the noun."""
+    """`queue` alone lists; with an action it is the noun."""
     request = parse(words.split())
     assert request.action is not None
     assert request.action.name == meant
@@ -83,4 +83,4 @@ def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:
     [(None, "-"), (0.4, "0ms"), (999, "999ms"), (1500, "1.5s"), (61_000, "1m01s"), (3_660_000, "1h01m")],
 )
 def test_spans_read_as_people_say_them(milliseconds: float | None, text: str) -> None:
-    assert span(milliseconds) == text
+    assert format_ms(milliseconds) == text

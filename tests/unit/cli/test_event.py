@@ -1,4 +1,4 @@
-"""Following the ledger from the command line (SPEC 11)."""
+"""Following the ledger from the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ductile.cli import event
-from ductile.cli.answers import Call
+from ductile.cli.invocation import Invocation
 
 HELD: dict[str, Any] = {
     "seq": 9,
@@ -30,18 +30,18 @@ def followed(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> list[str]:
     monkeypatch.setattr(event, "ask_daemon", lambda *_, **__: news)
     out = io.StringIO()
     arguments = {"follow": True, "limit": None}
-    event.tail(Call(arguments=arguments, config=None, verbose=False, environ={}, json=as_json, out=out))
+    event.tail(Invocation(arguments=arguments, config=None, verbose=False, environ={}, json=as_json, out=out))
     return out.getvalue().splitlines()
 
 
 def test_what_was_swept_away_meanwhile_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENGINE 6: whoever follows must not take what is shown for all that happened."""
+    """Whoever follows must not take what is shown for all that happened."""
     before, gap, after = followed(monkeypatch, as_json=False)
     assert gap == "Some are missing here: events before 9 are no longer held."
     assert before == after
 
 
 def test_what_was_swept_away_meanwhile_is_an_object_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC 11: a program sees it where it happened, by its kind as over HTTP."""
+    """A program sees it where it happened, by its kind as over HTTP."""
     _, gap, _ = (json.loads(line) for line in followed(monkeypatch, as_json=True))
     assert gap == {"kind": "gap", **GAP}

@@ -1,4 +1,4 @@
-"""Help is read in a terminal (SPEC 11)."""
+"""Help is read in a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.commands import NOUNS, SHORT_FORMS, Example, find_noun
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, Example, find_noun
+from ductile.cli.console.wrap import wrap, wrap_hanging
 from ductile.cli.main import run
-from ductile.cli.parsing import parse
-from ductile.cli.prose import hanging, wrapped
-from ductile.config.check_access import misspelt_scope
-from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.operations.jobs import STATUS_ALIASES
+from ductile.cli.parser import parse
+from ductile.config.validate.access import suggest_scope
+from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.operations.jobs.query import STATUS_ALIASES
 from ductile.operations.parameters import optional_instant
 
 LINES = (
@@ -38,12 +38,12 @@ def help_of(words: str) -> str:
 
 @pytest.mark.parametrize("words", LINES)
 def test_no_line_of_help_is_longer_than_a_terminal(words: str) -> None:
-    """SPEC 11: 80 columns, whatever the terminal, so that the same text is seen everywhere."""
+    """80 columns, whatever the terminal, so that the same text is seen everywhere."""
     assert [line for line in help_of(words).splitlines() if len(line) > 80] == []
 
 
 def test_what_has_no_room_goes_on_below_itself() -> None:
-    """SPEC 11: the left column stays free, so that a name is found by looking down."""
+    """The left column stays free, so that a name is found by looking down."""
     assert "  backup FILE|DIR   write configuration, store and plugins to one archive, also\n" + (
         " " * 20 + "while the daemon runs\n"
     ) in help_of("system")
@@ -52,7 +52,7 @@ def test_what_has_no_room_goes_on_below_itself() -> None:
 @given(st.text(), st.integers(1, 30))
 def test_wrapping_keeps_every_word_and_its_width(text: str, width: int) -> None:
     """Nothing is lost but spaces, and no line is longer than asked for."""
-    lines = wrapped(text, width)
+    lines = wrap(text, width)
     assert "".join(lines).replace(" ", "") == "".join(text.split())
     assert all(len(line) <= width and line == line.strip() for line in lines)
 
@@ -60,13 +60,13 @@ def test_wrapping_keeps_every_word_and_its_width(text: str, width: int) -> None:
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1))
 def test_words_that_have_room_are_not_broken(words: list[str]) -> None:
     """Read one after the other they are the words that were given."""
-    assert " ".join(wrapped(" ".join(words), 5)).split() == words
+    assert " ".join(wrap(" ".join(words), 5)).split() == words
 
 
 def test_hanging_text_is_below_its_first_line() -> None:
     """Also where there is no text at all."""
-    assert hanging("  -n  ", "one two three", 14) == ["  -n  one two", "      three"]
-    assert hanging("  -n  ", "", 14) == ["  -n"]
+    assert wrap_hanging("  -n  ", "one two three", 14) == ["  -n  one two", "      three"]
+    assert wrap_hanging("  -n  ", "", 14) == ["  -n"]
 
 
 ILLUSTRATED = {
@@ -85,7 +85,7 @@ EXPECTED = (
 
 @pytest.mark.parametrize("words", EXPECTED)
 def test_what_people_type_most_has_examples(words: str) -> None:
-    """SPEC 11: in the help, after the options, each with what it is for."""
+    """In the help, after the options, each with what it is for."""
     *_, shown = help_of(words).partition("\nExamples:\n")
     assert [line.strip() for line in shown.splitlines()] == [
         line for each in ILLUSTRATED[words] for line in (f"# {each.does}", each.line)
@@ -98,7 +98,7 @@ def test_what_people_type_most_has_examples(words: str) -> None:
     ids=lambda value: value.line if isinstance(value, Example) else "",
 )
 def test_every_example_can_be_typed(words: str, example: Example) -> None:
-    """SPEC 11: read by the real grammar it is a call of this command, with values of the right kind."""
+    """Read by the real grammar it is a call of this command, with values of the right kind."""
     program, *typed = shlex.split(example.line)
     request = parse(typed)
     assert program == "ductile"
@@ -108,7 +108,7 @@ def test_every_example_can_be_typed(words: str, example: Example) -> None:
     given = {name: str(value) for name, value in request.arguments.items() if value not in (None, False)}
     if not given.get("payload", "@").startswith("@"):
         assert isinstance(json.loads(given["payload"]), dict)
-    assert not any(misspelt_scope(scope, []) for scope in given.get("scopes", "*").split(","))
+    assert not any(suggest_scope(scope, []) for scope in given.get("scopes", "*").split(","))
     optional_instant(dict(given), "from")  # or else it is refused
 
 

@@ -1,4 +1,4 @@
-"""How an invocation ends, whatever happens in it (SPEC 11)."""
+"""How an invocation ends, whatever happens in it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Failing(io.StringIO):
 
 
 def test_an_interrupt_ends_with_130_and_without_a_word() -> None:
-    """SPEC 11: whoever pressed Ctrl-C knows what happened."""
+    """Whoever pressed Ctrl-C knows what happened."""
     err = io.StringIO()
     assert run(["version"], {}, Failing(KeyboardInterrupt()), err) == 130
     assert err.getvalue() == ""
 
 
 def test_a_bug_is_told_in_one_line_without_what_it_held() -> None:
-    """SPEC 11, 2.1: no traceback, and an exception's own text may hold a secret."""
+    """No traceback, and an exception's own text may hold a secret."""
     err = io.StringIO()
     assert run(["version"], {}, Failing(ValueError("canary")), err) == 1
     assert err.getvalue().splitlines() == [
@@ -42,14 +42,14 @@ def test_a_bug_is_told_in_one_line_without_what_it_held() -> None:
 
 
 def test_a_bug_with_v_shows_where_it_is() -> None:
-    """SPEC 11: for the report."""
+    """For the report."""
     err = io.StringIO()
     assert run(["version", "-v"], {}, Failing(ValueError("why")), err) == 1
     assert "Traceback" in err.getvalue()
 
 
 def test_a_bug_is_json_where_json_was_asked_for() -> None:
-    """SPEC 11: errors as JSON too, on stdout, alone."""
+    """Errors as JSON too, on stdout, alone."""
     out, err = Failing(ValueError("canary")), io.StringIO()
     assert run(["version", "--json"], {}, out, err) == 1
     body = json.loads(out.getvalue())
@@ -60,7 +60,7 @@ def test_a_bug_is_json_where_json_was_asked_for() -> None:
 
 @pytest.mark.parametrize("words", [[], ["config"], ["plugin", "-v"]])
 def test_an_incomplete_line_shows_help_and_is_a_usage_error(words: list[str]) -> None:
-    """SPEC 11: exit 2, and nothing on stdout that a script could take for an answer."""
+    """Exit 2, and nothing on stdout that a script could take for an answer."""
     out, err = io.StringIO(), io.StringIO()
     assert run(words, {}, out, err) == 2
     assert out.getvalue() == ""
@@ -69,7 +69,6 @@ def test_an_incomplete_line_shows_help_and_is_a_usage_error(words: list[str]) ->
 
 @pytest.mark.parametrize("words", [["--json"], ["config", "--json"]])
 def test_an_incomplete_line_with_json_is_an_error_in_json(words: list[str]) -> None:
-    """SPEC 11."""
     out = io.StringIO()
     assert run(words, {}, out, io.StringIO()) == 2
     assert json.loads(out.getvalue())["error"]["code"] == "usage"

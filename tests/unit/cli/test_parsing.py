@@ -1,11 +1,11 @@
-"""From words to a call (SPEC 11)."""
+"""From words to a call."""
 
 from __future__ import annotations
 
 import pytest
 
-from ductile.cli.commands import NOUNS, SHORT_FORMS, VERSION_ACTION
-from ductile.cli.parsing import Request, parse, wants_json
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_ACTION
+from ductile.cli.parser import ParsedCommand, parse, wants_json
 from ductile.errors import UsageError
 
 
@@ -15,7 +15,7 @@ def the_error(*words: str) -> UsageError:
     return caught.value
 
 
-def called(request: Request) -> tuple[str, str]:
+def called(request: ParsedCommand) -> tuple[str, str]:
     assert request.action is not None
     return (request.noun.name if request.noun else "", request.action.name)
 
@@ -32,7 +32,7 @@ def called(request: Request) -> tuple[str, str]:
     ],
 )
 def test_config_is_accepted_before_and_after_the_action(words: list[str]) -> None:
-    """SPEC 11; the last one counts."""
+    """The last one counts."""
     request = parse(words)
     assert called(request) == ("config", "check")
     assert request.config == "here"
@@ -41,7 +41,7 @@ def test_config_is_accepted_before_and_after_the_action(words: list[str]) -> Non
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("option", ["--json", "-v", "--verbose", "-h", "--help"])
 def test_common_options_stand_anywhere(option: str, place: int) -> None:
-    """SPEC 11: every command takes them."""
+    """Every command takes them."""
     words = ["plugin", "list"]
     words.insert(place, option)
     request = parse(words)
@@ -52,7 +52,7 @@ def test_common_options_stand_anywhere(option: str, place: int) -> None:
 
 
 def test_every_row_of_the_table_can_be_called() -> None:
-    """SPEC 11: with its required arguments and no options."""
+    """With its required arguments and no options."""
     for noun in NOUNS:
         for action in noun.actions:
             needed = [argument.name for argument in action.arguments if argument.required]
@@ -63,7 +63,6 @@ def test_every_row_of_the_table_can_be_called() -> None:
 
 
 def test_short_forms_mean_their_long_forms() -> None:
-    """SPEC 11."""
     for form in SHORT_FORMS:
         action = next(noun for noun in NOUNS if noun.name == form.noun).action(form.action)
         assert action is not None
@@ -72,7 +71,7 @@ def test_short_forms_mean_their_long_forms() -> None:
 
 
 def test_options_and_arguments_may_be_mixed() -> None:
-    """SPEC 11: no order to remember."""
+    """No order to remember."""
     expected = {"KEY": "a.b", "VALUE": "1", "dry_run": True, "lock": False}
     for words in (["--dry-run", "a.b", "1"], ["a.b", "--dry-run", "1"], ["a.b", "1", "--dry-run"]):
         assert parse(["config", "set", *words]).arguments == expected
@@ -81,7 +80,7 @@ def test_options_and_arguments_may_be_mixed() -> None:
 
 @pytest.mark.parametrize("value", ["-5", "-0.5"])
 def test_a_negative_number_is_a_value(value: str) -> None:
-    """SPEC 11: `config set` takes any value; after `--` really any."""
+    """`config set` takes any value; after `--` really any."""
     assert parse(["config", "set", "k", value]).arguments["VALUE"] == value
     assert parse(["config", "set", "--", "k", "--json"]).arguments["VALUE"] == "--json"
 
@@ -98,7 +97,7 @@ def test_a_negative_number_is_a_value(value: str) -> None:
     ],
 )
 def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
-    """SPEC 11: did-you-mean for nouns, actions and options."""
+    """Did-you-mean for nouns, actions and options."""
     assert f"did you mean `{suggestion}`?" in (the_error(*words).hint or "")
 
 
@@ -115,21 +114,21 @@ def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error_with_a_hint(words: list[str]) -> None:
-    """SPEC 11: exit 2. Options are not abbreviated, or a new one would change what old scripts mean."""
+    """Exit 2. Options are not abbreviated, or a new one would change what old scripts mean."""
     error = the_error(*words)
     assert error.exit_status == 2
     assert error.hint
 
 
 def test_help_as_a_word() -> None:
-    """SPEC 11: `ductile help config` is what some people try first."""
+    """`ductile help config` is what some people try first."""
     assert parse(["help"]).help
     assert parse(["help", "config"]) == parse(["config", "--help"])
     assert parse(["help", "config", "set"]).action == parse(["config", "set", "--help"]).action
 
 
 def test_json_is_recognised_in_a_line_that_cannot_be_parsed() -> None:
-    """SPEC 11: errors are JSON too, and what stands behind `--` is not an option."""
+    """Errors are JSON too, and what stands behind `--` is not an option."""
     assert wants_json(["nonsense", "--json"])
     assert not wants_json(["config", "set", "k", "--", "--json"])
 

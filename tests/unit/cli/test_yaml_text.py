@@ -1,4 +1,4 @@
-"""Values shown as YAML (SPEC 11: `config show`)."""
+"""Values shown as YAML (`config show`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ductile.cli.yaml_text import to_yaml
-from ductile.protocol.yaml12 import parse_yaml, to_plain
+from ductile.cli.console.yaml import to_yaml
+from ductile.protocol.yaml import parse_yaml, to_plain
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonValue
+    from ductile.core.json import JsonValue
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=12)
 WORDS = st.sampled_from(["on", "No", "null", "~", "1", "1.5", "0x1", "a: b", "a #b", "- a", "", "*", "22:00"])
@@ -25,12 +25,12 @@ VALUES = st.recursive(
 @given(VALUES)
 @example({"a": [[1, [2]], {"b": {"c": []}}]})
 def test_what_is_shown_reads_back_as_what_it_was(value: JsonValue) -> None:
-    """SPEC 11: what `config show` prints can be pasted into a configuration."""
+    """What `config show` prints can be pasted into a configuration."""
     assert to_plain(parse_yaml(to_yaml(value), file="shown")) == value
 
 
 def test_it_looks_as_people_write_it() -> None:
-    """SPEC 11: no quotes where none are needed."""
+    """No quotes where none are needed."""
     shown = to_yaml(
         {"plugins": {"echo": {"config": {"message": "hello there", "key": "${KEY}"}}}, "a": ["b"]}
     )

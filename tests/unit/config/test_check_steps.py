@@ -1,4 +1,4 @@
-"""Conditions, `with` and `baggage` as they are judged at load, and compiled (SPEC 7.1, 7.3 to 7.5)."""
+"""Conditions, `with` and `baggage` as they are judged at load, and compiled."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
-from ductile.config.compile_conditions import compile_condition
-from ductile.core.comparisons import Operator
-from ductile.core.conditions import AllOf, AnyOf, Comparison, Not, condition_to_json
+from ductile.config.compile.conditions import compile_condition
+from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Not, condition_to_json
+from ductile.core.expressions.operators import Operator
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ductile.config.pipeline_settings import StepSettings
+    from ductile.config.schema.pipelines import StepSettings
     from ductile.errors import Problem
 
 CANARY = "c4nary"
@@ -83,7 +83,7 @@ def the_step(directory: Path, step: str) -> StepSettings:
 def test_a_condition_that_could_never_hold_is_an_error_at_its_key(
     tmp_path: Path, condition: str, key: str, words: str, found: str | None
 ) -> None:
-    """SPEC 7.1: a bad condition is a load-time error. Of a value only its kind is told."""
+    """A bad condition is a load-time error. Of a value only its kind is told."""
     problem = the_problem(tmp_path, f"if: {condition}")
     assert problem.key == f"pipelines[0].steps[0].if{key}"
     assert words in problem.message
@@ -106,7 +106,7 @@ def test_a_condition_that_could_never_hold_is_an_error_at_its_key(
 def test_a_bad_template_or_baggage_is_an_error_at_its_key(
     tmp_path: Path, written: str, key: str, words: str, found: str | None
 ) -> None:
-    """SPEC 7.1: as is a bad template; with the character, where there is one."""
+    """As is a bad template; with the character, where there is one."""
     problem = the_problem(tmp_path, written)
     assert problem.key == f"pipelines[0].steps[0].{key}"
     assert words in problem.message
@@ -126,7 +126,7 @@ def test_a_bad_template_or_baggage_is_an_error_at_its_key(
     ],
 )
 def test_no_message_quotes_what_may_be_a_secret(tmp_path: Path, written: str) -> None:
-    """SPEC 2.1: neither what a variable held nor what stands under a secret key."""
+    """Neither what a variable held nor what stands under a secret key."""
     assert CANARY not in repr(the_problem(tmp_path, written))
 
 
@@ -224,7 +224,7 @@ def test_a_secret_in_a_template_is_one_in_the_clear(tmp_path: Path, written: str
 
 
 def test_what_a_secret_is_compared_with_is_a_secret(tmp_path: Path) -> None:
-    """SPEC 2.1: it says what the secret is, so it is told of and never shown."""
+    """It says what the secret is, so it is told of and never shown."""
     config = loaded(with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
     (warning,) = config.warnings
     assert "in the clear" in warning.message

@@ -1,4 +1,4 @@
-"""Rules between keys, sections and names (SPEC 2.2, 5, 6, 7, 8.1, 9, ENGINE 10)."""
+"""Rules between keys, sections and names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
-from ductile.config.integrity import hash_bytes
+from ductile.config.seal import hash_bytes
 from ductile.config.secrets import digest_of
 from ductile.webhooks.application import UNSIGNED_BYTES
 
@@ -271,7 +271,7 @@ def test_what_is_allowed_raises_no_objection(tmp_path: Path, yaml: str) -> None:
     ],
 )
 def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: str) -> None:
-    """SPEC 9.1: the name is in the event's type and in `webhook send`. One that a path gives counts too."""
+    """The name is in the event's type and in `webhook send`. One that a path gives counts too."""
     config = a_config(tmp_path, f"webhooks:\n endpoints:\n  - {endpoints}\n")
     (problem,) = problems_of(config, {"T": "t", "U": "u"})
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
@@ -280,7 +280,7 @@ def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: 
 
 
 def test_a_name_that_was_made_up_counts_too(tmp_path: Path) -> None:
-    """ENGINE 7: what one caller may repeat is never another's, so no two tokens have one name."""
+    """What one caller may repeat is never another's, so no two tokens have one name."""
     name = f"api-token-{digest_of(b't').hex()[:8]}"
     yaml = f"api: {{auth: {{tokens: [{{token: '${{T}}'}}]}}}}\ntokens: [{{name: {name}, key: '${{U}}'}}]\n"
     (problem,) = problems_of(a_config(tmp_path, yaml), {"T": "t", "U": "u"})
@@ -297,7 +297,7 @@ def test_a_name_that_was_made_up_counts_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_that_is_no_text_is_refused(tmp_path: Path, yaml: str, key: str) -> None:
-    """SPEC 2.1, 9: nothing could be signed with it, and that is told before anything starts."""
+    """Nothing could be signed with it, and that is told before anything starts."""
     environ = {"BYTES": os.fsdecode(b"canary\xff")}
     (problem,) = problems_of(a_config(tmp_path, yaml), environ)
     assert (problem.key, problem.message) == (key, "the secret is not UTF-8 text")
@@ -305,7 +305,7 @@ def test_a_secret_that_is_no_text_is_refused(tmp_path: Path, yaml: str, key: str
 
 
 def test_a_webhook_for_huge_bodies_is_doubtful(tmp_path: Path) -> None:
-    """SPEC 9.1: anybody can send a body; it is in memory before it is known whose it is."""
+    """Anybody can send a body; it is in memory before it is known whose it is."""
     endpoints = "webhooks: {endpoints: [{path: /a, event: x, secret: '${T}', max_body_size: %s}]}"
     (warning,) = loaded(a_config(tmp_path, endpoints % "10GB"), {"T": "t"}).warnings
     assert (warning.key, "64MiB" in warning.message) == ("webhooks.endpoints[0].max_body_size", True)
@@ -331,7 +331,7 @@ def scoped(tmp_path: Path, scopes: str, *, more: str = "", hashed: str | None = 
 
 
 def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
-    """SPEC 8.1: `scopes_hash` is verified at load."""
+    """`scopes_hash` is verified at load."""
     config = scoped(tmp_path, '{"scopes": ["jobs:ro", "e:rw"]}', more="api: {enabled: true}\n")
     assert loaded(config, {"T": "t"}).scope_files[0].scopes == ("jobs:ro", "e:rw")
     (tmp_path / "scopes/admin.json").write_text('{"scopes": ["*"]}')
@@ -341,7 +341,7 @@ def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
 
 
 def test_scope_files_that_list_nothing_let_nobody_in(tmp_path: Path) -> None:
-    """SPEC 8.1: an API without tokens is an error, also where there is a file that could list scopes."""
+    """An API without tokens is an error, also where there is a file that could list scopes."""
     enabled = "api: {enabled: true}\n"
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": []}', more=enabled), {"T": "t"})
     assert (problem.key, problem.message) == ("api.enabled", "the API is enabled and no token has scopes")
@@ -362,7 +362,6 @@ def test_a_scope_file_of_another_form_is_refused(tmp_path: Path, content: str) -
 
 
 def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_path: Path) -> None:
-    """SPEC 8.1."""
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
     assert "unknown scope" in problem.message
     result = loaded(scoped(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
@@ -370,7 +369,7 @@ def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_pa
 
 
 def test_a_misspelt_zone_or_scope_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    """SPEC 2.1: did-you-mean."""
+    """Did-you-mean."""
     (problem,) = problems_of(a_config(tmp_path / "a", "service: {timezone: Europe/Berln}"), {})
     assert problem.hint == "did you mean Europe/Berlin?"
     (warning,) = loaded(scoped(tmp_path, '{"scopes": ["plugn:rw"]}'), {"T": "t"}).warnings
@@ -378,7 +377,7 @@ def test_a_misspelt_zone_or_scope_is_answered_with_the_nearest(tmp_path: Path) -
 
 
 def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> None:
-    """ENGINE 10: both a `secret_ref` and scopes is a config error."""
+    """Both a `secret_ref` and scopes is a config error."""
     more = "state_webhooks: {secret_ref: admin}\n"
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
     assert problem.key == "state_webhooks.secret_ref"
@@ -386,7 +385,7 @@ def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> No
 
 
 def test_a_secret_in_the_clear_is_a_warning_and_an_error_in_strict_mode(tmp_path: Path) -> None:
-    """SPEC 2.1: a literal secret in config is a WARN, an error in strict mode; a default is literal too."""
+    """A literal secret in config is a WARN, an error in strict mode; a default is literal too."""
     body = (
         "plugins:\n  e:\n    config: {api_key: abc, url: x, max_tokens: 5, password: '${P}',\n"
         "      a: 'https://u:abc@h/', b: 'https://h/?token=abc', c: 'https://u:${P}@h/?token=${P}&q=1',\n"

@@ -1,4 +1,4 @@
-"""The snapshot: everything resolved that a file may leave open (SPEC 2.2, 3.1, 4.4, 4.6)."""
+"""The snapshot: everything resolved that a file may leave open."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
-from ductile.config.compile import compile_snapshot
-from ductile.config.cron import CronTable
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.config.compile.cron import CronTable
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import (
+    EventTarget,
+    PipelineTarget,
+    PluginTarget,
     PostgresLocation,
     Snapshot,
     SqliteLocation,
-    ToEvent,
-    ToPipeline,
-    ToPlugin,
 )
-from ductile.core.breaker import BreakerPolicy
 from ductile.core.durations import CalendarStep
-from ductile.core.retry import RetryPolicy
-from ductile.core.rules import FactRule
-from ductile.core.schedule import Cron, Every
+from ductile.core.jobs.breaker import BreakerPolicy
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.policy import FactRule
+from ductile.core.schedules.rule import Cron, Every
 from ductile.errors import ConfigError
-from ductile.protocol.manifest import FactOutput
+from ductile.protocol.manifest.model import FactOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ductile.protocol.manifest import Manifest
+    from ductile.protocol.manifest.model import Manifest
 
 
 def a_snapshot(tmp_path: Path, yaml: str, *manifests: Manifest, refused: tuple[str, ...] = ()) -> Snapshot:
@@ -43,7 +43,7 @@ def a_snapshot(tmp_path: Path, yaml: str, *manifests: Manifest, refused: tuple[s
 
 
 def test_defaults_that_depend_on_the_machine(tmp_path: Path) -> None:
-    """SPEC 2.2, 5.3: workers are one less than the processors, the zone is the system's."""
+    """Workers are one less than the processors, the zone is the system's."""
     snapshot = a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: daily}}}")
     assert (snapshot.max_workers, snapshot.timezone) == (3, "Europe/Vienna")
     assert snapshot.plugins["echo"].schedules[0].rule.timezone == "Europe/Vienna"
@@ -72,7 +72,7 @@ def test_a_database_url(tmp_path: Path) -> None:
 def test_of_two_limits_on_attempts_the_one_under_retry_wins(
     tmp_path: Path, settings: str, attempts: int
 ) -> None:
-    """SPEC 2.2: max_attempts (retry's wins)."""
+    """Max_attempts (retry's wins)."""
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}")
     assert snapshot.plugins["echo"].retry == RetryPolicy(max_attempts=attempts)
     assert snapshot.rules.plugin("echo").retry.max_attempts == attempts
@@ -86,7 +86,6 @@ def test_policies_of_a_plugin(tmp_path: Path) -> None:
 
 
 def test_timeouts_by_command_then_by_plugin_then_the_usual(tmp_path: Path) -> None:
-    """SPEC 3.4."""
     plugin = a_snapshot(tmp_path, "plugins: {echo: {}}").plugins["echo"]
     found = [
         plugin.timeout_for(name).total_seconds() for name in ("poll", "handle", "health", "init", "sync")
@@ -106,7 +105,7 @@ def test_timeouts_by_command_then_by_plugin_then_the_usual(tmp_path: Path) -> No
     ],
 )
 def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: int, warned: bool) -> None:
-    """SPEC 4.4: max_workers, or 1 when not concurrency-safe; a larger explicit value wins with a WARN."""
+    """Max_workers, or 1 when not concurrency-safe; a larger explicit value wins with a WARN."""
     manifest = a_manifest("echo", concurrency_safe=safe)
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}", manifest)
     assert snapshot.plugins["echo"].parallelism == parallelism
@@ -115,7 +114,7 @@ def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: 
 
 
 def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
-    """SPEC 3.1: `uses` makes an instance with its own config and schedules."""
+    """`uses` makes an instance with its own config and schedules."""
     yaml = "plugins: {one: {uses: echo, config: {x: 1}}, echo: {config: {x: 2}, schedule: {cron: '@hourly'}}}"
     snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo"), a_manifest("spare"))
     one, echo = snapshot.plugins["one"], snapshot.plugins["echo"]
@@ -129,7 +128,7 @@ def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_cannot_run_is_carried_with_the_reason(tmp_path: Path) -> None:
-    """SPEC 3.1: missing or refused is no config error; the daemon starts and shows it as refused."""
+    """Missing or refused is no config error; the daemon starts and shows it as refused."""
     yaml = """
         plugins:
           gone: {schedule: {every: 1h, command: anything}}
@@ -168,7 +167,7 @@ def test_a_plugin_that_cannot_run_is_carried_with_the_reason(tmp_path: Path) -> 
     ],
 )
 def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> None:
-    """SPEC 7.1: unknown plugin or command, at load."""
+    """Unknown plugin or command, at load."""
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, f"plugins: {{echo: {{}}}}\n{yaml}")
     (problem,) = refused.value.problems
@@ -188,14 +187,14 @@ def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> 
     ],
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path: Path, yaml: str, hint: str | None) -> None:
-    """SPEC 2.1: did-you-mean."""
+    """Did-you-mean."""
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, yaml)
     assert [problem.hint for problem in refused.value.problems] == [hint]
 
 
 def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    """SPEC 2.1: did-you-mean; a plugin that was found and refused is one that may be meant, too."""
+    """Did-you-mean; a plugin that was found and refused is one that may be meant, too."""
     yaml = "plugins: {announce: {uses: ecko}, fetsh: {}, other: {}}"
     plugins = a_snapshot(tmp_path, yaml, a_manifest("echo"), refused=("fetch",)).plugins
     hints = [(plugins[name].refused or pytest.fail(name)).hint or "" for name in plugins]
@@ -205,7 +204,7 @@ def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_key_that_a_manifest_does_not_name_is_warned_about(tmp_path: Path) -> None:
-    """SPEC 3.2: it is passed on all the same."""
+    """It is passed on all the same."""
     yaml = "plugins: {echo: {config: {mesage: hunter2, model: m}}, loud: {uses: echo, config: {zzz: 1}}}"
     snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo", optional_config=("message", "tone")))
     told = [(warning.key, warning.message, warning.hint) for warning in snapshot.warnings]
@@ -223,7 +222,7 @@ def test_a_slip_in_a_required_key_is_told_as_well(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_names_no_keys_takes_any(tmp_path: Path) -> None:
-    """SPEC 3.2: published plugins need not say what they read."""
+    """Published plugins need not say what they read."""
     assert a_snapshot(tmp_path, "plugins: {echo: {config: {mesage: hi}}}").warnings == ()
 
 
@@ -234,7 +233,7 @@ def test_a_schedule_for_a_command_that_does_not_exist_is_an_error(tmp_path: Path
 
 
 def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
-    """SPEC 6, 8.1, 9.1: targets with their command, tokens with their scopes, secrets by reference."""
+    """Targets with their command, tokens with their scopes, secrets by reference."""
     config = a_config_of(
         tmp_path,
         {
@@ -266,9 +265,9 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
         ("cli", ("jobs:ro",)),
     ]
     assert [(hook.name, hook.target) for hook in snapshot.webhooks] == [
-        ("github", ToPlugin(plugin="echo", command="poll")),
-        ("bee", ToPipeline(pipeline="p")),
-        ("c", ToEvent(event_type="x")),
+        ("github", PluginTarget(plugin="echo", command="poll")),
+        ("bee", PipelineTarget(pipeline="p")),
+        ("c", EventTarget(event_type="x")),
     ]
     assert [(hook.scheme.header, hook.scheme.delivery_header) for hook in snapshot.webhooks] == [
         ("x-hub-signature-256", None),
@@ -283,7 +282,7 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["${T}", "secret-t"])
 def test_of_a_token_there_is_the_digest_only(tmp_path: Path, written: str) -> None:
-    """SPEC 8.1: whatever can be reached from a snapshot, no token's secret is in it, and none is printed."""
+    """Whatever can be reached from a snapshot, no token's secret is in it, and none is printed."""
     config = a_config_of(
         tmp_path,
         {
@@ -318,7 +317,7 @@ def reachable(start: object) -> Iterator[object]:
 
 
 def test_a_token_without_a_name_has_one_that_stays(tmp_path: Path) -> None:
-    """ENGINE 7: what its holder may repeat is remembered by it, whatever other tokens come and go."""
+    """What its holder may repeat is remembered by it, whatever other tokens come and go."""
 
     def names(*tokens: str) -> list[str]:
         listed = ", ".join(f"{{token: '{token}', scopes: ['*']}}" for token in tokens)
@@ -357,7 +356,7 @@ def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configu
 
 
 def test_the_fingerprint_changes_with_a_token(tmp_path: Path) -> None:
-    """SPEC 10: the value of a token is in no part of a snapshot, and another one is another configuration."""
+    """The value of a token is in no part of a snapshot, and another one is another configuration."""
     yaml = "environment_vars: {include: [.env]}\napi: {auth: {tokens: [{token: '${X}', scopes: ['*']}]}}\n"
 
     def fingerprint(value: str) -> str:

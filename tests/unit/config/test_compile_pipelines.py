@@ -1,4 +1,4 @@
-"""Pipelines as they are written, and the graphs that runs follow (SPEC 7.1, ENGINE 2)."""
+"""Pipelines as they are written, and the graphs that runs follow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.conditions import AllOf, Comparison
-from ductile.core.pipelines import Block, Hook, Join, Split, Use
-from ductile.core.retry import RetryPolicy
+from ductile.core.expressions.conditions import AllOf, Comparison
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.runs.graph import BlockNode, Hook, JoinPolicy, SplitNode, UseNode
 from ductile.errors import ConfigError
 
 LOW = {"path": "payload.n", "op": "lt", "value": 4}
@@ -44,9 +44,9 @@ def test_a_nested_sequence_goes_on_where_its_step_does() -> None:
 def test_a_branch_ends_with_itself_and_the_split_goes_on() -> None:
     graph = graph_of(split("s", uses("x"), {"steps": [uses("y")]}, join="always"), uses("z"))
     node = graph.nodes["s"]
-    assert isinstance(node, Split)
+    assert isinstance(node, SplitNode)
     assert [(branch.id, branch.first) for branch in node.branches] == [("x", "s/x"), ("2", "s/2")]
-    assert (node.next, node.join) == ("z", Join.ALWAYS)
+    assert (node.next, node.join) == ("z", JoinPolicy.ALWAYS)
     assert {path: graph.nodes[path].next for path in ("s/x", "s/2", "s/2/y")} == {
         "s/x": None,
         "s/2": None,
@@ -57,7 +57,7 @@ def test_a_branch_ends_with_itself_and_the_split_goes_on() -> None:
 def test_handlers_of_events_come_before_the_next_step() -> None:
     graph = graph_of(uses("a", on_events={"e": [uses("h"), uses()], "f": [uses("g")]}), uses("b"))
     node = graph.nodes["a"]
-    assert isinstance(node, Use)
+    assert isinstance(node, UseNode)
     assert node.on_events == {"e": "a/e/h", "f": "a/f/g"}
     assert {path: node.next for path, node in graph.nodes.items()} == {
         "a": "b",
@@ -69,30 +69,30 @@ def test_handlers_of_events_come_before_the_next_step() -> None:
 
 
 def test_handlers_of_no_steps_are_none() -> None:
-    """SPEC 7.1: such events go straight to the next step, like those of types that are not listed."""
+    """Such events go straight to the next step, like those of types that are not listed."""
     node = graph_of(uses("a", on_events={"e": []}), uses("b")).nodes["a"]
-    assert isinstance(node, Use)
+    assert isinstance(node, UseNode)
     assert node.on_events == {}
 
 
 def test_the_type_of_an_event_cannot_be_taken_for_a_path() -> None:
-    """ENGINE 2: a step's identity is its path, so no two steps may have one."""
+    """A step's identity is its path, so no two steps may have one."""
     handlers = {"e": [{"steps": [uses(plugin="q")]}], "e/1": [uses(plugin="r")], "e~11": [uses()]}
     graph = graph_of(uses("a", on_events=handlers))
     assert len(graph.nodes) == 5
     node = graph.nodes["a"]
-    assert isinstance(node, Use)
+    assert isinstance(node, UseNode)
     plugins = []
     for path in node.on_events.values():
         first = graph.nodes[path]
-        inner = graph.nodes[first.first] if isinstance(first, Block) else first
-        assert isinstance(inner, Use)
+        inner = graph.nodes[first.first] if isinstance(first, BlockNode) else first
+        assert isinstance(inner, UseNode)
         plugins.append(inner.plugin)
     assert plugins == ["q", "r", "p"]
 
 
 def test_a_call_is_put_in_place_and_comes_back() -> None:
-    """ENGINE 2: `call-id/step-id`; called twice, its steps are there twice."""
+    """`call-id/step-id`; called twice, its steps are there twice."""
     inner = {"name": "inner", "if": HIGH, "steps": [uses("x"), uses("y")]}
     steps = [{"id": "c", "call": "inner", "if": LOW}, {"call": "inner"}, uses("z")]
     graph = rules_of(inner, {"name": "flow", "steps": steps}).pipelines.by_name["flow"].graph
@@ -106,7 +106,7 @@ def test_a_call_is_put_in_place_and_comes_back() -> None:
         "z": None,
     }
     first, second = graph.nodes["c"], graph.nodes["2"]
-    assert isinstance(first, Block)
+    assert isinstance(first, BlockNode)
     assert first.call == "inner"
     assert isinstance(first.condition, AllOf)
     assert isinstance(second.condition, Comparison)
@@ -135,7 +135,7 @@ def test_what_a_step_leaves_open_of_its_retry_is_as_the_plugin_has_it() -> None:
 
 
 def test_a_fingerprint_tells_graphs_apart_and_nothing_else() -> None:
-    """ENGINE 2: a run finds the graph it began with by it."""
+    """A run finds the graph it began with by it."""
     one = graph_of(uses("a"), uses("b"))
     assert graph_of(uses("a"), uses("b")).fingerprint == one.fingerprint
     others = [

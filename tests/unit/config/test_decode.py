@@ -1,4 +1,4 @@
-"""Every problem is told at once, with file, line, key, what was expected and found (SPEC 2.1)."""
+"""Every problem is told at once, with file, line, key, what was expected and found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
-from ductile.config.kinds import Weekday
+from ductile.config.schema.types import Weekday
 from ductile.core.durations import CalendarStep
-from ductile.core.hours import DayHours
+from ductile.core.schedules.windows import DailyWindow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_every_problem_is_told_together_with_its_place(tmp_path: Path) -> None:
-    """SPEC 2.1: file, line, key path, expected, found; unknown keys too, with did-you-mean."""
+    """File, line, key path, expected, found; unknown keys too, with did-you-mean."""
     config = a_config(
         tmp_path,
         "include: [a.yaml]\nservcie: {}\n"
@@ -86,7 +86,7 @@ def test_each_kind_says_what_it_expects(tmp_path: Path, yaml: str, expected: str
 
 @pytest.mark.parametrize("listener", ["api", "webhooks"])
 def test_a_bare_port_is_told_to_lack_its_host(tmp_path: Path, listener: str) -> None:
-    """SPEC 2.1: quotes would not make an address of it, so nobody is told to put it in quotes."""
+    """Quotes would not make an address of it, so nobody is told to put it in quotes."""
     problem = only_problem(tmp_path, f"{listener}: {{listen: 8080}}")
     assert (problem.key, problem.expected) == (f"{listener}.listen", "host:port, such as localhost:8080")
     assert problem.hint is None
@@ -99,7 +99,7 @@ def test_a_missing_required_key_is_told_with_what_it_is_for(tmp_path: Path) -> N
 
 
 def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
-    """SPEC 5: windows, weekdays by name or number, calendar steps, instants with their offset."""
+    """Windows, weekdays by name or number, calendar steps, instants with their offset."""
     config = a_config(
         tmp_path,
         """
@@ -114,7 +114,7 @@ def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
     )
     first, second, third = loaded(config).model.plugins["e"].schedules
     assert first.every is CalendarStep.DAILY
-    assert first.only_between == DayHours(start=time(22, 0), end=time(6, 30))
+    assert first.only_between == DailyWindow(start=time(22, 0), end=time(6, 30))
     assert first.not_on == (Weekday.SATURDAY, Weekday.SUNDAY, Weekday.MONDAY)
     assert second.at == datetime(2026, 12, 24, 17, 0, tzinfo=UTC)
     assert second.preferred_window is not None
@@ -150,7 +150,7 @@ def test_null_means_not_set_but_is_a_value_where_any_value_is(tmp_path: Path) ->
 
 
 def test_older_words_are_understood(tmp_path: Path) -> None:
-    """SPEC 7.1: `kill` is accepted for `cancel`; other programs write WARNING for warn."""
+    """`kill` is accepted for `cancel`; other programs write WARNING for warn."""
     config = a_config(
         tmp_path,
         "service: {log_level: WARNING}\nplugins: {e: }\n"

@@ -1,4 +1,4 @@
-"""`config get` and `config set` (SPEC 11, ENGINE 11)."""
+"""`config get` and `config set`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded
-from ductile.config.edit import apply_edit, get_setting, parse_key, plan_edit
-from ductile.config.integrity import read_checksums, seal, write_checksums
-from ductile.config.load import Machine, Seal, load_config
+from ductile.config.edit.change import apply_edit, get_setting, parse_key, plan_edit
+from ductile.config.load import Machine, SealCheck, load_config
+from ductile.config.seal import read_checksums, seal, write_checksums
 from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError
-from ductile.protocol.yaml12 import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml, to_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,19 +233,19 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_plain_change_never_renews_the_seal_and_a_renewing_one_does(tmp_path: Path) -> None:
-    """ENGINE 11: plain `config set` never renews; `--lock` verifies the file first."""
+    """Plain `config set` never renews; `--lock` verifies the file first."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     write_checksums(tmp_path, seal(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
-    assert loaded(config, seal=Seal.VERIFY).warnings == ()
+    assert loaded(config, seal=SealCheck.VERIFY).warnings == ()
     apply_edit(plan_edit(config, "service.log_level", "warn", {}))
-    assert [warning.message for warning in loaded(config, seal=Seal.VERIFY).warnings] == [
+    assert [warning.message for warning in loaded(config, seal=SealCheck.VERIFY).warnings] == [
         "config.yaml has changed since it was sealed"
     ]
     with pytest.raises(IntegrityError):
         apply_edit(plan_edit(config, "service.log_level", "error", {}), renew=True)
     apply_edit(plan_edit(config, "plugins.echo.parallelism", "3", {}), renew=True)
-    assert len(loaded(config, seal=Seal.VERIFY).warnings) == 1
+    assert len(loaded(config, seal=SealCheck.VERIFY).warnings) == 1
 
 
 def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_computed_default_is_the_value_in_force(tmp_path: Path, key: str, valu
         "webhooks: {endpoints: [{path: /hook/gh, plugin: echo, secret: s}]}\n"
     )
     machine = Machine(processors=4, timezone="Europe/Berlin")
-    result = load_config(a_config(tmp_path, text), {}, seal=Seal.IGNORE, machine=machine)
+    result = load_config(a_config(tmp_path, text), {}, seal=SealCheck.IGNORE, machine=machine)
     setting = get_setting(result, key)
     assert setting.value == value
     assert setting.place is None

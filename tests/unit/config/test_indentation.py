@@ -1,11 +1,11 @@
-"""A file keeps its looks when one of its keys is changed (SPEC 11)."""
+"""A file keeps its looks when one of its keys is changed."""
 
 from __future__ import annotations
 
 import pytest
 
-from ductile.config.indentation import Indentation, measure_indentation
-from ductile.protocol.yaml12 import parse_yaml
+from ductile.config.edit.indent import Indentation, measure_indentation
+from ductile.protocol.yaml import parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ from ductile.protocol.yaml12 import parse_yaml
     ],
 )
 def test_it_is_measured_in_the_file_itself(text: str, keys: int, dashes: int) -> None:
-    """SPEC 11: whatever stands first in it."""
+    """Whatever stands first in it."""
     found = measure_indentation(parse_yaml(text, file="f"))
     assert found == Indentation(keys=keys, dashes=dashes)

@@ -1,4 +1,4 @@
-"""The seal over configuration, environment files, scopes and plugins (SPEC 2.3, ENGINE 11)."""
+"""The seal over configuration, environment files, scopes and plugins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
-from ductile.config.compile import compile_snapshot
-from ductile.config.edit import apply_edit, plan_edit
-from ductile.config.files import write_atomically
-from ductile.config.integrity import (
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.config.edit.change import apply_edit, plan_edit
+from ductile.config.file_io import write_atomically
+from ductile.config.load import SealCheck
+from ductile.config.seal import (
     CHECKSUMS_FILE,
     Tier,
     hash_bytes,
@@ -21,7 +22,6 @@ from ductile.config.integrity import (
     write_checksums,
     write_sealed,
 )
-from ductile.config.load import Seal
 from ductile.errors import Exit, IntegrityError
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def lock(config: Path, plugins: dict[str, str] | None = None) -> None:
 
 
 def verified_warnings(config: Path) -> list[str]:
-    return [warning.message for warning in loaded(config, ENVIRON, seal=Seal.VERIFY).warnings]
+    return [warning.message for warning in loaded(config, ENVIRON, seal=SealCheck.VERIFY).warnings]
 
 
 def test_every_file_that_was_loaded_is_sealed_whatever_its_name(tmp_path: Path) -> None:
-    """SPEC 2.3: configuration, scope files and env files, with the tier each has."""
+    """Configuration, scope files and env files, with the tier each has."""
     sealed = read_checksums(a_sealed_config(tmp_path).parent)
     assert sealed is not None
     assert {name: file.tier for name, file in sealed.files.items()} == {
@@ -86,7 +86,7 @@ def test_an_env_file_that_feeds_who_may_call_in_is_of_the_high_tier(tmp_path: Pa
     assert sealed.files[".env"].tier is Tier.HIGH
     (tmp_path / ".env").write_text("X=2\n")
     with pytest.raises(IntegrityError) as refused:
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
     assert [problem.message for problem in refused.value.problems if ".env" in problem.message] == [
         ".env has changed since it was sealed"
     ]
@@ -98,7 +98,7 @@ def test_dropping_the_reference_does_not_lower_the_tier_of_an_env_file(tmp_path:
     assert verified_warnings(config) == ["config.yaml has changed since it was sealed"]
     (tmp_path / ".env").write_text("X=2\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
 
 
 def test_a_reference_that_is_sealed_later_raises_the_tier_that_is_recorded(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_an_unchanged_configuration_passes_without_a_word(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["secrets.yaml", "scopes/a.json"])
 def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) -> None:
-    """SPEC 2.3: exit 78; the message says what changed and how to authorise it."""
+    """Exit 78; the message says what changed and how to authorise it."""
     config = a_sealed_config(tmp_path)
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
     with pytest.raises(IntegrityError) as refused:
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
     (problem,) = refused.value.problems
     assert problem.message == f"{name} has changed since it was sealed"
     assert "ductile config lock" in str(problem.hint)
@@ -148,11 +148,11 @@ def test_a_change_of_the_operational_tier_is_a_warning(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("name", ["config.yaml", "ops.yaml", ".env"])
 def test_in_strict_mode_it_refuses_the_start_too(tmp_path: Path, name: str) -> None:
-    """SPEC 2.3: with `strict_mode: true` refuse."""
+    """With `strict_mode: true` refuse."""
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
-    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
     assert name in problem.message
 
 
@@ -160,16 +160,16 @@ def test_taking_strict_mode_out_does_not_lift_it(tmp_path: Path) -> None:
     """What was strict when it was sealed stays strict until it is sealed again."""
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     config.write_text(config.read_text().replace("true", "false"))
-    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
     assert "config.yaml" in problem.message
 
 
 def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
-    """ENGINE 11: the higher of recorded and current tier counts."""
+    """The higher of recorded and current tier counts."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("# nothing to see here\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
 
 
 @pytest.mark.parametrize(
@@ -182,20 +182,20 @@ def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
     ],
 )
 def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
-    """SPEC 2.3: any file that defines `tokens`, `webhooks` or `api.auth`, whatever its name."""
+    """Any file that defines `tokens`, `webhooks` or `api.auth`, whatever its name."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}}\n" + section)
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
 
 
 @pytest.mark.parametrize("name", ["tokens.yaml", "webhooks.yaml"])
 def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
-    """SPEC 2.3: by name; a missing hash is as bad as a wrong one."""
+    """By name; a missing hash is as bad as a wrong one."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text(f"include: [{name}]\nplugins: {{echo: {{}}}}\n")
     (tmp_path / name).write_text("")
-    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
     assert problem.message == f"{name} is not sealed"
 
 
@@ -204,7 +204,7 @@ def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
     config = a_config_of(tmp_path, {"config.yaml": "include: [a.yaml]\n", "a.yaml": ""})
     assert verified_warnings(config) == ["the configuration has never been sealed"]
     (tmp_path / "a.yaml").write_text("tokens: [{name: a, key: '${T}'}]\n")
-    (problem,) = problems_of(config, ENVIRON, seal=Seal.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
     assert problem.message == "a.yaml is not sealed"
 
 
@@ -213,54 +213,54 @@ def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
     [b"", b"\xff", b"[]", b"{}", b'{"version": 2, "strict": false, "files": {}, "plugins": {}}', b"null"],
 )
 def test_a_seal_that_cannot_be_read_is_an_error_and_not_a_missing_one(tmp_path: Path, content: bytes) -> None:
-    """SPEC 2.3: an unreadable manifest is an error, never "missing"."""
+    """An unreadable manifest is an error, never "missing"."""
     config = a_config_of(tmp_path, {"config.yaml": ""})
     (tmp_path / CHECKSUMS_FILE).write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read"):
-        loaded(config, seal=Seal.VERIFY)
+        loaded(config, seal=SealCheck.VERIFY)
 
 
 def test_a_seal_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
     config = a_config_of(tmp_path, {"config.yaml": ""})
     (tmp_path / CHECKSUMS_FILE).mkdir()
     with pytest.raises(IntegrityError, match="cannot be read"):
-        loaded(config, seal=Seal.VERIFY)
+        loaded(config, seal=SealCheck.VERIFY)
 
 
 def test_the_seal_is_judged_before_variables_are(tmp_path: Path) -> None:
-    """SPEC 2.1: interpolated after hash verification."""
+    """Interpolated after hash verification."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("tokens: [{name: a, key: '${NEVER_SET}'}]\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=Seal.VERIFY)
+        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
 
 
 def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
-    """SPEC 2.3: manifest and entrypoint bytes; a change is operational, and refused in strict mode."""
+    """Manifest and entrypoint bytes; a change is operational, and refused in strict mode."""
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path)
     lock(config, {"echo": discovery.installed["echo"].fingerprint})
-    result = loaded(config, ENVIRON, seal=Seal.VERIFY)
+    result = loaded(config, ENVIRON, seal=SealCheck.VERIFY)
     assert compile_snapshot(result, discovery).warnings == ()
     lock(config, {"echo": "blake3:another"})
-    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
     assert [warning.message for warning in snapshot.warnings] == [
         "plugin echo has changed since it was sealed"
     ]
     config.write_text(config.read_text() + "service: {strict_mode: true}\n")
     lock(config, {"echo": "blake3:another"})
     with pytest.raises(IntegrityError):
-        compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+        compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
 
 
 def test_plugins_to_which_the_same_has_happened_are_told_together(tmp_path: Path) -> None:
-    """SPEC 2.3: a paragraph for each of a dozen would hide the rest."""
+    """A paragraph for each of a dozen would hide the rest."""
     names = ("a", "b", "c", "d")
     discovery = a_discovery(tmp_path, *(a_manifest(name) for name in names))
     config = a_sealed_config(tmp_path)
     config.write_text("plugins: {a: {}, b: {}, c: {}, d: {}}\n")
     lock(config, {"c": "blake3:another", "d": discovery.installed["d"].fingerprint})
-    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=Seal.VERIFY), discovery)
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
     assert [warning.message for warning in snapshot.warnings] == [
         "plugin c has changed since it was sealed",
         "2 plugins are not sealed: a, b",
@@ -272,14 +272,14 @@ def test_a_variable_cannot_lift_strict_mode_for_plugins_either(tmp_path: Path) -
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path, "service:\n  strict_mode: ${STRICT:-true}\n")
     lock(config, {"echo": "blake3:another"})
-    lenient = loaded(config, {**ENVIRON, "STRICT": "false"}, seal=Seal.VERIFY)
+    lenient = loaded(config, {**ENVIRON, "STRICT": "false"}, seal=SealCheck.VERIFY)
     assert not lenient.model.service.strict_mode
     with pytest.raises(IntegrityError):
         compile_snapshot(lenient, discovery)
 
 
 def test_the_seal_is_written_for_its_owner_alone_and_reads_back(tmp_path: Path) -> None:
-    """SPEC 2.3: files are created 0600."""
+    """Files are created 0600."""
     a_sealed_config(tmp_path)
     path = tmp_path / CHECKSUMS_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -287,7 +287,6 @@ def test_the_seal_is_written_for_its_owner_alone_and_reads_back(tmp_path: Path) 
 
 
 def test_an_atomic_replace_keeps_owner_and_mode(tmp_path: Path) -> None:
-    """SPEC 2.3."""
     path = tmp_path / "new" / "file"
     write_atomically(path, b"one")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -304,7 +303,7 @@ def test_an_atomic_replace_keeps_owner_and_mode(tmp_path: Path) -> None:
 
 
 def test_renewing_touches_one_entry_and_asks_for_a_sealed_file_first(tmp_path: Path) -> None:
-    """ENGINE 11: the file is verified first, then only its entry is renewed."""
+    """The file is verified first, then only its entry is renewed."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}, more: {}}\n")
     new = b"tokens: [{name: b, key: '${U}', scopes_file: scopes/a.json}]\n"
@@ -317,7 +316,7 @@ def test_renewing_touches_one_entry_and_asks_for_a_sealed_file_first(tmp_path: P
 
 
 def test_whenever_a_renewal_is_interrupted_the_file_is_known_to_the_seal(tmp_path: Path) -> None:
-    """ENGINE 11: crash-safely. The seal knows both hashes while the file is being replaced."""
+    """Crash-safely. The seal knows both hashes while the file is being replaced."""
     config = a_sealed_config(tmp_path)
     old = (tmp_path / "secrets.yaml").read_bytes()
     new = old + b"# more\n"

@@ -1,4 +1,4 @@
-"""Variables, escapes and environment files in a loaded configuration (SPEC 2.1)."""
+"""Variables, escapes and environment files in a loaded configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
-from ductile.config.environment import parse_environment
+from ductile.config.read.environment import parse_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def plugin_config(tmp_path: Path, yaml: str, environ: dict[str, str] | None = No
     ],
 )
 def test_references_escapes_and_what_is_left_alone(tmp_path: Path, written: str, value: object) -> None:
-    """SPEC 2.1: `$${` is literal, bare `$X` untouched, `${DUCTILE_…}` in plugin config stays for run time."""
+    """`$${` is literal, bare `$X` untouched, `${DUCTILE_…}` in plugin config stays for run time."""
     environ = {"V": "v", "EMPTY": "", "NUMBER": "5", "DUCTILE_JOB_ID": "not this"}
     assert plugin_config(tmp_path, written, environ) == {"x": value}
 
@@ -56,7 +56,7 @@ def test_our_own_variables_are_interpolated_outside_plugin_config(tmp_path: Path
 
 
 def test_every_unset_variable_is_told_at_once_with_file_line_and_key(tmp_path: Path) -> None:
-    """SPEC 2.1: an unset variable without default is an error naming file, line and key, all at once."""
+    """An unset variable without default is an error naming file, line and key, all at once."""
     config = a_config(
         tmp_path,
         "include: [a.yaml]\nservice:\n  name: ${ONE}\n  max_workers: ${TWO}\n",
@@ -100,7 +100,7 @@ def test_a_number_from_a_variable_may_stand_where_text_is_expected(tmp_path: Pat
 
 
 def test_environment_files_stand_behind_the_real_environment(tmp_path: Path) -> None:
-    """SPEC 2.1: env files are loaded first and the real environment wins; so does a later file."""
+    """Env files are loaded first and the real environment wins; so does a later file."""
     config = a_config_of(
         tmp_path,
         {

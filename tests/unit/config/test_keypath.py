@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ductile.config.keypath import did_you_mean, node_at, place_of
-from ductile.protocol.yaml12 import MapNode, Place, ScalarNode
+from ductile.config.key_paths import did_you_mean, node_at, place_of
+from ductile.protocol.yaml import MapNode, ScalarNode, SourceLocation
 
-PLACE = Place(file="x", line=1, column=1)
+PLACE = SourceLocation(file="x", line=1, column=1)
 
 
 class CountedText(str):

@@ -1,4 +1,4 @@
-"""Which configuration is used (SPEC 2.1)."""
+"""Which configuration is used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config
-from ductile.config import locate
-from ductile.config.locate import locate_config
+from ductile.config import find_config as finder
+from ductile.config.find_config import find_config
 from ductile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def shut(directory: Path) -> Iterator[None]:
 
 
 def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
-    """SPEC 2.1: --config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory, in this order."""
+    """--config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory, in this order."""
     named, variable, xdg, home, system = (
         a_config(tmp_path / name)
         for name in ("named", "variable", "xdg/ductile", "home/.config/ductile", "system")
@@ -44,28 +44,28 @@ def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
         "XDG_CONFIG_HOME": str(xdg.parent.parent),
         "HOME": str(tmp_path / "home"),
     }
-    assert locate_config(named.parent, environ, system=system.parent) == named
-    assert locate_config(str(named), environ, system=system.parent) == named
-    assert locate_config(None, environ, system=system.parent) == variable
+    assert find_config(named.parent, environ, system=system.parent) == named
+    assert find_config(str(named), environ, system=system.parent) == named
+    assert find_config(None, environ, system=system.parent) == variable
     del environ["DUCTILE_CONFIG_DIR"]
-    assert locate_config(None, environ, system=system.parent) == xdg
+    assert find_config(None, environ, system=system.parent) == xdg
     del environ["XDG_CONFIG_HOME"]
-    assert locate_config(None, environ, system=system.parent) == home
+    assert find_config(None, environ, system=system.parent) == home
     home.unlink()
-    assert locate_config(None, environ, system=system.parent) == system
+    assert find_config(None, environ, system=system.parent) == system
 
 
 def test_a_configuration_right_here_is_pointed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC 2.1: it is not used unless it is named, and naming it is easy."""
+    """It is not used unless it is named, and naming it is easy."""
     here = a_config(tmp_path / "here").parent
     monkeypatch.chdir(here)
     with pytest.raises(ConfigError) as refused:
-        locate_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
+        find_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
     assert refused.value.hint == "there is one in this directory: add `--config .`"
     a_config(tmp_path / "beside" / "demo")
     monkeypatch.chdir(tmp_path / "beside")
     with pytest.raises(ConfigError) as refused:
-        locate_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
+        find_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
     assert refused.value.hint == "there is one in demo: add `--config demo`"
 
 
@@ -74,17 +74,17 @@ def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
 ) -> None:
     """A service may not look into homes, and need not. If there is no other place, that is what is wrong."""
     home, system = tmp_path / "home", a_config(tmp_path / "system")
-    kind = locate._kind
+    kind = finder._kind
 
     def closed(path: Path) -> int | None:
         if home in path.parents:
             raise ConfigError(f"{path} cannot be read: Permission denied")
         return kind(path)
 
-    monkeypatch.setattr(locate, "_kind", closed)
-    assert locate_config(None, {"HOME": str(home)}, system=system.parent) == system
+    monkeypatch.setattr(finder, "_kind", closed)
+    assert find_config(None, {"HOME": str(home)}, system=system.parent) == system
     with pytest.raises(ConfigError, match="Permission denied"):
-        locate_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")
+        find_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")
 
 
 def test_a_named_place_is_not_passed_over(tmp_path: Path) -> None:
@@ -93,20 +93,20 @@ def test_a_named_place_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for missing in (tmp_path / "nothing", tmp_path / "empty"):
         with pytest.raises(ConfigError, match="there is no"):
-            locate_config(missing, {}, system=system)
+            find_config(missing, {}, system=system)
         with pytest.raises(ConfigError, match="there is no"):
-            locate_config(None, {"DUCTILE_CONFIG_DIR": str(missing)}, system=system)
+            find_config(None, {"DUCTILE_CONFIG_DIR": str(missing)}, system=system)
 
 
 def test_a_url_is_no_place(tmp_path: Path) -> None:
-    """SPEC 2.1: all paths are local."""
+    """All paths are local."""
     with pytest.raises(ConfigError, match="URL"):
-        locate_config("https://example.org/config.yaml", {}, system=tmp_path)
+        find_config("https://example.org/config.yaml", {}, system=tmp_path)
 
 
 def test_none_at_all_says_where_was_looked_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="home") as refused:
-        locate_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
+        find_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
     assert refused.value.hint is not None
     assert "ductile init" in refused.value.hint
 
@@ -117,11 +117,11 @@ def test_a_place_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path, 
     directory = a_config(tmp_path / "home" / ".config" / "ductile").parent
     owner = os.geteuid()
     with shut(directory), pytest.raises(ConfigError, match="cannot be read: Permission denied") as refused:
-        locate_config(directory if named else None, {"HOME": str(tmp_path / "home")}, system=tmp_path)
+        find_config(directory if named else None, {"HOME": str(tmp_path / "home")}, system=tmp_path)
     others = f"belongs to user {owner}, and this runs as user {NOBODY}"
     assert (others if owner == 0 else f"the permissions of {directory}") in str(refused.value.hint)
 
 
 def test_a_name_that_no_file_can_have_is_no_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no configuration"):
-        locate_config("nul\0", {}, system=tmp_path)
+        find_config("nul\0", {}, system=tmp_path)

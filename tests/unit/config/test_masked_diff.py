@@ -1,4 +1,4 @@
-"""What `config set` shows of a change, without the secrets around it (SPEC 2.1, 11)."""
+"""What `config set` shows of a change, without the secrets around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.config.masked_diff import mask_lines, masked_diff
+from ductile.config.edit.diff import mask_lines, masked_diff
 
 FILE = Path("config.yaml")
 LINES = st.lists(st.sampled_from(["a", "b", "# c", ""]), max_size=12)
@@ -41,7 +41,7 @@ def config(secret: str) -> bytes:
 
 @pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
 def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
-    """SPEC 2.1: by its place. What follows it is still shown."""
+    """By its place. What follows it is still shown."""
     lines = mask_lines(config(written), "f")
     assert "anary" not in "\n".join(lines)
     assert re.fullmatch(r"      api_key: \[?\*{8}", lines[3])
@@ -50,24 +50,22 @@ def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
 
 
 def test_a_reference_is_not_a_secret() -> None:
-    """SPEC 2.1: the name of a variable helps and tells nothing."""
+    """The name of a variable helps and tells nothing."""
     assert mask_lines(config("${KEY}"), "f")[3] == "      api_key: ${KEY}"
 
 
 def test_two_secrets_on_one_line_are_both_masked() -> None:
-    """SPEC 2.1."""
     data = b"plugins: {echo: {config: {api_key: canary, password: canary}}}\n"
     assert "canary" not in "\n".join(mask_lines(data, "f"))
 
 
 def test_a_secret_behind_an_alias_is_masked_where_it_is_written() -> None:
-    """SPEC 2.1."""
     data = b"plugins:\n  echo:\n    config:\n      url: &it canary\n      api_key: *it\n"
     assert "canary" not in "\n".join(mask_lines(data, "f"))
 
 
 def test_a_changed_secret_is_a_difference_all_the_same() -> None:
-    """SPEC 11: `config set` must not say that there was nothing to change."""
+    """`config set` must not say that there was nothing to change."""
     diff = masked_diff(FILE, config("canary-1"), config("canary-2"))
     assert "canary" not in diff
     assert "-      api_key: ********\n+      api_key: ********\n" in diff
@@ -75,7 +73,7 @@ def test_a_changed_secret_is_a_difference_all_the_same() -> None:
 
 @given(LINES, LINES)
 def test_without_secrets_it_is_an_ordinary_diff(old: list[str], new: list[str]) -> None:
-    """SPEC 11: and empty exactly when nothing differs."""
+    """And empty exactly when nothing differs."""
     before, after = ("\n".join(f"- {json.dumps(line)}" for line in each) + "\n" for each in (old, new))
     shown = masked_diff(FILE, before.encode(), after.encode())
     ordinary = unified_diff(before.split("\n"), after.split("\n"), "config.yaml", "config.yaml", lineterm="")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ductile.config.model import Config
-from ductile.config.schema import config_schema
-from ductile.config.shape import keys_of, settings_under
+from ductile.config.schema.fields import keys_of, settings_under
+from ductile.config.schema.jsonschema import config_schema
+from ductile.config.schema.model import Config
 
 
 def resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""No secret in any output: canary values that must never turn up (SPEC 2.1)."""
+"""No secret in any output: canary values that must never turn up."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
-from ductile.config.compile import compile_snapshot
-from ductile.config.edit import get_setting, plan_edit
-from ductile.config.schema import config_schema
-from ductile.config.secrets import MASK, Guarded, Secret, looks_secret, redact
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.config.edit.change import get_setting, plan_edit
+from ductile.config.schema.jsonschema import config_schema
+from ductile.config.secrets import MASK, Secret, SecretMap, looks_secret, redact
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ductile.core.json_values import JsonValue
+    from ductile.core.json import JsonValue
 
 CANARY = "canary-5f2d"
 
@@ -59,7 +59,7 @@ def a_secretive_config(directory: Path) -> Path:
 
 
 def test_no_secret_is_in_what_is_shown_of_a_configuration(tmp_path: Path) -> None:
-    """SPEC 2.1: repr, str, the shown tree, warnings, the snapshot, `config get` and the schema."""
+    """Repr, str, the shown tree, warnings, the snapshot, `config get` and the schema."""
     result = loaded(a_secretive_config(tmp_path), ENVIRON)
     snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
     outputs = [
@@ -117,7 +117,7 @@ def test_no_secret_of_a_url_is_in_what_a_change_shows(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
-    """SPEC 2.1: a value from a variable is told by its name, one under a secret key not at all."""
+    """A value from a variable is told by its name, one under a secret key not at all."""
     config = a_config_of(
         tmp_path,
         {
@@ -154,7 +154,7 @@ def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
     "written", ["tokens: {canary}", "tokens: [{canary}]", "plugins: {{e: {{env: {{TOKEN: [{canary}]}}}}}}"]
 )
 def test_a_literal_in_the_place_of_a_secret_is_not_quoted(tmp_path: Path, written: str) -> None:
-    """SPEC 2.1: who forgets the map around a token is told so, without the token."""
+    """Who forgets the map around a token is told so, without the token."""
     found = problems_of(a_config_of(tmp_path, {"config.yaml": written.format(canary=CANARY)}))
     assert found
     assert CANARY not in repr(found)
@@ -201,7 +201,7 @@ def vars_of(secret: Secret) -> str:
 
 def test_what_is_guarded_cannot_be_changed_through_what_it_gives() -> None:
     """A snapshot is immutable; a plugin's request is built from a copy."""
-    guarded: Guarded[object] = Guarded({"a": {"b": 1}}, {"a": "shown"})
+    guarded: SecretMap[object] = SecretMap({"a": {"b": 1}}, {"a": "shown"})
     inner = guarded.reveal()["a"]
     assert isinstance(inner, dict)
     inner["b"] = 2

@@ -1,4 +1,4 @@
-"""Includes and the merge of several files (SPEC 2.1)."""
+"""Includes and the merge of several files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
-from ductile.config.files import LARGEST_FILE
+from ductile.config.file_io import MAX_FILE_SIZE
 
 
 def test_maps_merge_lists_append_scalars_are_replaced(tmp_path: Path) -> None:
-    """SPEC 2.1: the including file first, then its includes in order; maps merge at every depth."""
+    """The including file first, then its includes in order; maps merge at every depth."""
     config = a_config(
         tmp_path,
         """
@@ -52,7 +52,7 @@ def test_includes_nest_depth_first_relative_to_the_including_file(tmp_path: Path
 
 
 def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Path) -> None:
-    """SPEC 2.1: `*.yaml` and `*.yml`, not recursive."""
+    """`*.yaml` and `*.yml`, not recursive."""
     config = a_config_of(
         tmp_path,
         {
@@ -69,7 +69,7 @@ def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Pat
 
 
 def test_a_file_reached_twice_is_loaded_once(tmp_path: Path) -> None:
-    """SPEC 2.1: by whatever name it is reached."""
+    """By whatever name it is reached."""
     config = a_config(
         tmp_path,
         "include: [a.yaml, b.yaml, ./a.yaml, sub/../b.yaml]\n",
@@ -88,7 +88,7 @@ def test_a_cycle_is_an_error_that_shows_the_way_round(tmp_path: Path) -> None:
 
 
 def test_every_bad_include_is_told_at_once(tmp_path: Path) -> None:
-    """SPEC 2.1: a missing include, an interpolated one and a URL are errors; each with its line."""
+    """A missing include, an interpolated one and a URL are errors; each with its line."""
     config = a_config(
         tmp_path,
         'include:\n  - gone.yaml\n  - "${WHERE}.yaml"\n  - https://example.org/a.yaml\n  - broken.yaml\n',
@@ -132,7 +132,7 @@ def test_an_empty_heading_in_a_later_file_wipes_nothing_out(tmp_path: Path) -> N
 
 
 def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> None:
-    """SPEC 2.1: a pipeline name, schedule id, webhook path or route that occurs twice."""
+    """A pipeline name, schedule id, webhook path or route that occurs twice."""
     pipeline = "pipelines: [{name: p, steps: [{uses: echo}]}]\n"
     schedule = "plugins: {echo: {schedules: [{every: 1h}]}}\n"
     webhook = 'webhooks: {endpoints: [{path: /h, plugin: echo, secret: "${S}"}]}\n'
@@ -150,7 +150,7 @@ def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> N
 
 
 def test_a_symlink_is_refused_unless_allowed_and_then_warned_about(tmp_path: Path) -> None:
-    """SPEC 2.1: symlinks in config paths are errors unless `allow_symlinks`, then warned about."""
+    """Symlinks in config paths are errors unless `allow_symlinks`, then warned about."""
     config = a_config(tmp_path / "c", "include: [linked.yaml]\n")
     (tmp_path / "real.yaml").write_text("service: {name: linked}\n")
     (tmp_path / "c" / "linked.yaml").symlink_to(tmp_path / "real.yaml")
@@ -172,7 +172,7 @@ def test_a_linked_directory_on_the_way_counts_too(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_config_directory(tmp_path: Path) -> None:
-    """SPEC 2.2: not to the working directory, and not to the included file."""
+    """Not to the working directory, and not to the included file."""
     config = a_config(tmp_path, "include: [sub/a.yaml]", sub__a_yaml="plugin_roots: [mine, /opt/plugins]\n")
     roots = loaded(config).plugin_roots
     assert [str(root) for root in roots] == [str(tmp_path / "mine"), "/opt/plugins"]
@@ -212,6 +212,6 @@ def test_only_regular_files_are_read(tmp_path: Path, naming: str, kind: str) -> 
 def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     config = a_config(tmp_path, "include: [large.yaml]\n")
     with (tmp_path / "large.yaml").open("wb") as large:
-        large.truncate(LARGEST_FILE + 1)
+        large.truncate(MAX_FILE_SIZE + 1)
     (problem,) = problems_of(config)
     assert problem.message == f"{tmp_path / 'large.yaml'} cannot be read: it is larger than 16 MiB"

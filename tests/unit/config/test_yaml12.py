@@ -1,4 +1,4 @@
-"""YAML as it is read: meaning, places, and refusals (SPEC 2.1)."""
+"""YAML as it is read: meaning, places, and refusals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from ductile.errors import ConfigError, Problem
-from ductile.protocol import yaml12
-from ductile.protocol.yaml12 import MapNode, ScalarNode, parse_yaml, to_plain
+from ductile.protocol import yaml as yaml12
+from ductile.protocol.yaml import MapNode, ScalarNode, parse_yaml, to_plain
 
 
 def plain(text: str) -> object:
@@ -45,7 +45,7 @@ def problems(data: bytes | str) -> tuple[Problem, ...]:
     ],
 )
 def test_scalars_have_their_yaml_1_2_meaning(text: str, value: object) -> None:
-    """SPEC 2.1: `on` and `22:00` stay text; only the core schema types a scalar, and only a plain one."""
+    """`on` and `22:00` stay text; only the core schema types a scalar, and only a plain one."""
     assert plain(text) == value
 
 
@@ -55,7 +55,7 @@ def test_an_empty_file_is_nothing() -> None:
 
 
 def test_every_node_knows_where_it_was_written() -> None:
-    """SPEC 2.1: a problem names file and line, so a node has to know them; both count from 1."""
+    """A problem names file and line, so a node has to know them; both count from 1."""
     root = parse_yaml("a: 1\nb:\n  - x\n  -  y\n", file="f.yaml")
     assert isinstance(root, MapNode)
     listed = root.get("b")
@@ -69,7 +69,7 @@ def test_every_node_knows_where_it_was_written() -> None:
 
 
 def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
-    """SPEC 2.1: duplicate keys are an error."""
+    """Duplicate keys are an error."""
     first, second = problems("a: 1\nb: [{d: {c: 1, c: 2}}]\na: 3\n")
     assert (first.line, first.key) == (2, "b[0].d.c")
     assert (second.line, second.key) == (3, "a")
@@ -125,7 +125,7 @@ def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) 
 def test_a_mistake_is_told_where_it_was_made(
     monkeypatch: pytest.MonkeyPatch, loader: str, text: str, place: tuple[int, int], message: str, hint: str
 ) -> None:
-    """SPEC 2.1: not where the parser gave up, which may be the end of the file."""
+    """Not where the parser gave up, which may be the end of the file."""
     if loader == "SafeLoader":
         monkeypatch.delattr(yaml, "CSafeLoader")
         message = message.replace("did not find expected", "expected")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.artifacts import combine_artifacts
-from ductile.core.json_values import JsonValue
+from ductile.core.json import JsonValue
+from ductile.core.runs.progress import combine_artifacts
 
 
 def named(name: str, path: str = "/out/x") -> JsonValue:

@@ -1,4 +1,4 @@
-"""What a step claims, what it inherits, and what it may not do to that (SPEC 7.5)."""
+"""What a step claims, what it inherits, and what it may not do to that."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from ductile.core.baggage import (
+from ductile.core.expressions.baggage import (
     MAX_BAGGAGE_BYTES,
+    BaggageClaim,
     BaggageError,
-    Claim,
-    claim,
+    apply_claims,
     compile_baggage,
     faults_in_baggage,
 )
-from ductile.core.json_values import MAX_DEPTH, JsonObject, JsonValue
-from ductile.core.references import Scope
+from ductile.core.expressions.paths import EvalContext
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
 
-SCOPE = Scope(
+SCOPE = EvalContext(
     payload={
         "id": 7,
         "user": {"name": "Ada", "tags": ["x"]},
@@ -31,7 +31,7 @@ INHERITED: JsonObject = {"customer": {"id": 7, "vip": True}, "note": "n", "list"
 
 
 def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) -> JsonObject:
-    return claim(compile_baggage(written), inherited or {}, SCOPE)
+    return apply_claims(compile_baggage(written), inherited or {}, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_repeating_a_value_and_adding_beside_it_is_fine(written: dict[str, JsonV
 def test_changing_what_was_inherited_fails_and_names_the_path(
     written: dict[str, JsonValue], path: str
 ) -> None:
-    """SPEC 7.5: inherited paths are immutable; one above or below them would change them too."""
+    """Inherited paths are immutable; one above or below them would change them too."""
     with pytest.raises(BaggageError, match=rf"^{path} is in the baggage") as failed:
         claimed(written, INHERITED)
     assert failed.value.path == path
@@ -102,16 +102,16 @@ def test_changing_what_was_inherited_fails_and_names_the_path(
 
 def test_one_is_not_true_when_a_claim_is_repeated() -> None:
     """Sameness is that of conditions: strict."""
-    one = (Claim(target=("vip",), source="payload.vip"),)
-    assert claim(one, {"vip": 1}, Scope(payload={"vip": 1.0})) == {"vip": 1}
+    one = (BaggageClaim(target=("vip",), source="payload.vip"),)
+    assert apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
     with pytest.raises(BaggageError):
-        claim(one, {"vip": 1}, Scope(payload={"vip": True}))
+        apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": True}))
 
 
 def test_what_is_claimed_again_stays_as_it_was_first_claimed() -> None:
     """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
-    spread = (Claim(target=("n",), source="payload", spread=True),)
-    kept = claim(spread, {"n": {"a": 1}}, Scope(payload={"a": 1.0, "b": 2}))["n"]
+    spread = (BaggageClaim(target=("n",), source="payload", spread=True),)
+    kept = apply_claims(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
     assert json.dumps(kept, sort_keys=True) == '{"a": 1, "b": 2}'
 
 
@@ -173,23 +173,23 @@ def test_braces_are_told_to_be_left_out() -> None:
 
 
 def test_the_baggage_has_a_largest_size_and_depth() -> None:
-    """SPEC 7.5: 1 MiB, counted with what was inherited."""
-    one = (Claim(target=("a",), source="payload.x"),)
+    """1 MiB, counted with what was inherited."""
+    one = (BaggageClaim(target=("a",), source="payload.x"),)
     room = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
-    assert claim(one, {"b": 1}, Scope(payload={"x": "x" * room}))["b"] == 1
+    assert apply_claims(one, {"b": 1}, EvalContext(payload={"x": "x" * room}))["b"] == 1
     with pytest.raises(BaggageError, match="larger than"):
-        claim(one, {"b": 1}, Scope(payload={"x": "x" * (room + 1)}))
+        apply_claims(one, {"b": 1}, EvalContext(payload={"x": "x" * (room + 1)}))
     deep: JsonValue = 1
     for _ in range(MAX_DEPTH):
         deep = [deep]
-    assert claim(one, {}, Scope(payload={"x": deep})) == {"a": deep}
+    assert apply_claims(one, {}, EvalContext(payload={"x": deep})) == {"a": deep}
     with pytest.raises(BaggageError, match="deeper than"):
-        claim(one, {}, Scope(payload={"x": [deep]}))
+        apply_claims(one, {}, EvalContext(payload={"x": [deep]}))
 
 
 def test_a_large_namespace_is_added_in_one_go() -> None:
     """A copy for each of its names would take minutes, within the store's transaction."""
     many: JsonObject = {str(number): number for number in range(50_000)}
-    spread = (Claim(target=("n",), source="payload", spread=True),)
-    made = claim(spread, {"n": {"x": 1}}, Scope(payload=many))
+    spread = (BaggageClaim(target=("n",), source="payload", spread=True),)
+    made = apply_claims(spread, {"n": {"x": 1}}, EvalContext(payload=many))
     assert made == {"n": {**many, "x": 1}}

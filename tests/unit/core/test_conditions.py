@@ -1,4 +1,4 @@
-"""Each operator over each pair of types that matters, and what a verdict tells (SPEC 7.3)."""
+"""Each operator over each pair of types that matters, and what a verdict tells."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 import pytest
 
 from builders.conditions import is_secret, judged
-from ductile.core.comparisons import Operator, compare
-from ductile.core.conditions import (
+from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
     Comparison,
@@ -16,16 +15,17 @@ from ductile.core.conditions import (
     ConditionError,
     Not,
     condition_from_json,
-    evaluate,
-    explain,
-    verdict_to_json,
+    condition_result_to_json,
+    evaluate_condition,
+    explain_condition,
 )
-from ductile.core.json_values import JsonObject, JsonValue
-from ductile.core.patterns import BUDGET_SECONDS, FREE_SECONDS, MatchBudget
-from ductile.core.references import MISSING, Missing, Scope, fault_in_path, find
+from ductile.core.expressions.operators import Operator, compare
+from ductile.core.expressions.paths import MISSING, EvalContext, Missing, fault_in_path, look_up
+from ductile.core.expressions.regex import BUDGET_SECONDS, FREE_SECONDS, MatchBudget
+from ductile.core.json import JsonObject, JsonValue
 
 BIG = 2**53 + 1
-SCOPE = Scope(
+SCOPE = EvalContext(
     payload={
         "status": "ok",
         "items": [{"name": "first"}, None],
@@ -158,7 +158,7 @@ def is_(path: str, op: str, value: JsonValue = True) -> Comparison:
 def test_an_operator_compares_without_coercion(
     found: JsonValue | Missing, op: str, value: JsonValue, held: bool
 ) -> None:
-    """SPEC 7.3: strict types, true is not 1 but 1 is 1.0; what a missing path means for each operator."""
+    """Strict types, true is not 1 but 1 is 1.0; what a missing path means for each operator."""
     assert compare(found, Operator(op), value) is held
 
 
@@ -192,7 +192,7 @@ def test_an_operator_compares_without_coercion(
 def test_a_path_goes_through_objects_by_key_and_lists_by_position(
     path: str, found: JsonValue | Missing
 ) -> None:
-    assert find(path, SCOPE) == found
+    assert look_up(path, SCOPE) == found
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_a_path_that_leads_nowhere_is_told_at_load(path: str) -> None:
     ],
 )
 def test_an_explanation_names_what_decided_and_what_it_saw(condition: Condition, sentence: str) -> None:
-    """SPEC 7.3: the evaluation can be explained, in one sentence."""
-    assert explain(judged(condition, SCOPE)) == sentence
+    """The evaluation can be explained, in one sentence."""
+    assert explain_condition(judged(condition, SCOPE)) == sentence
 
 
 def test_evaluation_goes_no_further_than_needed() -> None:
@@ -270,9 +270,9 @@ def test_evaluation_goes_no_further_than_needed() -> None:
     ],
 )
 def test_no_verdict_shows_a_secret(condition: Condition) -> None:
-    """SPEC 2.1: neither what was found under a secret key nor what it was compared with."""
+    """Neither what was found under a secret key nor what it was compared with."""
     verdict = judged(condition, SCOPE)
-    assert "hunter" not in f"{verdict!r} {explain(verdict)} {verdict_to_json(verdict)}"
+    assert "hunter" not in f"{verdict!r} {explain_condition(verdict)} {condition_result_to_json(verdict)}"
     assert "swordfish" not in repr(verdict)
 
 
@@ -282,7 +282,7 @@ def test_what_is_quoted_has_a_bounded_length() -> None:
         deep = [deep]
     payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": deep, "half": "\ud800"}
     parts = tuple(is_(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
-    for seen in judged(AnyOf(parts), Scope(payload=payload)).looked_at:
+    for seen in judged(AnyOf(parts), EvalContext(payload=payload)).looked_at:
         assert seen.found is not None
         assert len(seen.found) <= 81
         assert len(seen.expected) <= 81
@@ -300,7 +300,7 @@ def test_a_verdict_as_json() -> None:
         "missing": True,
         "holds": True,
     }
-    assert verdict_to_json(judged(condition, SCOPE)) == {
+    assert condition_result_to_json(judged(condition, SCOPE)) == {
         "holds": True,
         "explanation": "the condition holds: payload.gone exists false is true (there is no payload.gone)",
         "because": [gone],
@@ -309,8 +309,8 @@ def test_a_verdict_as_json() -> None:
 
 
 def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
-    """SPEC 7.3: time-bounded. The error names the path and shows neither pattern nor text."""
-    scope = Scope(payload={"x": "a" * 80 + "!"})
+    """Time-bounded. The error names the path and shows neither pattern nor text."""
+    scope = EvalContext(payload={"x": "a" * 80 + "!"})
     began = time.perf_counter()
     with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as failed:
         judged(is_("payload.x", "regex", "(a|aa)+$"), scope)
@@ -334,39 +334,43 @@ def test_the_patterns_of_a_condition_share_half_of_what_is_left() -> None:
     """Each of them is quick enough by itself; together they are not, and the next condition is judged."""
     budget = MatchBudget(Timer(BUDGET_SECONDS / 8))
     slow = AnyOf(tuple(is_("payload.x", "regex", "b") for _ in range(20)))
-    scope = Scope(payload={"x": "a"})
+    scope = EvalContext(payload={"x": "a"})
     with pytest.raises(ConditionError, match=r"payload\.x .*took too long"):
-        evaluate(slow, scope, is_secret=is_secret, budget=budget)
+        evaluate_condition(slow, scope, is_secret=is_secret, budget=budget)
     quick = is_("payload.x", "regex", "a")
-    assert evaluate(quick, scope, is_secret=is_secret, budget=budget).holds
+    assert evaluate_condition(quick, scope, is_secret=is_secret, budget=budget).holds
 
 
 def test_where_nothing_is_left_no_pattern_is_tried() -> None:
     """But other comparisons are."""
     budget = MatchBudget(Timer(1.0))
-    scope = Scope(payload={"x": "a"})
-    assert evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
+    scope = EvalContext(payload={"x": "a"})
+    assert evaluate_condition(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
     with pytest.raises(ConditionError, match="took too long"):
-        evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
-    assert evaluate(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).holds
+        evaluate_condition(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
+    assert evaluate_condition(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).holds
 
 
 def test_many_quick_matches_do_not_use_the_budget_up() -> None:
     """A job may end with a thousand events, and each of them is judged by the same harmless pattern."""
     budget = MatchBudget(Timer(FREE_SECONDS / 2))
-    scope = Scope(payload={"x": "a"})
+    scope = EvalContext(payload={"x": "a"})
     for _ in range(1000):
-        assert evaluate(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
+        assert evaluate_condition(
+            is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
+        ).holds
 
 
 def test_a_match_is_stopped_when_the_budget_is_spent() -> None:
     """By computing time: a busy machine makes neither this test nor a condition fail."""
-    scope = Scope(payload={"x": "a" * 80 + "!"})
+    scope = EvalContext(payload={"x": "a" * 80 + "!"})
     budget = MatchBudget(time.thread_time)
     began = time.thread_time()
     for _ in range(20):
         with pytest.raises(ConditionError, match="took too long"):
-            evaluate(is_("payload.x", "regex", "(a|aa)+$"), scope, is_secret=is_secret, budget=budget)
+            evaluate_condition(
+                is_("payload.x", "regex", "(a|aa)+$"), scope, is_secret=is_secret, budget=budget
+            )
     assert time.thread_time() - began < 4 * BUDGET_SECONDS
 
 

@@ -1,13 +1,13 @@
-"""Drawings of pipelines: what is marked, and what is kept out of them (SPEC 7.1, 11)."""
+"""Drawings of pipelines: what is marked, and what is kept out of them."""
 
 from __future__ import annotations
 
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of, rules_of, split, uses
 from ductile.config.secrets import looks_secret
-from ductile.core.mermaid import to_mermaid
-from ductile.core.outline import LONGEST_CONDITION, outline
-from ductile.core.picture import to_svg
+from ductile.core.runs.mermaid import to_mermaid
+from ductile.core.runs.svg import to_svg
+from ductile.core.runs.tree import LONGEST_CONDITION, build_tree
 
 ORDER = graph_of(
     uses("fetch", on_events={"order.big": [uses("approve", "q")]}),
@@ -41,13 +41,13 @@ flowchart TD
 
 
 def test_a_flowchart() -> None:
-    """SPEC 11: sequences, splits with their join, on_events and ifs."""
-    assert to_mermaid(outline(ORDER, looks_secret), "on go") == FLOWCHART
+    """Sequences, splits with their join, on_events and ifs."""
+    assert to_mermaid(build_tree(ORDER, looks_secret), "on go") == FLOWCHART
 
 
 def test_what_a_picture_tells() -> None:
-    """SPEC 11: ids, plugins, branches, events, conditions, the join and what starts it."""
-    root = read_svg(to_svg(outline(ORDER, looks_secret), "flow", "on go"))
+    """Ids, plugins, branches, events, conditions, the join and what starts it."""
+    root = read_svg(to_svg(build_tree(ORDER, looks_secret), "flow", "on go"))
     told = [element.text for element in root.iter(f"{SVG}text")]
     for word in ("on go", "fetch", "order.big", "other events", "both", "mail", "print", "join", "group"):
         assert word in told, told
@@ -55,37 +55,37 @@ def test_what_a_picture_tells() -> None:
 
 
 def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
-    """SPEC 7.1: the graph has them in place."""
+    """The graph has them in place."""
     rules = rules_of(
         {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
     )
-    (item,) = outline(rules.pipelines.by_name["flow"].graph, looks_secret)
+    (item,) = build_tree(rules.pipelines.by_name["flow"].graph, looks_secret)
     assert (item.title, [inner.node.path for inner in item.parts[0].items]) == ("call inner", ["sub/a"])
 
 
 def test_what_a_condition_compares_with_may_be_secret() -> None:
-    """SPEC 2.1: by the name of what is compared."""
+    """By the name of what is compared."""
     condition = {
         "any": [
             {"path": "config.api_key", "op": "eq", "value": "canary"},
             {"path": "payload.a", "op": "exists"},
         ]
     }
-    (item,) = outline(graph_of(uses("a", if_=condition)), looks_secret)
+    (item,) = build_tree(graph_of(uses("a", if_=condition)), looks_secret)
     assert item.condition == "config.api_key eq *** or payload.a exists"
 
 
 def test_a_long_condition_is_cut() -> None:
-    """SPEC 11: a drawing stays readable."""
+    """A drawing stays readable."""
     condition = {"path": "payload.text", "op": "eq", "value": "x" * 200}
-    (item,) = outline(graph_of(uses("a", if_=condition)), looks_secret)
+    (item,) = build_tree(graph_of(uses("a", if_=condition)), looks_secret)
     assert item.condition is not None
     assert len(item.condition) == LONGEST_CONDITION
 
 
 def test_a_picture_is_xml_whatever_is_in_it() -> None:
-    """SPEC 11: names of events are free text."""
+    """Names of events are free text."""
     graph = graph_of(uses("a", on_events={'<script>&"\u0001': [uses("b")]}))
-    drawn = to_svg(outline(graph, looks_secret), "flow", "on <go>\ud800")
+    drawn = to_svg(build_tree(graph, looks_secret), "flow", "on <go>\ud800")
     assert "<script>" not in drawn
     read_svg(drawn)

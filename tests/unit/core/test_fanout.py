@@ -1,4 +1,4 @@
-"""Who gets an event, decided over values alone (SPEC 6; ENGINE 2, 10)."""
+"""Who gets an event, decided over values alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from builders.jobs import START, an_event, some_dice
 from builders.pipelines import rules_of, uses
-from ductile.core.fanout import Fanout, Sender, Told, fan_out
-from ductile.core.jobs import Origin, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.rules import Rules
-from ductile.value import replace
+from ductile.core.events.dispatch import EventProducer, Fanout, OutgoingEvent, fan_out
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Origin, SubmittedBy
+from ductile.core.policy import Policy
+from ductile.struct import replace
 
 RULES = rules_of(
     {"name": "first", "on": "found", "steps": [uses()]},
@@ -30,7 +30,7 @@ RULES = rules_of(
     ],
     service={"max_hops": 3},
 )
-SENDER = Sender(
+SENDER = EventProducer(
     submitted_by=SubmittedBy.ROUTE,
     job_id="producer",
     execution=2,
@@ -42,8 +42,8 @@ SENDER = Sender(
 )
 
 
-def fanned(*, sender: Sender = SENDER, rules: Rules = RULES, index: int = 0, **event: Any) -> Fanout:
-    told = Told(event=an_event("found", **({"source": "p"} | event)), index=index)
+def fanned(*, sender: EventProducer = SENDER, rules: Policy = RULES, index: int = 0, **event: Any) -> Fanout:
+    told = OutgoingEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
     return fan_out(sender, [told], rules, START, some_dice())
 
 
@@ -65,7 +65,7 @@ def test_what_is_started_knows_where_it_comes_from() -> None:
 
 
 def test_an_event_from_outside_has_no_producer() -> None:
-    sender = Sender(submitted_by=SubmittedBy.API, detail="token")
+    sender = EventProducer(submitted_by=SubmittedBy.API, detail="token")
     started = fanned(sender=sender, source="api")
     assert [(job.origin, job.parent_job_id) for job in started.jobs] == [(None, None)]
     assert {job.submitted_detail for job in started.jobs} == {"token"}
@@ -81,7 +81,7 @@ def test_a_pipeline_whose_if_is_against_it_is_told_of_and_not_started() -> None:
 
 @pytest.mark.parametrize(("hops", "dropped"), [(3, False), (4, True)])
 def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: bool) -> None:
-    """SPEC 6: `max_hops` hops are allowed, and not one more."""
+    """`max_hops` hops are allowed, and not one more."""
     started = fanned(sender=replace(SENDER, hops=hops))
     assert (started.jobs == ()) == (started.runs == ()) == dropped
     assert [entry.kind for entry in started.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
@@ -92,6 +92,6 @@ def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: 
 
 def test_an_event_that_nobody_wants_is_not_worth_an_entry() -> None:
     assert (
-        fan_out(replace(SENDER, hops=9), [Told(event=an_event("lost"))], RULES, START, some_dice())
+        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], RULES, START, some_dice())
         == Fanout()
     )

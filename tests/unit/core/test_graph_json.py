@@ -1,4 +1,4 @@
-"""A graph comes back from the store as it went in (ENGINE 2)."""
+"""A graph comes back from the store as it went in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.graph_json import graph_from_json, graph_to_json
-from ductile.core.pipelines import Graph
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.graph_codec import graph_from_json, graph_to_json
 
 LOW = {"path": "payload.n", "op": "lt", "value": 4}
 CONDITIONS = [

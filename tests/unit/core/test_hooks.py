@@ -1,4 +1,4 @@
-"""Which hook the end of a job fires, for whom, and what it tells (SPEC 7.6; ENGINE 1)."""
+"""Which hook the end of a job fires, for whom, and what it tells."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from builders.jobs import START, a_job, some_dice
 from builders.pipelines import rules_of, uses
-from ductile.core.fanout import Fanout
-from ductile.core.hooks import JobEnding, fire_hooks
-from ductile.core.jobs import Job, JobStatus, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.core.pipelines import Hook
+from ductile.core.events.dispatch import Fanout
+from ductile.core.events.hooks import JobEnding, fire_hooks
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
+from ductile.core.runs.graph import Hook
 
 RULES = rules_of(
     *(
@@ -43,7 +43,7 @@ def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> 
     ],
 )
 def test_one_end_one_hook(ending: dict[str, Any], hook: Hook) -> None:
-    """ENGINE 1: `job.timed_out` if the last execution timed out, else `job.failed`; never both."""
+    """`job.timed_out` if the last execution timed out, else `job.failed`; never both."""
     (run,) = fired(a_job("source"), **ending).runs
     assert (run.event.type, run.job.submitted_by, run.event_is_new) == (hook, SubmittedBy.HOOK, True)
     assert run.job.source_event_id == run.event.id
@@ -88,7 +88,7 @@ def test_what_a_hook_is_told_of_a_run() -> None:
     ids=["not asked for", "quiet", "gone", "child", "step", "core", "hook's job", "hook's run"],
 )
 def test_who_fires_none(job: Job) -> None:
-    """SPEC 7.6: root jobs and runs that ask for it; what a hook started starts no hook again."""
+    """Root jobs and runs that ask for it; what a hook started starts no hook again."""
     assert fired(job) == Fanout()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of due instants: run, late, or skipped with a reason (SPEC 5.4, 5.5, 5.7, 5.9; ENGINE 8)."""
+"""What becomes of due instants: run, late, or skipped with a reason."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from random import Random
 import pytest
 
 from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, told, utc
-from ductile.core.accounting import RUN_NOW, first_end, preview, prove_no_gap
-from ductile.core.jobs import JobStatus, Reason, Transition
-from ductile.core.occurrences import (
-    MOST_CAUGHT_UP,
-    SKIP_REASONS,
-    Skip,
-    SkipReason,
-    lateness,
-    plan_due,
-)
-from ductile.core.schedule import After, CatchUp, ScheduleRule, Slot
-from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
+from ductile.core.jobs.model import JobReason, JobStatus, Transition
+from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end, preview_runs
+from ductile.core.schedules.planner import MAX_CATCH_UP, SKIP_REASONS, Skip, SkipReason, lateness, plan_due
+from ductile.core.schedules.rule import After, CatchUp, ScheduleRule, Slot
+from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 
 HOUR = timedelta(hours=1)
 SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL
@@ -30,7 +23,7 @@ def test_nothing_is_planned_before_its_start() -> None:
     """Jitter moves the start: the nominal instant alone makes nothing due."""
     place = slot("2026-02-08 10:00", "2026-02-08 10:04")
     now = utc("2026-02-08 10:03")
-    assert plan_due(cron("0 * * * *"), place, now=now, armed_since=now, paused=False, dice=Random(1)) is None
+    assert plan_due(cron("0 * * * *"), place, now=now, armed_since=now, paused=False, rng=Random(1)) is None
 
 
 def test_a_run_and_where_the_schedule_stands_then() -> None:
@@ -40,14 +33,14 @@ def test_a_run_and_where_the_schedule_stands_then() -> None:
 
 
 def test_firing_an_interval_sets_a_provisional_next() -> None:
-    """ENGINE 8: due + interval, without jitter; the end of the run draws it."""
+    """Due + interval, without jitter; the end of the run draws it."""
     rule = every("1h", jitter=timedelta(minutes=30))
     plan = planned(rule, slot("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
     assert plan.following == slot("2026-02-08 11:00")
 
 
 def test_lateness_is_measured_from_the_start() -> None:
-    """SPEC 5.9: late, and by how much."""
+    """Late, and by how much."""
     plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00", "2026-02-08 10:04"), "2026-02-08 10:06")
     (run,) = plan.runs
     assert lateness(run, utc("2026-02-08 10:06")) == timedelta(minutes=2)
@@ -67,7 +60,7 @@ def test_lateness_is_measured_from_the_start() -> None:
     ],
 )
 def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[str]) -> None:
-    """SPEC 5.5, ENGINE 8: missed = 1 + floor((now - next) / interval); it goes on with the next slot."""
+    """Missed = 1 + floor((now - next) / interval); it goes on with the next slot."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     plan = planned(rule, slot("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
     assert told(plan) == expected
@@ -76,7 +69,7 @@ def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[st
 
 
 def test_what_comes_due_after_the_start_is_no_downtime() -> None:
-    """SPEC 5.5: a run that is late by a second still runs, whatever `catch_up` says."""
+    """A run that is late by a second still runs, whatever `catch_up` says."""
     plan = planned(
         cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
     )
@@ -92,27 +85,27 @@ def test_what_comes_due_after_the_start_is_no_downtime() -> None:
     ],
 )
 def test_a_daemon_that_hung_starts_no_storm(catch_up: CatchUp, expected: list[str]) -> None:
-    """SPEC 5.8: what a later occurrence has overtaken was missed; the latest one still runs."""
+    """What a later occurrence has overtaken was missed; the latest one still runs."""
     rule = cron("0 * * * *", catch_up=catch_up)
     assert told(planned(rule, slot("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
 
 
 def test_run_all_makes_up_for_a_hundred_at_most() -> None:
-    """SPEC 5.5: the newest hundred; the rest is accounted for all the same."""
+    """The newest hundred; the rest is accounted for all the same."""
     rule = every("1m", catch_up=ALL)
     plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
-    assert len(plan.runs) == MOST_CAUGHT_UP
+    assert len(plan.runs) == MAX_CATCH_UP
     assert told(plan)[0] == "00:00-01:20 x81 catch_up_limit"
 
 
 @pytest.mark.parametrize("catch_up", list(CatchUp))
 @pytest.mark.parametrize("rule", [every("1m"), cron("* * * * *")], ids=["every", "cron"])
 def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch_up: CatchUp) -> None:
-    """SPEC 5.9: every occurrence once, though no plan looks at more than a bounded number."""
+    """Every occurrence once, though no plan looks at more than a bounded number."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     now, place = utc("2026-02-03 00:00:30"), slot("2026-02-01 00:00")
     count, runs, steps = 0, 0, 0
-    while (plan := plan_due(rule, place, now=now, armed_since=now, paused=False, dice=Random(1))) is not None:
+    while (plan := plan_due(rule, place, now=now, armed_since=now, paused=False, rng=Random(1))) is not None:
         count += sum(item.count if isinstance(item, Skip) else 1 for item in plan.items)
         runs += len(plan.runs)
         steps += 1
@@ -125,17 +118,16 @@ def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch
 
 
 def test_the_pieces_leave_enough_to_make_up_for() -> None:
-    """SPEC 5.5: the hundred newest run, also where a piece ends a little before them."""
+    """The hundred newest run, also where a piece ends a little before them."""
     rule = cron("* * * * *", catch_up=ALL)
     first = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert first.runs == ()
     assert first.following is not None
     rest = planned(rule, first.following, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
-    assert len(rest.runs) == MOST_CAUGHT_UP
+    assert len(rest.runs) == MAX_CATCH_UP
 
 
 def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
-    """SPEC 5.5."""
     for catch_up, expected in (
         (SKIP, ["09:00-09:00 x1 missed"]),
         (ONCE, ["09:00 ran"]),
@@ -151,7 +143,7 @@ def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
 
 
 def test_a_delay_is_never_missed() -> None:
-    """ENGINE 8: it is armed with each start; a machine that slept runs it late."""
+    """It is armed with each start; a machine that slept runs it late."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
     plan = planned(rule, slot("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
     assert (told(plan), plan.following) == (["09:00 ran"], None)
@@ -161,7 +153,7 @@ def test_a_delay_is_never_missed() -> None:
 
 
 def test_outside_the_hours_is_skipped() -> None:
-    """SPEC 5.4: the end does not belong to them."""
+    """The end does not belong to them."""
     rule = cron("0 * * * *", NEW_YORK, only_between=hours("08:00-10:00"))
     for moment, expected in (
         ("12:00", "outside_hours"),
@@ -186,21 +178,21 @@ def test_hours_across_midnight() -> None:
 
 
 def test_days_without_runs_are_those_of_the_zone() -> None:
-    """SPEC 5.4: Sunday is 0. 03:00 UTC on Monday is still Sunday in New York."""
+    """Sunday is 0. 03:00 UTC on Monday is still Sunday in New York."""
     rule = cron("0 * * * *", NEW_YORK, not_on=frozenset({0}))
     assert told(planned(rule, slot("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith("excluded_day")
     assert told(planned(rule, slot("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
 
 
 def test_catching_up_respects_the_hours_of_the_moment() -> None:
-    """SPEC 5.4: quiet hours are quiet, though the missed run would have been within them."""
+    """Quiet hours are quiet, though the missed run would have been within them."""
     rule = cron("0 21 * * *", only_between=hours("08:00-22:00"), catch_up=ONCE)
     plan = planned(rule, slot("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
     assert told(plan) == ["21:00-21:00 x1 outside_hours"]
 
 
 def test_runs_that_move_to_one_window_are_one_run() -> None:
-    """SPEC 5.4: hourly runs of a whole day do not all start at two in the night."""
+    """Hourly runs of a whole day do not all start at two in the night."""
     rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
     plan = planned(rule, slot("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
     assert told(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
@@ -223,14 +215,14 @@ def test_catching_up_waits_for_the_preferred_window() -> None:
 
 
 def test_a_paused_schedule_skips_everything_in_one_row() -> None:
-    """SPEC 5.7, 5.9: paused is the reason, not the hour and not the downtime."""
+    """Paused is the reason, not the hour and not the downtime."""
     rule = every("1m", only_between=hours("00:00-00:30"), catch_up=ALL)
     plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True)
     assert told(plan) == ["00:00-02:00 x121 paused"]
 
 
 def test_every_reason_is_explained() -> None:
-    """SPEC 5.9: in the program and, word for word, in the docs."""
+    """In the program and, word for word, in the docs."""
     assert set(SKIP_REASONS) == set(SkipReason)
     page = (Path(__file__).parents[3] / "docs/explanation/schedules.md").read_text(encoding="utf-8")
     for reason, meaning in SKIP_REASONS.items():
@@ -241,10 +233,10 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> None:
-    """SPEC 5.9: `schedule next -n`."""
+    """`schedule next -n`."""
     rule = cron("30 2 * * *", NEW_YORK, not_on=frozenset({1}))
     place = Slot(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
-    shown = preview(rule, place, 3)
+    shown = preview_runs(rule, place, 3)
     assert [each.nominal_at for each in shown] == [
         utc("2026-03-07 07:30"),
         utc("2026-03-08 07:00"),
@@ -253,8 +245,8 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
     ]
     assert shown[0].start_at == place.start_at
     assert [each.skip for each in shown] == [None, None, SkipReason.EXCLUDED_DAY, None]
-    assert preview(at("2026-03-08 07:00"), slot("2026-03-08 07:00"), 20)[1:] == ()
-    assert preview(rule, None, 20) == ()
+    assert preview_runs(at("2026-03-08 07:00"), slot("2026-03-08 07:00"), 20)[1:] == ()
+    assert preview_runs(rule, None, 20) == ()
     (skipped, *_) = (each for each in shown if each.skip is not None)
     assert skipped.skipped_until == utc("2026-03-10 04:00")
 
@@ -273,7 +265,7 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
 )
 def test_the_preview_goes_on_to_the_next_run(rule: ScheduleRule, expected: str | None) -> None:
     """What is skipped until then is one entry, however many occurrences that are."""
-    skipped, *runs = preview(rule, slot("2026-03-08 00:00"), 3)
+    skipped, *runs = preview_runs(rule, slot("2026-03-08 00:00"), 3)
     assert skipped.skip in (SkipReason.OUTSIDE_HOURS, SkipReason.EXCLUDED_DAY)
     starting = [each.start_at for each in runs if each.skip is None]
     if expected is None:
@@ -296,7 +288,7 @@ def row(start: str, until: str | None = None, *, count: int = 1, job: str | None
 
 
 def gaps(rule: ScheduleRule, *rows: Occurrence, until: str = "06:30", **ended: str) -> list[str]:
-    found = prove_no_gap(
+    found = find_gaps(
         rows,
         rule,
         since=utc("2026-02-08 01:00"),
@@ -307,7 +299,6 @@ def gaps(rule: ScheduleRule, *rows: Occurrence, until: str = "06:30", **ended: s
 
 
 def test_the_check_finds_what_a_cron_left_out_or_did_twice() -> None:
-    """SPEC 5.9."""
     rule = cron("0 * * * *")
     whole = [row("01:00", job="a"), row("02:00", "05:00", count=4), row("06:00", job="b")]
     assert gaps(rule, *whole) == []
@@ -326,7 +317,7 @@ def test_the_check_finds_what_a_cron_left_out_or_did_twice() -> None:
 
 
 def test_the_check_follows_an_interval_from_the_ends_of_its_runs() -> None:
-    """SPEC 5.2, 5.9."""
+    """5.9."""
     rule = every("1h")
     rows = [
         row("01:00", job="a"),
@@ -340,12 +331,12 @@ def test_the_check_follows_an_interval_from_the_ends_of_its_runs() -> None:
 
 
 _QUEUED, _RUNNING, _FAILED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.FAILED
-_TAKEN = Transition(from_status=_QUEUED, to_status=_RUNNING, reason=Reason.CLAIMED)
-_BROKE = Transition(from_status=_RUNNING, to_status=_FAILED, reason=Reason.PLUGIN_ERROR)
-_AGAIN = Transition(from_status=_FAILED, to_status=_QUEUED, reason=Reason.RETRY)
-_GIVEN_UP = Transition(from_status=_FAILED, to_status=JobStatus.DEAD, reason=Reason.ATTEMPTS_EXHAUSTED)
-_DONE = Transition(from_status=_RUNNING, to_status=JobStatus.SUCCEEDED, reason=Reason.COMPLETED)
-_BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=Reason.MANUAL_RETRY)
+_TAKEN = Transition(from_status=_QUEUED, to_status=_RUNNING, reason=JobReason.CLAIMED)
+_BROKE = Transition(from_status=_RUNNING, to_status=_FAILED, reason=JobReason.PLUGIN_ERROR)
+_AGAIN = Transition(from_status=_FAILED, to_status=_QUEUED, reason=JobReason.RETRY)
+_GIVEN_UP = Transition(from_status=_FAILED, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
+_DONE = Transition(from_status=_RUNNING, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
+_BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=JobReason.MANUAL_RETRY)
 
 
 @pytest.mark.parametrize(

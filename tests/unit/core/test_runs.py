@@ -1,4 +1,4 @@
-"""How a run goes on, decided over values alone (ENGINE 2). With a store: `tests/contract/store`."""
+"""How a run goes on, decided over values alone. With a store: `tests/contract/store`."""
 
 from __future__ import annotations
 
@@ -8,42 +8,49 @@ import pytest
 
 from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_dice
 from builders.pipelines import a_new_run, split, steps_rules, uses
-from ductile.core.jobs import Job, JobStatus, Reason
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import RunEnded
-from ductile.core.pipelines import Graph
-from ductile.core.rules import Rules
-from ductile.core.run_values import (
-    MAX_RUN_JOBS,
-    BranchEnd,
-    LeafStatus,
-    Place,
-    Progress,
-    RunEnd,
-    RunFacts,
-    RunView,
-    Scope,
-    ScopeState,
-    ScopeView,
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.jobs.outcomes import RunEnded
+from ductile.core.jobs.settle import settle
+from ductile.core.jobs.settlement import SettleView
+from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
+from ductile.core.runs.advance import MAX_JOINED_BYTES
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.progress import (
+    EmittedToken,
+    advance_run,
+    fail_token,
+    last_job,
+    start_first_steps,
+    summarise_run,
 )
-from ductile.core.runs import Emission, advance, begin, give_up, last_job, summarise
-from ductile.core.settle import settle
-from ductile.core.settlement import SettleView
-from ductile.core.walk import MAX_JOINED_BYTES
-from ductile.value import replace
+from ductile.core.runs.state import (
+    MAX_RUN_JOBS,
+    BranchResult,
+    FinalTokenResult,
+    JoinScope,
+    JoinScopeState,
+    JoinScopeView,
+    RunInfo,
+    RunProgress,
+    RunView,
+    TokenPosition,
+    TokenStatus,
+)
+from ductile.struct import replace
 
-ROOT = Place(scope_id="root", branch=0, order="")
+ROOT = TokenPosition(scope_id="root", branch=0, order="")
 
 
-def graph_in(rules: Rules) -> Graph:
+def graph_in(rules: Policy) -> Graph:
     return rules.pipelines.by_name["flow"].graph
 
 
-def a_view(rules: Rules, *scopes: ScopeView, place: Place = ROOT, **fields: Any) -> RunView:
+def a_view(rules: Policy, *scopes: JoinScopeView, place: TokenPosition = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
-    root = ScopeView(scope=Scope(id="root", live=1))
-    facts = RunFacts(id="run", graph=graph_in(rules), hops=2, trace_id="t")
+    root = JoinScopeView(scope=JoinScope(id="root", live=1))
+    facts = RunInfo(id="run", graph=graph_in(rules), hops=2, trace_id="t")
     return RunView(facts=facts, place=place, scopes=(*scopes, root), **given)
 
 
@@ -51,35 +58,38 @@ def a_step(path: str, **fields: Any) -> Job:
     return a_job("p", run_id="run", step_path=path, **fields)
 
 
-def in_split(rules: Rules, branch: int, *ends: BranchEnd, **fields: Any) -> RunView:
+def in_split(rules: Policy, branch: int, *ends: BranchResult, **fields: Any) -> RunView:
     """A step in the last live branch of the split `s`; the others have ended so."""
-    scope = Scope(id="inner", live=1, split="s", place=ROOT, state=fields.pop("state", ScopeState.OPEN))
-    view = ScopeView(scope=scope, ends=ends, baggage={"kept": 1})
-    return a_view(rules, view, place=Place(scope_id="inner", branch=branch, order=""), **fields)
+    scope = JoinScope(
+        id="inner", live=1, split="s", place=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
+    )
+    view = JoinScopeView(scope=scope, ends=ends, baggage={"kept": 1})
+    return a_view(rules, view, place=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
 
 
-def an_end(branch: int, status: LeafStatus = LeafStatus.SUCCEEDED, **fields: Any) -> BranchEnd:
+def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> BranchResult:
     given: dict[str, Any] = {
         "order": "",
         "payload": {"from": branch},
         "error": None,
         "job_id": f"job{branch}",
     }
-    return BranchEnd(branch=branch, status=status, **(given | fields))
+    return BranchResult(branch=branch, status=status, **(given | fields))
 
 
-def go_on(view: RunView, job: Job, rules: Rules, *payloads: JsonObject) -> Progress:
+def go_on(view: RunView, job: Job, rules: Policy, *payloads: JsonObject) -> RunProgress:
     emissions = [
-        Emission(event=an_event("e", payload=payload), index=index) for index, payload in enumerate(payloads)
+        EmittedToken(event=an_event("e", payload=payload), index=index)
+        for index, payload in enumerate(payloads)
     ]
-    return advance(view, job, emissions, "done", rules, START, some_dice())
+    return advance_run(view, job, emissions, "done", rules, START, some_dice())
 
 
 def test_a_run_begins_with_its_first_steps() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y")))
     run = a_new_run(rules, {"n": 1})
-    facts = RunFacts(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
-    progress = begin(run, facts, {}, rules, START, some_dice())
+    facts = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
+    progress = start_first_steps(run, facts, {}, rules, START, some_dice())
     assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
     assert {step.job.after_job_id for step in progress.steps} == {"earlier"}
     assert {step.job.hops for step in progress.steps} == {4}
@@ -123,14 +133,14 @@ def test_the_last_line_ends_the_run() -> None:
     progress = go_on(a_view(rules), a_step("a"), rules)
     assert (progress.ended, progress.live) == (True, (("root", 0),))
     (leaf,) = progress.leaves
-    assert (leaf.step_path, leaf.status) == ("a", LeafStatus.SUCCEEDED)
+    assert (leaf.step_path, leaf.status) == ("a", TokenStatus.SUCCEEDED)
 
 
 def test_the_last_branch_joins() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     job = a_step("s/y")
     progress = go_on(in_split(rules, 1, an_end(0)), job, rules, {"y": 1})
-    assert progress.closed == (("inner", ScopeState.JOINED),)
+    assert progress.closed == (("inner", JoinScopeState.JOINED),)
     (step,) = progress.steps
     assert (step.job.step_path, step.place, step.job.parent_job_id) == ("after", ROOT, "run")
     joined = next(event for event in progress.events if event.id == step.job.source_event_id)
@@ -140,7 +150,7 @@ def test_the_last_branch_joins() -> None:
 
 def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    progress = go_on(in_split(rules, 1, an_end(0), state=ScopeState.JOINED), a_step("s/y"), rules)
+    progress = go_on(in_split(rules, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), rules)
     assert (progress.steps, progress.closed, progress.ended) == ((), (), True)
     assert dict(progress.live) == {"inner": 0, "root": 0}
 
@@ -151,23 +161,23 @@ def test_what_branches_made_together_is_bounded() -> None:
     large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})
     progress = go_on(in_split(rules, 1, large), a_step("s/y"), rules)
     assert progress.steps == ()
-    assert progress.closed == (("inner", ScopeState.BROKEN),)
+    assert progress.closed == (("inner", JoinScopeState.BROKEN),)
     assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.leaves[-1].error or "")
 
 
 def test_a_cancelled_run_makes_nothing() -> None:
-    """ENGINE 3: not even the step after a split that always goes on."""
+    """Not even the step after a split that always goes on."""
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(rules, 1, an_end(0), cancelled=True)
     for progress in (
         go_on(view, a_step("s/y"), rules, {"n": 1}),
-        give_up(view, a_step("s/y"), "cancelled", rules, START, some_dice()),
+        fail_token(view, a_step("s/y"), "cancelled", rules, START, some_dice()),
     ):
         assert (progress.steps, progress.ended) == ((), True)
 
 
 def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
-    """ENGINE 2: at most 10,000 jobs; the line that would have gone on ends, and the run says why."""
+    """At most 10,000 jobs; the line that would have gone on ends, and the run says why."""
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(rules, 1, an_end(0), jobs=MAX_RUN_JOBS)
     settlement = settle(
@@ -177,19 +187,19 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     assert progress is not None
     assert (progress.steps, progress.ended) == ((), True)
     last = progress.leaves[-1]
-    assert (last.step_path, last.status) == ("after", LeafStatus.FAILED)
+    assert (last.step_path, last.status) == ("after", TokenStatus.FAILED)
     assert str(MAX_RUN_JOBS) in (last.error or "")
     assert [entry.kind for entry in progress.ledger] == [LedgerKind.SWITCH]
 
 
-@pytest.mark.parametrize(("jobs", "reason"), [(9_998, Reason.COMPLETED), (9_999, Reason.RUN_TOO_LARGE)])
-def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: Reason) -> None:
+@pytest.mark.parametrize(("jobs", "reason"), [(9_998, JobReason.COMPLETED), (9_999, JobReason.RUN_TOO_LARGE)])
+def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobReason) -> None:
     rules = steps_rules(uses("a"), uses("b"))
     view = SettleView(job=a_step("a"), state={}, run=a_view(rules, jobs=jobs))
     settlement = settle(view, ok(emitted(), emitted()), rules, START, some_dice())
     assert settlement.reason is reason
     assert settlement.progress is not None
-    assert settlement.progress.ended == (reason is Reason.RUN_TOO_LARGE)
+    assert settlement.progress.ended == (reason is JobReason.RUN_TOO_LARGE)
 
 
 def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
@@ -202,11 +212,11 @@ def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
 # ------------------------------------------------------------------------------------------- how a run ends
 
 
-def ends(*words: str) -> list[RunEnd]:
+def ends(*words: str) -> list[FinalTokenResult]:
     """`ok`, `no` or `skipped`; in brackets, one of a split that went on."""
-    statuses = {"ok": LeafStatus.SUCCEEDED, "no": LeafStatus.FAILED, "skipped": LeafStatus.SKIPPED}
+    statuses = {"ok": TokenStatus.SUCCEEDED, "no": TokenStatus.FAILED, "skipped": TokenStatus.SKIPPED}
     return [
-        RunEnd(
+        FinalTokenResult(
             status=statuses[word.strip("()")],
             counts=not word.startswith("("),
             job_id=f"job{number}",
@@ -220,31 +230,31 @@ def ends(*words: str) -> list[RunEnd]:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), Reason.COMPLETED),
-        (("ok",), Reason.COMPLETED),
-        (("ok", "skipped"), Reason.COMPLETED),
-        (("no",), Reason.STEP_FAILED),
-        (("no", "no"), Reason.STEP_FAILED),
-        (("no", "(no)"), Reason.STEP_FAILED),
-        (("ok", "no"), Reason.PARTIAL_SUCCESS),
-        (("skipped", "no"), Reason.PARTIAL_SUCCESS),
-        (("(no)", "ok"), Reason.PARTIAL_SUCCESS),
+        ((), JobReason.COMPLETED),
+        (("ok",), JobReason.COMPLETED),
+        (("ok", "skipped"), JobReason.COMPLETED),
+        (("no",), JobReason.STEP_FAILED),
+        (("no", "no"), JobReason.STEP_FAILED),
+        (("no", "(no)"), JobReason.STEP_FAILED),
+        (("ok", "no"), JobReason.PARTIAL_SUCCESS),
+        (("skipped", "no"), JobReason.PARTIAL_SUCCESS),
+        (("(no)", "ok"), JobReason.PARTIAL_SUCCESS),
     ],
 )
-def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: Reason) -> None:
-    """ENGINE 2: no failed line, or some leaf succeeded and some failed, or else failed."""
-    ended = summarise(ends(*words))
+def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: JobReason) -> None:
+    """No failed line, or some leaf succeeded and some failed, or else failed."""
+    ended = summarise_run(ends(*words))
     assert ended.reason is reason
-    assert ended.succeeded == (reason is Reason.COMPLETED)
+    assert ended.succeeded == (reason is JobReason.COMPLETED)
 
 
 def test_the_error_of_a_run_names_every_step_that_failed() -> None:
-    both = RunEnded(reason=Reason.PARTIAL_SUCCESS, error="step1: why; step2: why")
-    assert summarise(ends("ok", "no", "no")) == both
+    both = RunEnded(reason=JobReason.PARTIAL_SUCCESS, error="step1: why; step2: why")
+    assert summarise_run(ends("ok", "no", "no")) == both
     again = replace(ends("no")[0], error="again")
-    assert summarise([*ends("no"), again]).error == "step0: why"
+    assert summarise_run([*ends("no"), again]).error == "step0: why"
     nameless = [replace(ends("no")[0], error=None)]
-    assert summarise(nameless).error == "step0 failed"
+    assert summarise_run(nameless).error == "step0 failed"
 
 
 def test_a_split_is_not_named_beside_the_branches_that_failed_it() -> None:
@@ -254,9 +264,9 @@ def test_a_split_is_not_named_beside_the_branches_that_failed_it() -> None:
         replace(one, step_path="both/left", error="why"),
         replace(other, step_path="both/right", error="x" * 1000),
     ]
-    assert summarise(failed).error == f"both/left: why; both/right: {'x' * 300}…"
-    assert summarise(failed[2:]).error == f"both/right: {'x' * 1000}"
-    assert summarise(failed[:1]).error == "both: why"
+    assert summarise_run(failed).error == f"both/left: why; both/right: {'x' * 300}…"
+    assert summarise_run(failed[2:]).error == f"both/right: {'x' * 1000}"
+    assert summarise_run(failed[:1]).error == "both: why"
 
 
 def test_the_answer_of_a_run_is_that_of_its_last_end() -> None:

@@ -1,4 +1,4 @@
-"""When schedules are due: triggers, clock changes, windows and jitter (SPEC 5.1 to 5.4)."""
+"""When schedules are due: triggers, clock changes, windows and jitter."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from random import Random
 import pytest
 
 from builders.schedules import NEW_YORK, VIENNA, at, cron, every, hours, slot, utc, wall
-from ductile.core.hours import instant_of, next_opening, span_around
-from ductile.core.schedule import (
+from ductile.core.schedules.rule import (
     After,
     Cron,
     ScheduleRule,
     Slot,
+    add_intervals,
     describe_rule,
+    draw_slot,
     fingerprint_of,
     first_slot,
-    place,
-    reanchored_slot,
-    redefined_slot,
-    redrawn_slot,
-    slot_at,
-    slots_from,
-    step,
+    nominal_instants_from,
+    slot_after_clock_set_back,
+    slot_after_edit,
+    slot_after_run,
+    snap_to_window,
 )
+from ductile.core.schedules.windows import instant_of_wall_time, next_opening, window_around
 
 NOW = utc("2026-02-08 10:00")
 HOUR = timedelta(hours=1)
 
 
 def upcoming(rule: ScheduleRule, after: str, count: int) -> list[str]:
-    first = first_slot(rule, now=utc(after), started_at=utc(after), dice=Random(1))
+    first = first_slot(rule, now=utc(after), started_at=utc(after), rng=Random(1))
     assert first is not None
-    return [wall(nominal, rule.timezone) for nominal in islice(slots_from(rule, first.nominal_at), count)]
+    return [
+        wall(nominal, rule.timezone)
+        for nominal in islice(nominal_instants_from(rule, first.nominal_at), count)
+    ]
 
 
 def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -> Slot | None:
-    return first_slot(rule, now=now, started_at=started, dice=Random(1))
+    return first_slot(rule, now=now, started_at=started, rng=Random(1))
 
 
 # -- cron across clock changes
@@ -57,7 +60,7 @@ def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -
 def test_a_cron_time_that_does_not_exist_runs_once_right_after_the_gap(
     expression: str, expected: list[str]
 ) -> None:
-    """SPEC 5.3. New York goes from 02:00 to 03:00 on March 8."""
+    """New York goes from 02:00 to 03:00 on March 8."""
     assert upcoming(cron(expression, NEW_YORK), "2026-03-08 06:00", len(expected)) == expected
 
 
@@ -76,19 +79,19 @@ def test_a_cron_time_that_does_not_exist_runs_once_right_after_the_gap(
 def test_a_repeated_cron_time_runs_once_unless_every_hour_is_meant(
     expression: str, expected: list[str]
 ) -> None:
-    """SPEC 5.3. New York shows 01:00 to 02:00 twice on November 1; what names no hour goes by time."""
+    """New York shows 01:00 to 02:00 twice on November 1; what names no hour goes by time."""
     assert upcoming(cron(expression, NEW_YORK), "2026-11-01 04:00", len(expected)) == expected
 
 
 def test_looking_from_the_second_pass_does_not_find_the_first() -> None:
-    """SPEC 5.3: at 01:10 after the change, 01:30 was an hour ago."""
+    """At 01:10 after the change, 01:30 was an hour ago."""
     seen_from = utc("2026-11-01 06:10")
     assert wall(seen_from, NEW_YORK) == "2026-11-01 01:10 EST"
     assert upcoming(cron("30 1 * * *", NEW_YORK), "2026-11-01 06:10", 1) == ["2026-11-02 01:30 EST"]
 
 
 def test_a_midnight_that_does_not_exist() -> None:
-    """SPEC 5.3. Santiago skips the first hour of September 6."""
+    """Santiago skips the first hour of September 6."""
     assert upcoming(cron("0 0 * * *", "America/Santiago"), "2026-09-05 12:00", 2) == [
         "2026-09-06 01:00 -03",
         "2026-09-07 00:00 -03",
@@ -110,17 +113,16 @@ def test_a_cron_that_never_comes_is_over() -> None:
 
 
 def test_an_interval_runs_when_first_seen_and_then_from_the_end_of_the_run() -> None:
-    """SPEC 5.2: first run when first seen, next from the completion."""
+    """First run when first seen, next from the completion."""
     assert first(every("1h", jitter=HOUR)) == Slot(nominal_at=NOW, start_at=NOW)
     ended = NOW + timedelta(minutes=7)
-    again = redrawn_slot(every("1h"), ended_at=ended, dice=Random(1))
+    again = slot_after_run(every("1h"), ended_at=ended, rng=Random(1))
     assert again == Slot(nominal_at=ended + HOUR, start_at=ended + HOUR)
 
 
 def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
-    """ENGINE 8."""
     for rule in (cron("0 * * * *"), at("2026-02-08 11:00"), ScheduleRule(trigger=After(delay=HOUR))):
-        assert redrawn_slot(rule, ended_at=NOW, dice=Random(1)) is None
+        assert slot_after_run(rule, ended_at=NOW, rng=Random(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -137,19 +139,19 @@ def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
 def test_calendar_steps_keep_the_time_of_day_of_the_zone(
     interval: str, start: str, expected: list[str]
 ) -> None:
-    """SPEC 5.4: daily is not 24 hours; a month that is too short gives its last day."""
+    """Daily is not 24 hours; a month that is too short gives its last day."""
     rule = every(interval, timezone=VIENNA)
-    assert [wall(step(rule, utc(start), count), VIENNA) for count in (1, 2)] == expected
+    assert [wall(add_intervals(rule, utc(start), count), VIENNA) for count in (1, 2)] == expected
 
 
 def test_an_edited_interval_counts_from_the_last_run() -> None:
-    """SPEC 5.2: only a schedule that was never seen runs at once."""
+    """Only a schedule that was never seen runs at once."""
     rule = every("2h")
     fired = NOW - HOUR
-    again = redefined_slot(rule, fired, now=NOW, started_at=NOW, dice=Random(1))
+    again = slot_after_edit(rule, fired, now=NOW, started_at=NOW, rng=Random(1))
     assert again is not None
     assert again.nominal_at == NOW + HOUR
-    overdue = redefined_slot(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, dice=Random(1))
+    overdue = slot_after_edit(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, rng=Random(1))
     assert overdue is not None
     assert overdue.nominal_at == NOW
 
@@ -158,12 +160,12 @@ def test_an_edited_interval_counts_from_the_last_run() -> None:
 
 
 def test_an_instant_is_due_at_its_instant_even_when_it_is_past() -> None:
-    """SPEC 5.5: only so can it be seen to have been missed."""
+    """Only so can it be seen to have been missed."""
     assert first(at("2026-02-08 09:00")) == slot("2026-02-08 09:00")
 
 
 def test_a_delay_counts_from_the_start_of_the_service() -> None:
-    """SPEC 5.1, ENGINE 8: it re-arms with each start, and not with a reload after its time."""
+    """It re-arms with each start, and not with a reload after its time."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
     assert first(rule) == slot("2026-02-08 11:00")
     assert first(rule, now=NOW + timedelta(minutes=30)) == slot("2026-02-08 11:00")
@@ -173,7 +175,7 @@ def test_a_delay_counts_from_the_start_of_the_service() -> None:
 
 
 def test_what_makes_a_schedule_another_one() -> None:
-    """ENGINE 8: an edited `at` fires again; what does not move its instants leaves it in its place."""
+    """An edited `at` fires again; what does not move its instants leaves it in its place."""
     same = [every("1h"), every("60m"), every("1h", jitter=HOUR, only_between=hours("08:00-22:00"))]
     assert len({fingerprint_of(rule, NOW) for rule in same}) == 1
     others = [
@@ -195,25 +197,25 @@ def test_what_makes_a_schedule_another_one() -> None:
 
 
 def test_a_preferred_window_moves_a_run_to_its_next_start() -> None:
-    """SPEC 5.4. 05:00 UTC is 06:00 in Vienna: after the window that ends at 04:00, so the next night's."""
+    """05:00 UTC is 06:00 in Vienna: after the window that ends at 04:00, so the next night's."""
     rule = cron("0 * * * *", VIENNA, preferred_window=hours("02:00-04:00"))
-    assert wall(place(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
-    assert wall(place(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
-    assert wall(place(rule, utc("2026-02-08 03:00")), VIENNA) == "2026-02-09 02:00 CET"
+    assert wall(snap_to_window(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
+    assert wall(snap_to_window(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
+    assert wall(snap_to_window(rule, utc("2026-02-08 03:00")), VIENNA) == "2026-02-09 02:00 CET"
 
 
 def test_a_window_across_midnight() -> None:
     rule = cron("0 * * * *", preferred_window=hours("22:00-02:00"))
-    assert place(rule, utc("2026-02-08 01:30")) == utc("2026-02-08 01:30")
-    assert place(rule, utc("2026-02-08 02:00")) == utc("2026-02-08 22:00")
-    assert span_around(hours("22:00-02:00"), utc("2026-02-08 01:30"), rule.zone) == (
+    assert snap_to_window(rule, utc("2026-02-08 01:30")) == utc("2026-02-08 01:30")
+    assert snap_to_window(rule, utc("2026-02-08 02:00")) == utc("2026-02-08 22:00")
+    assert window_around(hours("22:00-02:00"), utc("2026-02-08 01:30"), rule.zone) == (
         utc("2026-02-07 22:00"),
         utc("2026-02-08 02:00"),
     )
 
 
 def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
-    """SPEC 5.3, 5.4."""
+    """5.4."""
     rule = cron("0 * * * *", NEW_YORK, preferred_window=hours("02:15-02:45"))
     opening = next_opening(hours("02:15-02:45"), utc("2026-03-08 05:00"), rule.zone)
     assert wall(opening, NEW_YORK) == "2026-03-08 03:00 EDT"
@@ -221,16 +223,16 @@ def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
 
 def test_wall_time_of_a_repeated_hour_is_the_first_one() -> None:
     zone = cron("0 * * * *", NEW_YORK).zone
-    found = instant_of(datetime(2026, 11, 1, 1, 30), zone)  # noqa: DTZ001 - what the wall shows
+    found = instant_of_wall_time(datetime(2026, 11, 1, 1, 30), zone)  # noqa: DTZ001 - what the wall shows
     assert wall(found, NEW_YORK) == "2026-11-01 01:30 EDT"
     assert found.tzinfo is UTC
 
 
 def test_jitter_moves_the_start_and_never_the_nominal_instant() -> None:
-    """SPEC 5.4, ENGINE 8: up to half of it to either side, drawn once."""
+    """Up to half of it to either side, drawn once."""
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
     nominal = utc("2026-02-08 12:00")
-    drawn = [slot_at(rule, nominal, earliest=NOW, dice=Random(seed)) for seed in range(200)]
+    drawn = [draw_slot(rule, nominal, earliest=NOW, rng=Random(seed)) for seed in range(200)]
     offsets = [each.start_at - nominal for each in drawn if each and each.nominal_at == nominal]
     assert len(offsets) == 200
     assert timedelta(minutes=-5) <= min(offsets) < timedelta(minutes=-4)
@@ -241,7 +243,7 @@ def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
     late = utc("2026-02-08 11:59")
     for seed in range(50):
-        drawn = slot_at(rule, utc("2026-02-08 12:00"), earliest=late, dice=Random(seed))
+        drawn = draw_slot(rule, utc("2026-02-08 12:00"), earliest=late, rng=Random(seed))
         assert drawn is not None
         assert drawn.start_at >= late
 
@@ -250,7 +252,7 @@ def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
 
 
 def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
-    """SPEC 5.8: a clock that had been a year ahead starves nobody; ENGINE 8: not beyond now + interval."""
+    """A clock that had been a year ahead starves nobody; ENGINE 8: not beyond now + interval."""
     far = slot("2027-02-08 10:00")
     for rule, expected in (
         (every("1h"), NOW + HOUR),
@@ -258,10 +260,10 @@ def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
         (cron("30 * * * *"), NOW + HOUR / 2),
         (ScheduleRule(trigger=After(delay=HOUR)), NOW + HOUR),
     ):
-        nearer = reanchored_slot(rule, far, now=NOW, dice=Random(1))
+        nearer = slot_after_clock_set_back(rule, far, now=NOW, rng=Random(1))
         assert nearer is not None
         assert nearer.nominal_at == expected
-    assert reanchored_slot(at("2027-02-08 10:00"), far, now=NOW, dice=Random(1)) is None
+    assert slot_after_clock_set_back(at("2027-02-08 10:00"), far, now=NOW, rng=Random(1)) is None
 
 
 def test_a_slot_in_its_place_is_left_alone() -> None:
@@ -271,7 +273,7 @@ def test_a_slot_in_its_place_is_left_alone() -> None:
         (cron("0 * * * *"), slot("2026-02-08 11:00")),
         (cron("5 * * * *", jitter=timedelta(minutes=20)), slot("2026-02-08 11:05")),
     ):
-        assert reanchored_slot(rule, place_of, now=NOW, dice=Random(1)) is None
+        assert slot_after_clock_set_back(rule, place_of, now=NOW, rng=Random(1)) is None
 
 
 @pytest.mark.parametrize(

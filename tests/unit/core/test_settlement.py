@@ -1,4 +1,4 @@
-"""What follows from the end of an execution, case by case (SPEC 3.6, 4.2, 4.6-4.8, 6, 9.3; ENGINE 1, 3)."""
+"""What follows from the end of an execution, case by case."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from builders.jobs import (
     some_rules,
     timed_out,
 )
-from ductile.core.breaker import Breaker, BreakerState
-from ductile.core.jobs import Callback, Job, JobStatus, Origin, Reason, SubmittedBy
-from ductile.core.json_values import JsonObject, encoded_size
-from ductile.core.keeping import MAX_STATE_BYTES
-from ductile.core.ledger import LedgerKind
-from ductile.core.outcomes import Ended, Interrupted, NotMade, Orphaned, Outcome
-from ductile.core.retry import RetryPolicy
-from ductile.core.rules import FactRule, PluginRules, Rules
-from ductile.core.settle import MAX_EVENTS, settle
-from ductile.core.settlement import CallbackState, LogStatus, Settlement, SettleView
+from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, Origin, SubmittedBy
+from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
+from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
+from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.settle import MAX_EVENTS, settle
+from ductile.core.jobs.settlement import CallbackState, LogStatus, Settlement, SettleView
+from ductile.core.json import JsonObject, encoded_size
+from ductile.core.policy import FactRule, PluginPolicy, Policy
 
 CALLBACK = Callback(url="http://receiver.invalid/")
 
 
-def settled(job: Job, outcome: Outcome, rules: Rules | None = None, **view: Any) -> Settlement:
+def settled(job: Job, outcome: Outcome, rules: Policy | None = None, **view: Any) -> Settlement:
     given: dict[str, Any] = {"job": job, "state": {}}
     return settle(SettleView(**(given | view)), outcome, rules or some_rules(), START, some_dice())
 
@@ -49,7 +49,7 @@ def test_success_is_one_edge_and_keeps_the_attempt() -> None:
 
 
 def test_evidence_is_kept_verbatim_whatever_it_means() -> None:
-    """SPEC 4.2: output, exit code and signal are in the log row of every execution."""
+    """Output, exit code and signal are in the log row of every execution."""
     evidence = some_evidence(stdout="not json", stderr="x", exit_code=None, signal=9)
     for outcome in (Interrupted(evidence=evidence), Orphaned(evidence=evidence)):
         log = settled(a_job(), outcome).log
@@ -61,7 +61,7 @@ def test_evidence_is_kept_verbatim_whatever_it_means() -> None:
 
 
 def test_children_carry_what_led_to_them() -> None:
-    """SPEC 6: parent, event, hops, trace and the event's key; ENGINE 1: their identity."""
+    """Parent, event, hops, trace and the event's key; ENGINE 1: their identity."""
     job = a_job("source", hops=4, trace_id="t", execution=2, event_context_id="c")
     settlement = settled(job, ok(emitted("other"), emitted(key=" k ")), some_rules(a_route(to="sink.poll")))
     (child,) = settlement.children
@@ -86,7 +86,6 @@ def test_all_matching_routes_fire_in_the_order_of_the_configuration() -> None:
 
 
 def test_an_event_gets_the_result_unless_it_brings_its_own() -> None:
-    """SPEC 3.3."""
     settlement = settled(
         a_job(), ok(emitted(payload={"a": 1}), emitted(payload={"result": None}), result=[7])
     )
@@ -102,7 +101,7 @@ def test_an_event_nobody_listens_to_is_kept() -> None:
 
 @pytest.mark.parametrize(("hops", "children"), [(18, 1), (19, 1), (20, 0), (21, 0)])
 def test_events_beyond_the_hop_limit_are_dropped_with_a_record(hops: int, children: int) -> None:
-    """SPEC 6: a child may be at the limit and not beyond it."""
+    """A child may be at the limit and not beyond it."""
     settlement = settled(a_job("source", hops=hops), ok(emitted()), some_rules(a_route()))
     assert len(settlement.children) == children
     assert [entry.kind for entry in settlement.ledger] == [LedgerKind.EVENT_DROPPED] * (1 - children)
@@ -114,7 +113,7 @@ def test_at_the_hop_limit_what_nobody_listens_to_is_no_drop() -> None:
 
 @pytest.mark.parametrize("command", ["health", "init"])
 def test_commands_of_the_core_route_nothing_and_keep_no_state(command: str) -> None:
-    """SPEC 3.3, 3.5."""
+    """3.5."""
     settlement = settled(
         a_job("source", command), ok(emitted(), state={"x": 1}), some_rules(a_route()), state={"y": 1}
     )
@@ -126,11 +125,11 @@ def test_commands_of_the_core_route_nothing_and_keep_no_state(command: str) -> N
     ("count", "status"), [(MAX_EVENTS, JobStatus.SUCCEEDED), (MAX_EVENTS + 1, JobStatus.FAILED)]
 )
 def test_at_most_a_thousand_events(count: int, status: JobStatus) -> None:
-    """ENGINE 2: beyond, a permanent failure that says so."""
+    """Beyond, a permanent failure that says so."""
     settlement = settled(a_job(), ok(*[emitted()] * count))
     assert settlement.status is status
     if status is JobStatus.FAILED:
-        assert settlement.reason is Reason.TOO_MANY_EVENTS
+        assert settlement.reason is JobReason.TOO_MANY_EVENTS
         assert str(count) in (settlement.last_error or "")
         assert settlement.events == ()
 
@@ -146,7 +145,7 @@ def test_state_is_merged_by_key() -> None:
 
 @pytest.mark.parametrize("updates", [None, {}])
 def test_no_updates_change_nothing(updates: dict[str, Any] | None) -> None:
-    """SPEC 3.3: empty `state_updates` changes nothing, with a fact rule too."""
+    """Empty `state_updates` changes nothing, with a fact rule too."""
     rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
     settlement = settled(a_job(), ok(state=updates), rules, state={"a": 1})
     assert (settlement.state, settlement.fact) == (None, None)
@@ -162,7 +161,7 @@ def test_a_fact_replaces_the_state() -> None:
 
 @pytest.mark.parametrize("written_by", [9, 10, 11])
 def test_a_mirror_replaces_only_what_an_earlier_claim_wrote(written_by: int) -> None:
-    """ENGINE 5: the fact is kept either way; leaving the state alone is told."""
+    """The fact is kept either way; leaving the state alone is told."""
     rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
     settlement = settled(a_job(claim_seq=10), ok(state={"a": 1}), rules, state_claim_seq=written_by)
     assert settlement.fact is not None
@@ -173,13 +172,13 @@ def test_a_mirror_replaces_only_what_an_earlier_claim_wrote(written_by: int) -> 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_one_mebibyte_of_state_and_not_a_byte_more(over: int) -> None:
-    """SPEC 3.6: counted on the merged state, as UTF-8."""
+    """Counted on the merged state, as UTF-8."""
     before = {"old": "é"}
     room = MAX_STATE_BYTES - encoded_size({**before, "new": ""})
     settlement = settled(a_job(), ok(emitted(), state={"new": "x" * (room + over)}), state=before)
     assert settlement.status is (JobStatus.FAILED if over else JobStatus.SUCCEEDED)
     if over:
-        assert settlement.reason is Reason.STATE_TOO_LARGE
+        assert settlement.reason is JobReason.STATE_TOO_LARGE
         assert (settlement.state, settlement.fact, settlement.events) == (None, None, ())
         assert str(MAX_STATE_BYTES) in (settlement.last_error or "")
 
@@ -195,10 +194,10 @@ def test_a_fact_is_measured_alone() -> None:
 
 @pytest.mark.parametrize("base", [1, 10, 3600])
 def test_an_orphan_waits_its_delay_but_a_minute_at_most(base: int) -> None:
-    """ENGINE 3: min(its retry delay, 60 s); it is a suspect from then on."""
+    """Min(its retry delay, 60 s); it is a suspect from then on."""
     policy = RetryPolicy(backoff_base=timedelta(seconds=base), backoff_max=timedelta(hours=1))
-    settlement = settled(a_job(), Orphaned(), Rules(plugins={"echo": PluginRules(retry=policy)}))
-    assert (settlement.status, settlement.reason) == (JobStatus.QUEUED, Reason.RECOVERED)
+    settlement = settled(a_job(), Orphaned(), Policy(plugins={"echo": PluginPolicy(retry=policy)}))
+    assert (settlement.status, settlement.reason) == (JobStatus.QUEUED, JobReason.RECOVERED)
     assert (settlement.attempt, settlement.suspect) == (2, True)
     assert settlement.next_retry_at is not None
     assert settlement.next_retry_at - START <= timedelta(seconds=min(60, 2 * base))
@@ -209,15 +208,15 @@ def test_an_orphan_waits_its_delay_but_a_minute_at_most(base: int) -> None:
 def test_an_exhausted_orphan_is_dead_through_failed() -> None:
     settlement = settled(a_job(attempt=4), Orphaned())
     assert [(edge.to_status, edge.reason) for edge in settlement.transitions] == [
-        (JobStatus.FAILED, Reason.ORPHANED),
-        (JobStatus.DEAD, Reason.ATTEMPTS_EXHAUSTED),
+        (JobStatus.FAILED, JobReason.ORPHANED),
+        (JobStatus.DEAD, JobReason.ATTEMPTS_EXHAUSTED),
     ]
     assert not settlement.suspect
 
 
 @pytest.mark.parametrize("suspect", [True, False])
 def test_an_interruption_costs_nothing_and_changes_no_suspicion(suspect: bool) -> None:
-    """SPEC 4.8: even in the last attempt."""
+    """Even in the last attempt."""
     settlement = settled(a_job(attempt=4, suspect=suspect, last_error="before"), Interrupted())
     assert (settlement.status, settlement.attempt) == (JobStatus.QUEUED, 4)
     assert settlement.next_retry_at is None
@@ -228,10 +227,9 @@ def test_an_interruption_costs_nothing_and_changes_no_suspicion(suspect: bool) -
     "outcome", [ok(emitted(), state={"a": 1}), failed(), timed_out(), Interrupted(), Orphaned()]
 )
 def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) -> None:
-    """ENGINE 3."""
     job = a_job("source", cancel_requested_at=START, callback=CALLBACK)
     settlement = settled(job, outcome, some_rules(a_route()))
-    assert (settlement.status, settlement.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+    assert (settlement.status, settlement.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert (settlement.events, settlement.children, settlement.state) == ((), (), None)
     assert settlement.log is not None
     assert (settlement.log.status, settlement.log.evidence) == (LogStatus.CANCELLED, outcome.evidence)
@@ -241,28 +239,28 @@ def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) ->
 
 def test_a_cancelled_job_ends_cancelled_though_its_plugin_was_removed() -> None:
     """An acknowledged cancel holds, whatever else ends the job."""
-    ended = Ended(reason=Reason.PLUGIN_REMOVED, error="gone")
-    assert settled(a_job(cancel_requested_at=START), ended).reason is Reason.CANCELLED
+    ended = EndedEarly(reason=JobReason.PLUGIN_REMOVED, error="gone")
+    assert settled(a_job(cancel_requested_at=START), ended).reason is JobReason.CANCELLED
 
 
-@pytest.mark.parametrize("reason", [Reason.CANCELLED, Reason.PLUGIN_REMOVED, Reason.PURGED])
-def test_a_queued_job_is_ended_without_a_log_row(reason: Reason) -> None:
-    """SPEC 4.2: log rows are executions."""
-    settlement = settled(a_job(status=JobStatus.QUEUED), Ended(reason=reason, error="x"))
+@pytest.mark.parametrize("reason", [JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED])
+def test_a_queued_job_is_ended_without_a_log_row(reason: JobReason) -> None:
+    """Log rows are executions."""
+    settlement = settled(a_job(status=JobStatus.QUEUED), EndedEarly(reason=reason, error="x"))
     assert (settlement.status, settlement.log) == (JobStatus.DEAD, None)
 
 
 @pytest.mark.parametrize(
-    "reason", sorted(set(Reason) - {Reason.CANCELLED, Reason.PLUGIN_REMOVED, Reason.PURGED})
+    "reason", sorted(set(JobReason) - {JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED})
 )
-def test_nothing_else_ends_a_job_before_its_time(reason: Reason) -> None:
+def test_nothing_else_ends_a_job_before_its_time(reason: JobReason) -> None:
     with pytest.raises(ValueError, match=reason):
-        Ended(reason=reason, error="x")
+        EndedEarly(reason=reason, error="x")
 
 
 def test_a_step_that_could_not_be_made_fails_without_running() -> None:
-    """SPEC 4.2: queued → failed (bad template)."""
-    outcome = NotMade(reason=Reason.BAD_TEMPLATE, error="payload.x is missing")
+    """Queued → failed (bad template)."""
+    outcome = StepNotCreated(reason=JobReason.BAD_TEMPLATE, error="payload.x is missing")
     settlement = settled(a_job(status=JobStatus.QUEUED), outcome)
     assert [(edge.from_status, edge.to_status) for edge in settlement.transitions] == [
         (JobStatus.QUEUED, JobStatus.FAILED)
@@ -283,11 +281,11 @@ def test_a_step_that_could_not_be_made_fails_without_running() -> None:
         (timed_out(), 1, CallbackState.QUEUED),
         (Interrupted(), 1, CallbackState.QUEUED),
         (Orphaned(), 1, CallbackState.QUEUED),
-        (Ended(reason=Reason.PURGED, error="x"), 1, CallbackState.FAILED),
+        (EndedEarly(reason=JobReason.PURGED, error="x"), 1, CallbackState.FAILED),
     ],
 )
 def test_the_caller_is_told(outcome: Outcome, attempt: int, state: CallbackState) -> None:
-    """SPEC 9.3: result and artifacts only on done, error only on failed."""
+    """Result and artifacts only on done, error only on failed."""
     told = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
     assert told is not None
     assert told.state is state
@@ -305,12 +303,12 @@ def test_the_caller_is_told(outcome: Outcome, attempt: int, state: CallbackState
         (timed_out(), 4, 1),
         (Orphaned(), 4, 1),
         (failed(), 1, 0),
-        (Ended(reason=Reason.CANCELLED, error="x"), 1, 0),
+        (EndedEarly(reason=JobReason.CANCELLED, error="x"), 1, 0),
         (Interrupted(), 1, 0),
     ],
 )
 def test_only_failed_jobs_of_the_scheduler_count(outcome: Outcome, attempt: int, failures: int) -> None:
-    """SPEC 4.7, ENGINE 8: verdicts are succeeded, failed, dead by exhausted attempts."""
+    """Verdicts are succeeded, failed, dead by exhausted attempts."""
     job = a_job(submitted_by=SubmittedBy.SCHEDULER, attempt=attempt)
     after = settled(job, outcome).breaker or Breaker()
     assert after.failures == failures

@@ -1,4 +1,4 @@
-"""What `with` makes of payload and context, and what is wrong with a template (SPEC 7.4)."""
+"""What `with` makes of payload and context, and what is wrong with a template."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import tracemalloc
 
 import pytest
 
-from ductile.core.json_values import MAX_DEPTH, JsonValue
-from ductile.core.references import Scope
-from ductile.core.templates import MAX_FILLED_BYTES, TemplateError, compile_template, faults_in_template, fill
+from ductile.core.expressions.paths import EvalContext
+from ductile.core.expressions.templates import (
+    MAX_FILLED_BYTES,
+    TemplateError,
+    compile_template,
+    faults_in_template,
+    fill,
+)
+from ductile.core.json import MAX_DEPTH, JsonValue
 
-SCOPE = Scope(
+SCOPE = EvalContext(
     payload={
         "name": "Ada",
         "n": 3,
@@ -59,7 +65,7 @@ SCOPE = Scope(
     ],
 )
 def test_a_lone_reference_keeps_its_type_and_mixed_text_is_text(written: JsonValue, made: JsonValue) -> None:
-    """SPEC 7.4. Keys are literal; doubled braces are braces."""
+    """Keys are literal; doubled braces are braces."""
     filled = fill(compile_template(written), SCOPE)
     assert filled == made
     assert type(filled) is type(made)
@@ -101,7 +107,7 @@ def test_every_fault_of_a_template_is_told() -> None:
 @pytest.mark.parametrize("path", ["payload.gone", "payload.name.first", "payload.list.2", "context.x.y"])
 @pytest.mark.parametrize("around", ["", "Dear "])
 def test_a_missing_path_fails_and_names_the_path_and_the_key(path: str, around: str) -> None:
-    """SPEC 7.4: a missing path fails the job."""
+    """A missing path fails the job."""
     template = compile_template({"to": {"who": f"{around}{{{path}}}"}})
     with pytest.raises(TemplateError, match=rf"there is no {path}, which with\.to\.who refers to") as failed:
         fill(template, SCOPE)
@@ -112,17 +118,17 @@ def test_what_a_template_makes_has_a_largest_size() -> None:
     """1 MiB as JSON, to the byte."""
     template = compile_template({"a": "{payload.x}"})
     room = MAX_FILLED_BYTES - len('{"a":""}')
-    assert fill(template, Scope(payload={"x": "x" * room})) == {"a": "x" * room}
+    assert fill(template, EvalContext(payload={"x": "x" * room})) == {"a": "x" * room}
     with pytest.raises(TemplateError, match="larger than"):
-        fill(template, Scope(payload={"x": "x" * (room + 1)}))
+        fill(template, EvalContext(payload={"x": "x" * (room + 1)}))
     with pytest.raises(TemplateError, match="larger than"):
-        fill(template, Scope(payload={"x": "é" * (room // 2 + 1)}))
+        fill(template, EvalContext(payload={"x": "é" * (room // 2 + 1)}))
 
 
 @pytest.mark.parametrize("written", ["{payload.x}" * 50, ["{payload.x}"] * 50, ["x {payload}"] * 50])
 def test_a_template_that_repeats_a_large_value_fails_before_it_is_written_out(written: JsonValue) -> None:
     """However many references a template has, the store's transaction never holds it all in memory."""
-    template, scope = compile_template(written), Scope(payload={"x": "x" * (MAX_FILLED_BYTES - 100)})
+    template, scope = compile_template(written), EvalContext(payload={"x": "x" * (MAX_FILLED_BYTES - 100)})
     tracemalloc.start()
     try:
         with pytest.raises(TemplateError, match="larger than"):
@@ -137,7 +143,7 @@ def test_what_a_template_makes_has_a_greatest_depth() -> None:
     deep: JsonValue = "bottom"
     for _ in range(MAX_DEPTH):
         deep = [deep]
-    scope = Scope(payload={"x": deep})
+    scope = EvalContext(payload={"x": deep})
     assert fill(compile_template(["{payload.x}"]), scope) == [deep]
     with pytest.raises(TemplateError, match="deeper than"):
         fill(compile_template([["{payload.x}"]]), scope)

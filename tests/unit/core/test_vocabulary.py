@@ -1,16 +1,25 @@
-"""Enumerations that users meet are explained, each of them (SPEC 4.2)."""
+"""Enumerations that users meet are explained, each of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ductile.core.jobs import EDGES, REASONS, RESTING, RESTING_EDGES, TERMINAL, JobStatus, Reason, Transition
-from ductile.core.ledger import LEDGER_KINDS, LedgerKind
+from ductile.core.jobs.ledger import LEDGER_KINDS, LedgerKind
+from ductile.core.jobs.model import (
+    EDGES,
+    JOB_REASONS,
+    RESTING,
+    RESTING_EDGES,
+    TERMINAL,
+    JobReason,
+    JobStatus,
+    Transition,
+)
 
 
 def test_every_reason_is_explained() -> None:
-    assert set(REASONS) == set(Reason)
-    assert all(text.endswith(".") for text in REASONS.values())
+    assert set(JOB_REASONS) == set(JobReason)
+    assert all(text.endswith(".") for text in JOB_REASONS.values())
 
 
 def test_every_kind_of_ledger_entry_is_explained() -> None:
@@ -18,7 +27,7 @@ def test_every_kind_of_ledger_entry_is_explained() -> None:
 
 
 def test_only_a_manual_retry_leads_out_of_an_end() -> None:
-    """SPEC 4.2: terminal are succeeded, failed and dead; failed → dead is passed through, not rested in."""
+    """Terminal are succeeded, failed and dead; failed → dead is passed through, not rested in."""
     assert {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD} == TERMINAL
     leaving = {(a, b) for a, b in RESTING_EDGES if a in TERMINAL}
     assert leaving == {(JobStatus.FAILED, JobStatus.QUEUED), (JobStatus.DEAD, JobStatus.QUEUED)}
@@ -30,7 +39,7 @@ def test_no_row_rests_in_timed_out() -> None:
 
 
 def test_edges_are_those_of_the_specification() -> None:
-    """SPEC 4.2 and ENGINE 1, written out once more by hand."""
+    """Written out once more by hand."""
     drawn = {
         None: "queued",
         "queued": "running failed dead",
@@ -46,7 +55,7 @@ def test_edges_are_those_of_the_specification() -> None:
 @pytest.mark.parametrize("target", list(JobStatus))
 def test_no_other_edge_can_be_taken(source: JobStatus | None, target: JobStatus) -> None:
     if (source, target) in EDGES:
-        Transition(from_status=source, to_status=target, reason=Reason.RETRY)
+        Transition(from_status=source, to_status=target, reason=JobReason.RETRY)
     else:
         with pytest.raises(ValueError, match="cannot go from"):
-            Transition(from_status=source, to_status=target, reason=Reason.RETRY)
+            Transition(from_status=source, to_status=target, reason=JobReason.RETRY)

@@ -1,4 +1,4 @@
-"""Cancelling at awkward moments: before the process is there, and after the job has gone (ENGINE 3)."""
+"""Cancelling at awkward moments: before the process is there, and after the job has gone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from builders.engines import an_engine
-from ductile.core.instants import format_instant
-from ductile.core.jobs import JobStatus, Reason
-from ductile.store.sqlite.writer import Lane
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.core.timestamps import format_timestamp
+from ductile.store.sqlite.writer import Priority
 from ductile.telemetry.signals import Signal
 
 
@@ -19,15 +19,15 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
         bench.store.full.add("claim")
         await bench.started()
         job = await bench.job(await bench.submit())
-        at = format_instant(job.created_at)
+        at = format_timestamp(job.created_at)
         await bench.store.real._write(
-            Lane.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
+            Priority.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
         )
         bench.store.full.clear()
         bench.engine.wake()
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
         ended = await bench.job(job.id)
-        assert (ended.status, ended.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert (ended.status, ended.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
         assert Signal.JOB_STARTED not in {happening.signal for happening in bench.told}
 
 

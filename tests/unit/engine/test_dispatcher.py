@@ -1,4 +1,4 @@
-"""SPEC 4.4: a bounded pool, caps of plugins, no polling; and every job is started in the end."""
+"""A bounded pool, caps of plugins, no polling; and every job is started in the end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 
 from builders.configs import a_config, loaded
 from builders.jobs import START, Clock, a_new_job, ok
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.installed import Discovery
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs import JobStatus, Reason
-from ductile.core.outcomes import Interrupted
-from ductile.core.rules import Rules
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.core.jobs.outcomes import Interrupted
+from ductile.core.policy import Policy
 from ductile.engine.dispatcher import FIRST_REST, LEASE, Dispatcher
+from ductile.store.model.jobs import ClaimedJob
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Lane
-from ductile.store.values.settling import Claim
-from ductile.store.values.submitting import Submission
-from ductile.value import replace
+from ductile.store.sqlite.writer import Priority
+from ductile.struct import replace
 
 
 class Pool:
@@ -45,7 +45,7 @@ class Pool:
             store, self._execute, lambda: snapshot, owner="test", failed=self._failed
         )
 
-    async def _execute(self, claim: Claim, under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(self, claim: ClaimedJob, under: Snapshot, makes_room: Callable[[], None]) -> None:
         self.under.append(under)
         self.running.add(claim.job.id)
         self.most = max(self.most, len(self.running))
@@ -53,7 +53,7 @@ class Pool:
         self.changed.set()
         await self.gate.wait()
         makes_room()
-        await self.store.settle(claim.job, ok(), Rules())
+        await self.store.settle(claim.job, ok(), Policy())
         self.running.discard(claim.job.id)
         self.changed.set()
 
@@ -78,7 +78,7 @@ class ShortPool(Pool):
         #: When a rest began.
         self.rested: list[float] = []
 
-    async def _execute(self, claim: Claim, under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(self, claim: ClaimedJob, under: Snapshot, makes_room: Callable[[], None]) -> None:
         if len(self.put_back) >= self.times:
             await super()._execute(claim, under, makes_room)
             return
@@ -86,8 +86,8 @@ class ShortPool(Pool):
         self.rested.append(asyncio.get_running_loop().time())
         self.dispatcher.rest(claim.job.id)
         makes_room()
-        short = Interrupted(reason=Reason.NO_RESOURCES, error="too many open files")
-        await self.store.settle(claim.job, short, Rules())
+        short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
+        await self.store.settle(claim.job, short, Policy())
         self.changed.set()
 
 
@@ -99,7 +99,7 @@ def a_snapshot(directory: Path) -> Snapshot:
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
-    return open_sqlite_store(tmp_path / "state.db", clock=lambda: Clock(START).now, dice=Random(1))
+    return open_sqlite_store(tmp_path / "state.db", clock=lambda: Clock(START).now, rng=Random(1))
 
 
 async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path) -> None:
@@ -121,16 +121,16 @@ async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path
 async def test_a_job_that_comes_while_everybody_is_busy_wakes_nobody_and_runs_all_the_same(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENGINE 5: what cannot start is not looked for with each of thousands; whoever leaves looks."""
+    """What cannot start is not looked for with each of thousands; whoever leaves looks."""
     pool = Pool(store, a_snapshot(tmp_path))
     service = asyncio.create_task(pool.dispatcher.run())
     jobs = [a_new_job() for _ in range(4)]
-    pool.dispatcher.offer(await store.enqueue(Submission(jobs=tuple(jobs[:3]))))
+    pool.dispatcher.on_enqueued(await store.enqueue(Submission(jobs=tuple(jobs[:3]))))
     await pool.until(lambda: len(pool.running) == 3)
     looked: list[bool] = []
     monkeypatch.setattr(pool.dispatcher, "_claim_for_free_workers", lambda: looked.append(True))
     pool.dispatcher.expect()
-    pool.dispatcher.offer(await store.enqueue(Submission(jobs=tuple(jobs[3:]))))
+    pool.dispatcher.on_enqueued(await store.enqueue(Submission(jobs=tuple(jobs[3:]))))
     await store.counts()  # the loop has gone round more than once
     assert not looked
     monkeypatch.undo()
@@ -144,7 +144,7 @@ async def test_a_job_that_comes_while_everybody_is_busy_wakes_nobody_and_runs_al
 async def test_nothing_is_started_after_stop_and_what_runs_is_waited_for(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """SPEC 4.8: a shutdown starts nothing and lets running jobs finish."""
+    """A shutdown starts nothing and lets running jobs finish."""
     pool = Pool(store, a_snapshot(tmp_path))
     jobs = [a_new_job() for _ in range(5)]
     await store.enqueue(Submission(jobs=tuple(jobs)))
@@ -163,7 +163,7 @@ async def test_nothing_is_started_after_stop_and_what_runs_is_waited_for(
 
 
 async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Path) -> None:
-    """SPEC 3.5, ENGINE 13: the init runs first, although it was enqueued last."""
+    """The init runs first, although it was enqueued last."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     first, other = a_new_job("p"), a_new_job("q")
@@ -181,12 +181,12 @@ async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Pa
 async def test_an_init_that_was_ended_before_its_claim_holds_nobody_up(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """ENGINE 13: cancelled or purged while it was queued; the plugin's jobs do not wait for it for ever."""
+    """Cancelled or purged while it was queued; the plugin's jobs do not wait for it for ever."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     init, first = replace(a_new_job("p"), command="init"), a_new_job("p")
     await store.enqueue(Submission(jobs=(init, first)))
-    await store.cancel(init.id, Rules())
+    await store.cancel(init.id, Policy())
     pool.dispatcher.initialise("p", init.id)
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: pool.order == [first.id] and not pool.running)
@@ -196,7 +196,7 @@ async def test_an_init_that_was_ended_before_its_claim_holds_nobody_up(
 
 
 async def test_nothing_of_a_plugin_is_started_that_is_held(store: SqliteStore, tmp_path: Path) -> None:
-    """ENGINE 13: while a reload is being written, whose inits may have to come first."""
+    """While a reload is being written, whose inits may have to come first."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     held, other = a_new_job("p"), a_new_job("q")
@@ -215,7 +215,7 @@ async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tm
     """Nobody waits for the task of a job, so a failure in it must not be silent."""
     pool = Pool(store, a_snapshot(tmp_path))
 
-    async def fails(_claim: Claim, _under: Snapshot, _makes_room: Callable[[], None]) -> None:
+    async def fails(_claim: ClaimedJob, _under: Snapshot, _makes_room: Callable[[], None]) -> None:
         raise RuntimeError("a defect")
 
     pool.dispatcher._execute = fails
@@ -236,7 +236,7 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)  # a batch ends by its size alone
     ticks = count()
     store = open_sqlite_store(
-        tmp_path / "state.db", clock=lambda: START + timedelta(seconds=next(ticks)), dice=Random(1)
+        tmp_path / "state.db", clock=lambda: START + timedelta(seconds=next(ticks)), rng=Random(1)
     )
     pool = Pool(store, replace(a_snapshot(tmp_path), max_workers=1))
     first, second = a_new_job(), a_new_job()
@@ -245,7 +245,7 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(
     pool.dispatcher.wake()
     await pool.until(lambda: pool.running == {first.id})
     let_go = threading.Event()
-    held = store._writer.submit(Lane.SETTLE, lambda _session: let_go.wait(20))
+    held = store._writer.submit(Priority.SETTLE, lambda _session: let_go.wait(20))
     pool.gate.set()
     for _ in range(10):  # turns in which the result, and then the claim, are handed to the store
         await asyncio.sleep(0)
@@ -275,17 +275,17 @@ async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_i
     writer = store._writer
     while not writer._idle:  # noqa: ASYNC110 - its thread becomes so by itself, and tells nobody
         await asyncio.sleep(0)
-    found: list[list[Lane]] = []
+    found: list[list[Priority]] = []
     wake = writer._end_idleness
 
     def look(loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        found.append([lane for lane in Lane if writer._lanes[lane]])
+        found.append([priority for priority in Priority if writer._lanes[priority]])
         wake(loop, turns)
 
     monkeypatch.setattr(writer, "_end_idleness", look)
     pool.gate.set()
     await pool.until(lambda: second.id in pool.order and not pool.running)
-    assert found[0] == [Lane.SETTLE, Lane.CLAIM]
+    assert found[0] == [Priority.SETTLE, Priority.CLAIM]
     pool.dispatcher.stop()
     await service
     await store.close()
@@ -294,7 +294,7 @@ async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_i
 async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """SPEC 3.5: under the next one it would have had to wait for an init."""
+    """Under the next one it would have had to wait for an init."""
     first, second = a_snapshot(tmp_path), replace(a_snapshot(tmp_path), max_workers=2)
     pool = Pool(store, first)
     in_force = [first]

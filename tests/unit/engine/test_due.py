@@ -1,4 +1,4 @@
-"""Work that is due at an instant: nothing that was announced is forgotten (ENGINE 4, 10)."""
+"""Work that is due at an instant: nothing that was announced is forgotten."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from datetime import datetime, timedelta
 
 from builders.clocks import SimulatedClock
-from ductile.engine.due import DueWork
+from ductile.engine.timer_loop import TimerLoop
 
 
 async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:
-    """ENGINE 4, 10: a retry or a deadline written while the loop reads, and not seen by it, is not lost."""
+    """A retry or a deadline written while the loop reads, and not seen by it, is not lost."""
     clock = SimulatedClock()
     first, later = clock.now() + timedelta(seconds=1), clock.now() + timedelta(seconds=5)
     answers: list[datetime | None] = [first, None, later, None]
@@ -27,7 +27,7 @@ async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:
             enough.set()
         return answer
 
-    due = DueWork(clock, look)
+    due = TimerLoop(clock, look)
     running = asyncio.create_task(due.run())
     await clock.rest()
     await clock.advance(seconds=1)

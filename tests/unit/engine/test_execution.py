@@ -9,18 +9,18 @@ import pytest
 from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
-from ductile.core.jobs import Callback
-from ductile.runner import helpers, spawn
-from ductile.store.values.submitting import Submission
+from ductile.core.jobs.model import Callback
+from ductile.runner.process import spawn, spawn_threads
+from ductile.store.model.submission import Submission
 from ductile.telemetry.signals import Signal
 
 
 async def test_who_is_told_of_a_job_hears_that_it_works_although_it_has_ended_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC 9.3: every state, in order, also where a process is heard of only when it has ended."""
+    """Every state, in order, also where a process is heard of only when it has ended."""
     monkeypatch.setattr(spawn, "_BUSY", 0)
-    monkeypatch.setattr(helpers, "_UNTOLD", 10_000)
+    monkeypatch.setattr(spawn_threads, "_UNTOLD", 10_000)
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         job_id = await bench.submit(callback=Callback(url="http://127.0.0.1:1/"))
@@ -33,7 +33,7 @@ async def test_who_is_told_of_a_job_hears_that_it_works_although_it_has_ended_by
 
 
 async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path: Path) -> None:
-    """SPEC 12: from acceptance, be it by an earlier daemon; a later claim has waited for something else."""
+    """From acceptance, be it by an earlier daemon; a later claim has waited for something else."""
     a_plugin(tmp_path / "plugins", "weak", script="#!/bin/sh\nexit 1\n")
     retried = "  echo: {}\n  weak: {retry: {max_attempts: 2, backoff_base: 1ms}}\n"
     async with an_engine(tmp_path, retried) as bench:
@@ -50,12 +50,12 @@ async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path
 
 
 async def test_a_job_for_an_idle_worker_is_claimed_in_the_commit_that_brings_it(tmp_path: Path) -> None:
-    """ENGINE 5: one write to the disk less. All that a commit writes has one instant."""
+    """One write to the disk less. All that a commit writes has one instant."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         jobs = [a_new_job("echo", "poll") for _ in range(20)]
         for job in jobs:  # one after the other: each finds everybody idle
-            await bench.desk.enqueue(Submission(jobs=(job,)))
+            await bench.context.enqueue(Submission(jobs=(job,)))
             await bench.until(Signal.JOB_SUCCEEDED)
             for _ in range(3):  # whoever looks for more because a job has ended has looked by then
                 await bench.store.real.clamp_waits()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from builders.engines import Bench, an_engine
-from ductile.core.jobs import JobStatus
-from ductile.core.rules import Rules
+from ductile.core.jobs.model import JobStatus
+from ductile.core.policy import Policy
 from ductile.telemetry.signals import Signal
 
 
@@ -22,7 +22,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_stop_while_a_claim_is_under_way_strands_no_job(bench: Bench) -> None:
-    """SPEC 4.8: what was claimed is run or handed back; it is not found running by the next start."""
+    """What was claimed is run or handed back; it is not found running by the next start."""
     bench.store.pause_after_claim = asyncio.Event()
     job_id = await bench.submit(max_attempts=1)
     await bench.store.claimed.wait()
@@ -30,11 +30,11 @@ async def test_a_stop_while_a_claim_is_under_way_strands_no_job(bench: Bench) ->
     bench.store.pause_after_claim.set()
     await bench.stopped()
     assert (await bench.job(job_id)).status is not JobStatus.RUNNING
-    assert (await bench.store.real.recover(Rules())).jobs == ()
+    assert (await bench.store.real.recover(Policy())).jobs == ()
 
 
 async def test_a_full_store_stops_nobody_when_a_retry_is_due(bench: Bench) -> None:
-    """ENGINE 5: the disk is full, the daemon lives, and goes on when there is room."""
+    """The disk is full, the daemon lives, and goes on when there is room."""
     bench.store.full.add("release_due")
     bench.engine.wake()
     job_id = await bench.submit()
@@ -46,7 +46,7 @@ async def test_a_full_store_stops_nobody_when_a_retry_is_due(bench: Bench) -> No
 
 
 async def test_a_result_is_held_while_the_store_is_full_and_kept_when_it_is_not(bench: Bench) -> None:
-    """ENGINE 5: finished outcomes are held and offered again."""
+    """Finished outcomes are held and offered again."""
     bench.store.full.add("settle")
     job_id = await bench.submit()
     await bench.until(Signal.STORE_FULL)
@@ -65,7 +65,7 @@ async def test_a_locked_store_is_not_called_full(bench: Bench) -> None:
 
 
 async def test_a_second_stop_ends_a_daemon_whose_store_is_full(bench: Bench) -> None:
-    """SPEC 4.8: at once means at once; the job is found running by the next start and loses nothing else."""
+    """At once means at once; the job is found running by the next start and loses nothing else."""
     bench.store.full.add("settle")
     job_id = await bench.submit()
     await bench.until(Signal.STORE_FULL)

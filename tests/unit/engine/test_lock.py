@@ -1,4 +1,4 @@
-"""SPEC 4.8: one daemon for each store, and whoever only looks at the lock is in nobody's way."""
+"""One daemon for each store, and whoever only looks at the lock is in nobody's way."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ductile.engine.lock import (
+from ductile.engine.ownership.store_lock import (
     LOCK_FILE,
     PURPOSE_FILE,
-    Holder,
-    Keeper,
+    LockHolder,
+    LockPurpose,
     StoreLock,
-    held,
+    held_error,
     holder_of,
     refuse_held,
 )
@@ -33,9 +33,11 @@ def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(
 ) -> None:
     """`ductile status` at the moment of a start: the lock is asked for again."""
     descriptor = looking(tmp_path)
-    monkeypatch.setattr("ductile.engine.lock.time.sleep", lambda _seconds: os.close(descriptor))
+    monkeypatch.setattr(
+        "ductile.engine.ownership.store_lock.time.sleep", lambda _seconds: os.close(descriptor)
+    )
     lock = StoreLock(tmp_path)
-    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
     lock.release()
     assert holder_of(tmp_path) is None
 
@@ -55,15 +57,15 @@ def test_a_lock_that_is_not_let_go_of_is_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keeper", "says", "advises"),
     [
-        (Keeper.DAEMON, "uses this store already", "ductile system stop"),
-        (Keeper.RUN, "to run a job without a daemon", "that run has ended"),
-        (Keeper.COMMAND, "for a moment", "try again"),
+        (LockPurpose.DAEMON, "uses this store already", "ductile system stop"),
+        (LockPurpose.RUN, "to run a job without a daemon", "that run has ended"),
+        (LockPurpose.COMMAND, "for a moment", "try again"),
     ],
 )
-def test_what_holds_a_store_is_told(keeper: Keeper, says: str, advises: str, tmp_path: Path) -> None:
+def test_what_holds_a_store_is_told(keeper: LockPurpose, says: str, advises: str, tmp_path: Path) -> None:
     """A run is not called a daemon, nor is anybody sent to stop one that is not there."""
     lock = StoreLock(tmp_path, keeper)
-    refused = held(tmp_path / LOCK_FILE)
+    refused = held_error(tmp_path / LOCK_FILE)
     assert f"process {os.getpid()}" in refused.message
     assert says in refused.message
     assert refused.hint is not None
@@ -76,13 +78,13 @@ def test_a_lock_of_an_earlier_version_is_a_daemon_s(tmp_path: Path) -> None:
     descriptor = looking(tmp_path)
     os.pwrite(descriptor, b"4711\n", 0)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert holder_of(tmp_path) == Holder(pid=4711, keeper=Keeper.DAEMON)
+    assert holder_of(tmp_path) == LockHolder(pid=4711, keeper=LockPurpose.DAEMON)
     os.close(descriptor)
 
 
 def test_the_lock_file_holds_the_pid_alone(tmp_path: Path) -> None:
     """Whatever it is held for: tools read a PID file as a number."""
-    for keeper in Keeper:
+    for keeper in LockPurpose:
         lock = StoreLock(tmp_path, keeper)
         assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
         lock.release()
@@ -91,9 +93,9 @@ def test_the_lock_file_holds_the_pid_alone(tmp_path: Path) -> None:
 
 def test_the_purpose_of_an_earlier_process_is_not_taken_for_the_holder_s(tmp_path: Path) -> None:
     """A run that was killed leaves its purpose; a daemon may get the same PID later."""
-    (tmp_path / PURPOSE_FILE).write_text(f"{os.getpid()} {Keeper.RUN}\n")
+    (tmp_path / PURPOSE_FILE).write_text(f"{os.getpid()} {LockPurpose.RUN}\n")
     lock = StoreLock(tmp_path)
-    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
     lock.release()
 
 
@@ -141,11 +143,11 @@ def test_a_lock_file_that_was_removed_or_replaced_is_made_again(tmp_path: Path) 
     assert not lock.renew()
     (tmp_path / LOCK_FILE).unlink()
     assert lock.renew()
-    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
     (tmp_path / "other").write_text("")
     (tmp_path / "other").rename(tmp_path / LOCK_FILE)
     assert lock.renew()
-    assert holder_of(tmp_path) == Holder(pid=os.getpid(), keeper=Keeper.DAEMON)
+    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
     assert not lock.renew()
     lock.release()
     assert holder_of(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Sending one state webhook: whom it may reach, and what is said of what went wrong (SPEC 9.3, ENGINE 9)."""
+"""Sending one state webhook: whom it may reach, and what is said of what went wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from builders.jobs import START
 from builders.receivers import Reply, a_receiver
-from ductile.core.deliveries import Attempt
-from ductile.engine.posting import HttpPoster, Letter
+from ductile.core.webhooks.deliveries import DeliveryAttempt
+from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookRequest
 
 HERE = ("127.0.0.1",)
 
@@ -39,40 +39,40 @@ class ChangingResolver(AbstractResolver):
 
 
 @pytest.fixture
-async def poster() -> AsyncIterator[HttpPoster]:
-    made = HttpPoster()
+async def poster() -> AsyncIterator[HttpWebhookClient]:
+    made = HttpWebhookClient()
     yield made
     await made.close()
 
 
-def a_letter(url: str, **fields: Any) -> Letter:
+def a_letter(url: str, **fields: Any) -> WebhookRequest:
     given: dict[str, Any] = {
         "body": b"{}",
         "headers": {"Content-Type": "application/json", "X-Mine": "yes"},
         "timeout": timedelta(seconds=20),
         "allow": HERE,
     }
-    return Letter(url=url, **(given | fields))
+    return WebhookRequest(url=url, **(given | fields))
 
 
-async def test_it_arrives_as_it_was_written(poster: HttpPoster) -> None:
+async def test_it_arrives_as_it_was_written(poster: HttpWebhookClient) -> None:
     with a_receiver() as receiver:
         attempt = await poster.post(a_letter(receiver.url("/a?b=c"), body=b'{"n": 1}'), START)
-        assert attempt == Attempt(http_status=204)
+        assert attempt == DeliveryAttempt(http_status=204)
         (request,) = receiver.requests
     assert (request.path, request.raw, request.headers["x-mine"]) == ("/a?b=c", b'{"n": 1}', "yes")
 
 
 @pytest.mark.parametrize("status", [300, 302, 400, 404, 410, 429, 500, 503])
-async def test_everything_but_2xx_is_a_failure(poster: HttpPoster, status: int) -> None:
-    """SPEC 9.3: retry on non-2xx."""
+async def test_everything_but_2xx_is_a_failure(poster: HttpWebhookClient, status: int) -> None:
+    """Retry on non-2xx."""
     with a_receiver(lambda *_: Reply(status=status)) as receiver:
         attempt = await poster.post(a_letter(receiver.url()), START)
     assert (attempt.delivered, attempt.http_status) == (False, status)
 
 
-async def test_no_redirect_is_followed(poster: HttpPoster) -> None:
-    """SPEC 9.3: a redirect could lead anywhere."""
+async def test_no_redirect_is_followed(poster: HttpWebhookClient) -> None:
+    """A redirect could lead anywhere."""
     with a_receiver() as other, a_receiver() as receiver:
         receiver.decide = lambda *_: Reply(status=307, headers={"Location": other.url()})
         attempt = await poster.post(a_letter(receiver.url()), START)
@@ -80,17 +80,17 @@ async def test_no_redirect_is_followed(poster: HttpPoster) -> None:
     assert attempt.http_status == 307
 
 
-async def test_retry_after_is_read(poster: HttpPoster) -> None:
+async def test_retry_after_is_read(poster: HttpWebhookClient) -> None:
     with a_receiver(lambda *_: Reply(status=429, headers={"Retry-After": "17"})) as receiver:
         attempt = await poster.post(a_letter(receiver.url()), START)
     assert attempt.retry_after == timedelta(seconds=17)
 
 
 async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> None:
-    """SPEC 9.3: the check is on the resolved address, at connect time; another answer does not get past."""
+    """The check is on the resolved address, at connect time; another answer does not get past."""
     # The first answer is a public address of a network that this test has no way to.
     resolver = ChangingResolver("2606:4700::dead:1", "127.0.0.1")
-    poster = HttpPoster(resolver)
+    poster = HttpWebhookClient(resolver)
     with a_receiver() as receiver:
         letter = a_letter(
             f"http://rebind.example:{receiver.port}/canary", allow=(), timeout=timedelta(milliseconds=200)
@@ -98,7 +98,7 @@ async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> No
         attempt = await poster.post(letter, START)
         while resolver.asked < 2:  # the library may keep the first answer for a while
             await poster.close()
-            poster = HttpPoster(resolver)
+            poster = HttpWebhookClient(resolver)
             attempt = await poster.post(letter, START)
         assert receiver.requests == []
     await poster.close()
@@ -107,8 +107,8 @@ async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> No
 
 
 async def test_a_listed_name_may_lead_home() -> None:
-    """SPEC 9.3: private targets are refused unless listed."""
-    poster = HttpPoster(ChangingResolver("127.0.0.1"))
+    """Private targets are refused unless listed."""
+    poster = HttpWebhookClient(ChangingResolver("127.0.0.1"))
     with a_receiver() as receiver:
         url = f"http://receiver.lan:{receiver.port}/"
         listed = await poster.post(a_letter(url, allow=("Receiver.lan.",)), START)
@@ -120,8 +120,8 @@ async def test_a_listed_name_may_lead_home() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "127.1"])
-async def test_no_way_to_write_it_leads_home(poster: HttpPoster, host: str) -> None:
-    """SPEC 9.3, ENGINE 9: with an empty list loopback is refused, however it is written."""
+async def test_no_way_to_write_it_leads_home(poster: HttpWebhookClient, host: str) -> None:
+    """With an empty list loopback is refused, however it is written."""
     with a_receiver() as receiver:
         attempt = await poster.post(a_letter(f"http://{host}:{receiver.port}/", allow=()), START)
         assert receiver.requests == []
@@ -129,7 +129,7 @@ async def test_no_way_to_write_it_leads_home(poster: HttpPoster, host: str) -> N
     assert attempt.error
 
 
-async def test_a_connection_from_before_does_not_get_past_a_changed_list(poster: HttpPoster) -> None:
+async def test_a_connection_from_before_does_not_get_past_a_changed_list(poster: HttpWebhookClient) -> None:
     """A kept connection was opened under the old rules; the new ones count."""
     with a_receiver() as receiver:
         assert (await poster.post(a_letter(receiver.url()), START)).delivered
@@ -137,7 +137,7 @@ async def test_a_connection_from_before_does_not_get_past_a_changed_list(poster:
         assert not (await poster.post(a_letter(receiver.url(), allow=("other",)), START)).delivered
 
 
-async def test_who_does_not_answer_is_not_waited_for(poster: HttpPoster) -> None:
+async def test_who_does_not_answer_is_not_waited_for(poster: HttpWebhookClient) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
         attempt = await poster.post(a_letter(receiver.url(), timeout=timedelta(milliseconds=300)), START)
@@ -145,8 +145,8 @@ async def test_who_does_not_answer_is_not_waited_for(poster: HttpPoster) -> None
     assert attempt.error == "the receiver did not answer within 0.3 s"
 
 
-async def test_who_is_not_there_is_told_without_the_url(poster: HttpPoster) -> None:
-    """ENGINE 9: URLs may hold secrets."""
+async def test_who_is_not_there_is_told_without_the_url(poster: HttpWebhookClient) -> None:
+    """URLs may hold secrets."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -157,7 +157,7 @@ async def test_who_is_not_there_is_told_without_the_url(poster: HttpPoster) -> N
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
-    poster: HttpPoster, monkeypatch: pytest.MonkeyPatch
+    poster: HttpWebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy would connect for us to whomever it likes."""
     with a_receiver() as proxy, a_receiver() as receiver:
@@ -166,7 +166,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
         assert proxy.requests == []
 
 
-async def test_odd_urls_are_faults_and_not_crashes(poster: HttpPoster) -> None:
+async def test_odd_urls_are_faults_and_not_crashes(poster: HttpWebhookClient) -> None:
     for url in (
         "http://exa\u2028mple.invalid/",
         "http://xn--/",

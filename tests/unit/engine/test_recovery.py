@@ -1,4 +1,4 @@
-"""SPEC 4.8, ENGINE 3: what a daemon that was killed left behind, and a stop that comes meanwhile."""
+"""What a daemon that was killed left behind, and a stop that comes meanwhile."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ import pytest
 from builders.engines import Bench, an_engine
 from builders.jobs import a_new_job
 from builders.stores import claim_all
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs.model import JobStatus
 from ductile.engine import recovery
-from ductile.engine.identity import has_ended, make_identity
-from ductile.engine.survivors import Survivor, Sweep, end_survivors, find_survivors
+from ductile.engine.ownership.orphan_processes import (
+    CleanupResult,
+    OrphanProcess,
+    find_orphan_processes,
+    kill_orphan_processes,
+)
+from ductile.engine.ownership.process_identity import has_ended, make_identity
 from ductile.errors import ConflictError
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.submitting import Submission
+from ductile.store.model.records import JobFilter
+from ductile.store.model.submission import Submission
 from ductile.store.verbs.holds import SWEEP
-from ductile.telemetry.signals import Happening, Signal
+from ductile.telemetry.signals import Signal, SignalEvent
 
 ECHO = "  echo: {}\n"
 
@@ -85,12 +90,12 @@ async def statuses(bench: Bench) -> dict[JobStatus, int]:
 
 
 async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path) -> None:
-    """SPEC 4.8: it ends at once, in good order; what it did not reach is recovered by the next start."""
+    """It ends at once, in good order; what it did not reach is recovered by the next start."""
     count = SWEEP + 20
     async with an_engine(tmp_path, ECHO) as bench:
         await running_jobs(bench, count)
 
-        def stop_at_the_first(happening: Happening) -> None:
+        def stop_at_the_first(happening: SignalEvent) -> None:
             if happening.signal is Signal.JOB_RECOVERED:
                 bench.engine.stop()
 
@@ -109,7 +114,7 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
 
 
 async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
-    """SPEC 4.8: SIGTERM while the daemon is only about to begin."""
+    """SIGTERM while the daemon is only about to begin."""
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
         bench.engine.stop()
@@ -120,7 +125,7 @@ async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
 
 
 async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> None:
-    """SPEC 7.7: nobody is left waiting by a daemon that goes."""
+    """Nobody is left waiting by a daemon that goes."""
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
         with bench.engine.waiting_for(job_id) as ended:
@@ -131,16 +136,16 @@ async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> 
 
 
 async def test_survivors_are_ended_with_what_they_forked() -> None:
-    """ENGINE 3: found by the store's id, ended by group, and gone when this returns."""
+    """Found by the store's id, ended by group, and gone when this returns."""
     ours, theirs = a_survivor("one"), a_survivor("another")
     try:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
-        sweep = await end_survivors("one", {"j1": DEAD}, patience=20)
+        sweep = await kill_orphan_processes("one", {"j1": DEAD}, patience=20)
         assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
         assert sweep.alive == ()
-        assert find_survivors("one", {"j1": DEAD}) == ()
-        assert [survivor.pid for survivor in find_survivors("another", {"j1": DEAD})] == [theirs.pid]
+        assert find_orphan_processes("one", {"j1": DEAD}) == ()
+        assert [survivor.pid for survivor in find_orphan_processes("another", {"j1": DEAD})] == [theirs.pid]
         reaped.join()
     finally:
         theirs.kill()
@@ -148,10 +153,10 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
 
 
 def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
-    """ENGINE 3: a plugin may have started it on purpose; of the servers nobody knows whose job they run."""
+    """A plugin may have started it on purpose; of the servers nobody knows whose job they run."""
     running, ended, server = a_survivor("one", "j1"), a_survivor("one", "j2"), a_survivor("one", None)
     try:
-        found = {survivor.pid for survivor in find_survivors("one", {"j1": DEAD})}
+        found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": DEAD})}
         assert found == {running.pid, server.pid}
     finally:
         for process in (running, ended, server):
@@ -163,9 +168,9 @@ def test_what_an_earlier_version_has_started_is_found() -> None:
     """It named no owner to its processes, and recorded one without the start time."""
     cold, warm = a_survivor("one", "j1", owner=None), a_survivor("one", None, owner=None)
     try:
-        found = {survivor.pid for survivor in find_survivors("one", {"j1": "host:999999999"})}
+        found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": "host:999999999"})}
         assert found == {cold.pid, warm.pid}
-        assert find_survivors("one", {"j1": DEAD}) == ()
+        assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:
         for process in (cold, warm):
             process.kill()
@@ -176,8 +181,8 @@ def test_what_another_process_has_started_is_left_alone() -> None:
     """A copy of the store has its id and its jobs; whoever runs those there is not their owner here."""
     other, unknown = a_survivor("one", owner="host:999999998:1"), a_survivor("one", None, owner="host:1:1")
     try:
-        assert find_survivors("one", {"j1": DEAD}) == ()
-        assert find_survivors("one", {"j1": None}) == ()
+        assert find_orphan_processes("one", {"j1": DEAD}) == ()
+        assert find_orphan_processes("one", {"j1": None}) == ()
     finally:
         for process in (other, unknown):
             process.kill()
@@ -189,7 +194,7 @@ def test_what_a_living_process_has_started_is_left_alone() -> None:
     alive = make_identity("host")
     cold, warm = a_survivor("one", owner=alive), a_survivor("one", None, owner=alive)
     try:
-        assert find_survivors("one", {"j1": alive}) == ()
+        assert find_orphan_processes("one", {"j1": alive}) == ()
     finally:
         for process in (cold, warm):
             process.kill()
@@ -198,7 +203,10 @@ def test_what_a_living_process_has_started_is_left_alone() -> None:
 
 def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
     """What supervises a daemon may take its time to ask for its exit status."""
-    identity = "from ductile.engine.identity import make_identity; print(make_identity('a:b'), flush=True)"
+    identity = (
+        "from ductile.engine.ownership.process_identity import make_identity; "
+        "print(make_identity('a:b'), flush=True)"
+    )
     wait = "; import sys; sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", identity + wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -215,10 +223,10 @@ def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
 
 
 def test_whoever_is_in_our_session_is_left_alone() -> None:
-    """ENGINE 3: to end it could end the daemon; no plugin runs there."""
+    """To end it could end the daemon; no plugin runs there."""
     beside = a_survivor("one", new_session=False)
     try:
-        assert find_survivors("one", {"j1": DEAD}) == ()
+        assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:
         beside.kill()
         beside.wait()
@@ -235,7 +243,7 @@ else:
 
 
 def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path: Path) -> None:
-    """ENGINE 3: neither the plugin's process above it nor itself, though both carry the job's variables."""
+    """Neither the plugin's process above it nor itself, though both carry the job's variables."""
     script = tmp_path / "restart.py"
     script.write_text(STARTED_BY_A_JOB)
     environment = {**os.environ, "DUCTILE_STORE_ID": "one", "DUCTILE_DAEMON": DEAD, "DUCTILE_JOB_ID": "j1"}
@@ -251,7 +259,7 @@ def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path
 
 
 async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) -> None:
-    """ENGINE 3: at every start, also one after an orderly stop."""
+    """At every start, also one after an orderly stop."""
     async with an_engine(tmp_path, ECHO) as bench:
         bench.store.full.add("claim")
         store_id = bench.store.real.store_id
@@ -271,19 +279,19 @@ async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) 
 
 
 async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    """ENGINE 3: after its time it is told of as alive."""
+    """After its time it is told of as alive."""
     with something_that_does_not_end("stubborn", tmp_path) as pid:
         async with asyncio.timeout(20):
-            sweep = await end_survivors("stubborn", {"j1": DEAD}, patience=0.1, proc=tmp_path)
-        assert sweep == Sweep(ended=(), alive=(Survivor(pid=pid, job_id="j1"),))
+            sweep = await kill_orphan_processes("stubborn", {"j1": DEAD}, patience=0.1, proc=tmp_path)
+        assert sweep == CleanupResult(ended=(), alive=(OrphanProcess(pid=pid, job_id="j1"),))
 
 
 async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENGINE 3: a job never runs twice at the same time; the daemon says who is in its way and goes."""
+    """A job never runs twice at the same time; the daemon says who is in its way and goes."""
     monkeypatch.setattr(recovery, "PATIENCE", 0.1)
-    monkeypatch.setattr(recovery, "end_survivors", partial(end_survivors, proc=tmp_path / "proc"))
+    monkeypatch.setattr(recovery, "end_survivors", partial(kill_orphan_processes, proc=tmp_path / "proc"))
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
         with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc", job_id) as pid:

@@ -1,4 +1,4 @@
-"""SPEC 10: a reload is on disk before it is in force; what the store cannot take does not happen."""
+"""A reload is on disk before it is in force; what the store cannot take does not happen."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from builders.engines import Bench, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
-from ductile.core.jobs import JobStatus, Reason, SubmittedBy
+from ductile.core.jobs.model import JobReason, JobStatus, SubmittedBy
 from ductile.errors import ConflictError, StoreFullError, TooBusyError
-from ductile.operations.intake import Door
-from ductile.operations.jobs import submit
-from ductile.store.values.upkeep import ConfigOrigin
+from ductile.operations.jobs.query import submit
+from ductile.operations.submission import Source
+from ductile.store.model.maintenance import ConfigOrigin
 from ductile.telemetry.signals import Signal
 
 ECHO = "  echo: {}\n"
@@ -33,7 +33,7 @@ async def origins(bench: Bench) -> list[ConfigOrigin]:
 
 
 async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: Path) -> None:
-    """SPEC 10: the old configuration stays, whoever asked is told why, and so is the log."""
+    """The old configuration stays, whoever asked is told why, and so is the log."""
     a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
@@ -52,7 +52,7 @@ async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: P
 
 
 async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
-    """SPEC 2.1: file, line and key, as `config check` has them."""
+    """File, line and key, as `config check` has them."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  more: {uses: echo, config: {api_key: canary}}\n")
@@ -66,7 +66,7 @@ async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
 
 
 async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: Path) -> None:
-    """SPEC 10: queued jobs end dead/plugin_removed, and who waits for them hears of it."""
+    """Queued jobs end dead/plugin_removed, and who waits for them hears of it."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:
         await bench.started()
         job_id = await queued(bench)
@@ -75,7 +75,7 @@ async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: P
             assert (await bench.engine.reload())["removed"] == ["held"]
             assert ended.done()
         job = await bench.job(job_id)
-        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.PLUGIN_REMOVED)
+        assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
 
 
 async def queued(bench: Bench) -> str:
@@ -87,7 +87,7 @@ async def queued(bench: Bench) -> str:
 
 
 async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_claim(tmp_path: Path) -> None:
-    """SPEC 10: the reload holds although the disk was full for the rest of it; no job is run or lost."""
+    """The reload holds although the disk was full for the rest of it; no job is run or lost."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo}\n") as bench:
         await bench.started()
         job_id = await queued(bench)
@@ -100,12 +100,12 @@ async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_cl
             bench.engine.wake()
             async with asyncio.timeout(20):
                 await ended
-        assert (await bench.job(job_id)).reason is Reason.PLUGIN_REMOVED
+        assert (await bench.job(job_id)).reason is JobReason.PLUGIN_REMOVED
         assert await bench.store.real.executions(job_id) != ()
 
 
 async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path: Path) -> None:
-    """ENGINE 13: from the moment the init is on disk, which is before the engine hears of it."""
+    """From the moment the init is on disk, which is before the engine hears of it."""
     place = a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
@@ -126,7 +126,7 @@ async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path:
 
 
 async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) -> None:
-    """SPEC 10: named, and nothing is recorded."""
+    """Named, and nothing is recorded."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  other: {uses: echo}\nstate: {path: elsewhere.db}\n")
@@ -137,7 +137,7 @@ async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) 
 
 
 async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
-    """SPEC 10: what is on disk as loaded is what is in force."""
+    """What is on disk as loaded is what is in force."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  other: {uses: echo}\n")
@@ -150,7 +150,7 @@ async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: 
 
 
 async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path: Path) -> None:
-    """SPEC 5.2, 10: a run in flight keeps its configuration; when the next one is, the new one decides."""
+    """A run in flight keeps its configuration; when the next one is, the new one decides."""
     script = SCRIPT.replace("echo", 'read -r _ <"$(dirname "$0")/gate"\necho', 1)
     gate = a_plugin(tmp_path / "plugins", "gated", script=script) / "gate"
     os.mkfifo(gate)
@@ -188,7 +188,7 @@ async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Pat
         reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
         await bench.until(Signal.PLUGIN_DRAINING)
         with pytest.raises(ConflictError, match="is being drained"):
-            await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+            await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "gated"})
         with pytest.raises(ConflictError, match="under way"):
             await bench.engine.reload()
         with pytest.raises(ConflictError, match="under way"):
@@ -217,8 +217,8 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
         await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
         assert bench.engine.draining == frozenset()
         assert "gated" in bench.engine.snapshot().plugins
-        await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "gated"})
-        assert {(await bench.job(job)).reason for job in jobs} <= {Reason.SUBMITTED, Reason.CLAIMED}
+        await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+        assert {(await bench.job(job)).reason for job in jobs} <= {JobReason.SUBMITTED, JobReason.CLAIMED}
 
 
 async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_pa
         await bench.started()
         await bench.engine.drain(("other",), timedelta(minutes=1))
         with pytest.raises(ConflictError, match="is being drained"):
-            await submit(bench.desk, Door(submitted_by=SubmittedBy.API), {"plugin": "other"})
+            await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "other"})
         bench.configure(ECHO)
         assert (await bench.engine.reload(timedelta(minutes=1)))["ends"] == []
         assert bench.engine.draining == frozenset()

@@ -1,4 +1,4 @@
-"""The scheduler at work: due on time, everything accounted for, across restarts (SPEC 5, ENGINE 8)."""
+"""The scheduler at work: due on time, everything accounted for, across restarts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from builders.jobs import START, failed, ok
 from builders.scheduling import a_snapshot, clock_at, scheduling
 from builders.stores import stored, whole_ledger
-from ductile.config.secrets import Guarded
-from ductile.core.jobs import JobStatus, SubmittedBy
-from ductile.core.ledger import LedgerKind
-from ductile.engine.scheduler import Refused, Started
+from ductile.config.secrets import SecretMap
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.engine.schedules.scheduler import RunNowRefusal, RunNowStarted
 from ductile.errors import RefusedError
-from ductile.value import replace
+from ductile.struct import replace
 
 HOUR = timedelta(hours=1)
 HOURLY = "p: {schedule: {every: 1h}}"
@@ -26,7 +26,7 @@ ON_THE_HOUR = 'p: {schedule: {cron: "0 * * * *"}}'
 
 
 async def test_an_interval_runs_when_first_seen(tmp_path: Path) -> None:
-    """SPEC 5.2; the job says who submitted it, for which schedule, and with which payload."""
+    """The job says who submitted it, for which schedule, and with which payload."""
     async with scheduling(tmp_path, "p: {schedules: [{id: a, every: 1h, payload: {n: 1}}]}") as bench:
         job = await bench.start_next()
         assert (job.plugin, job.command, job.payload) == ("p", "poll", {"n": 1})
@@ -37,7 +37,6 @@ async def test_an_interval_runs_when_first_seen(tmp_path: Path) -> None:
 
 
 async def test_the_next_run_counts_from_the_end_of_the_last(tmp_path: Path) -> None:
-    """SPEC 5.2."""
     async with scheduling(tmp_path, HOURLY) as bench:
         job = await bench.start_next()
         await bench.clock.advance(minutes=10)
@@ -50,7 +49,7 @@ async def test_the_next_run_counts_from_the_end_of_the_last(tmp_path: Path) -> N
 
 
 async def test_a_failed_run_moves_its_schedule_when_all_retries_are_over(tmp_path: Path) -> None:
-    """SPEC 5.2: a broken plugin never runs at every tick."""
+    """A broken plugin never runs at every tick."""
     async with scheduling(tmp_path, "p: {max_attempts: 2, schedule: {every: 1h}}") as bench:
         job = await bench.start_next()
         await bench.clock.advance(minutes=3)
@@ -63,7 +62,7 @@ async def test_a_failed_run_moves_its_schedule_when_all_retries_are_over(tmp_pat
 
 
 async def test_only_the_latest_run_moves_the_schedule(tmp_path: Path) -> None:
-    """ENGINE 8: the end of an older run, and jobs from other doors, leave it where it is."""
+    """The end of an older run, and jobs from other doors, leave it where it is."""
     plugins = "p: {max_outstanding_polls: 9, schedule: {every: 1h, if_running: queue}}"
     async with scheduling(tmp_path, plugins) as bench:
         first = await bench.start_next()
@@ -76,7 +75,7 @@ async def test_only_the_latest_run_moves_the_schedule(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_still_running_is_not_overtaken(tmp_path: Path) -> None:
-    """SPEC 5.6, 5.9: if_running skip is the default; adjacent skips are one row."""
+    """If_running skip is the default; adjacent skips are one row."""
     async with scheduling(tmp_path, HOURLY) as bench:
         job = await bench.start_next()
         await bench.clock.advance(hours=3, minutes=30)
@@ -87,7 +86,6 @@ async def test_a_run_that_is_still_running_is_not_overtaken(tmp_path: Path) -> N
 
 
 async def test_jitter_is_drawn_once_and_kept_over_a_restart(tmp_path: Path) -> None:
-    """SPEC 5.2."""
     plugins = "p: {schedule: {every: 1h, jitter: 20m}}"
     async with scheduling(tmp_path, plugins) as bench:
         await bench.run_next(ok())
@@ -102,7 +100,7 @@ async def test_jitter_is_drawn_once_and_kept_over_a_restart(tmp_path: Path) -> N
 
 
 async def test_a_redrawn_start_that_is_earlier_is_met(tmp_path: Path) -> None:
-    """SPEC 5.8: the scheduler does not sleep past it."""
+    """The scheduler does not sleep past it."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1m, jitter: 1m}}") as bench:
         for _ in range(5):
             await bench.run_next(ok())
@@ -117,7 +115,6 @@ async def test_a_redrawn_start_that_is_earlier_is_met(tmp_path: Path) -> None:
 
 
 async def test_runs_start_when_due_and_not_at_the_next_tick(tmp_path: Path) -> None:
-    """SPEC 5.8."""
     async with scheduling(
         tmp_path, 'p: {schedule: {cron: "* * * * *"}}', clock=clock_at("2026-02-08 10:00:20")
     ) as bench:
@@ -129,7 +126,6 @@ async def test_runs_start_when_due_and_not_at_the_next_tick(tmp_path: Path) -> N
 
 
 async def test_an_instant_runs_once_for_all_restarts_until_it_is_edited(tmp_path: Path) -> None:
-    """SPEC 5.1, ENGINE 8."""
     at_eleven = 'p: {schedule: {at: "2026-02-08T11:00:00Z"}}'
     async with scheduling(tmp_path, at_eleven) as bench:
         await bench.clock.advance(hours=2)
@@ -144,7 +140,6 @@ async def test_an_instant_runs_once_for_all_restarts_until_it_is_edited(tmp_path
 
 
 async def test_a_delay_is_armed_by_every_start_and_not_by_a_reload(tmp_path: Path) -> None:
-    """SPEC 5.1, ENGINE 8."""
     after = "p: {schedule: {after: 10m}}"
     async with scheduling(tmp_path, after) as bench:
         await bench.clock.advance(minutes=10)
@@ -172,7 +167,7 @@ async def test_a_delay_is_armed_by_every_start_and_not_by_a_reload(tmp_path: Pat
 async def test_what_a_downtime_swallowed(
     tmp_path: Path, catch_up: str, expected: list[str], jobs: int
 ) -> None:
-    """SPEC 5.5: nothing runs at boot unless it is to be made up for; all of it is in the history."""
+    """Nothing runs at boot unless it is to be made up for; all of it is in the history."""
     plugins = f'p: {{schedule: {{cron: "0 * * * *", catch_up: {catch_up}}}}}'
     async with scheduling(tmp_path, plugins) as bench:
         clock = bench.clock
@@ -186,7 +181,7 @@ async def test_what_a_downtime_swallowed(
 
 
 async def test_runs_that_are_made_up_for_follow_one_another(tmp_path: Path) -> None:
-    """ENGINE 8: outside the poll guard, and never two at a time; the last one's end counts."""
+    """Outside the poll guard, and never two at a time; the last one's end counts."""
     plugins = "p: {schedule: {every: 1h, catch_up: run_all}}"
     async with scheduling(tmp_path, plugins) as bench:
         await bench.run_next(ok())
@@ -203,7 +198,7 @@ async def test_runs_that_are_made_up_for_follow_one_another(tmp_path: Path) -> N
 
 
 async def test_runs_that_are_made_up_for_wait_for_the_one_that_is_left_over(tmp_path: Path) -> None:
-    """ENGINE 8: neither the run before the downtime nor the poll guard makes them skip."""
+    """Neither the run before the downtime nor the poll guard makes them skip."""
     plugins = "p: {schedule: {every: 1h, catch_up: run_all}}"
     async with scheduling(tmp_path, plugins) as bench:
         left_over = (await bench.history())[0].job_id
@@ -213,7 +208,7 @@ async def test_runs_that_are_made_up_for_wait_for_the_one_that_is_left_over(tmp_
 
 
 async def test_a_crash_after_the_firing_fires_nothing_again(tmp_path: Path) -> None:
-    """ENGINE 8: occurrence, job and next are one transaction."""
+    """Occurrence, job and next are one transaction."""
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
         await bench.clock.advance(hours=1)
         before = await bench.history()
@@ -228,7 +223,7 @@ async def test_a_crash_after_the_firing_fires_nothing_again(tmp_path: Path) -> N
 
 
 async def test_a_pause_survives_a_restart_and_is_accounted_for(tmp_path: Path) -> None:
-    """SPEC 5.7, 5.9: one row for all of it, and the next occurrence after the resumption runs."""
+    """One row for all of it, and the next occurrence after the resumption runs."""
     every_minute = 'p: {schedule: {cron: "* * * * *", catch_up: run_all}}'
     async with scheduling(tmp_path, every_minute) as bench:
         assert await bench.scheduler.pause("p", "default")
@@ -260,16 +255,15 @@ async def test_pausing_what_is_not_there(tmp_path: Path) -> None:
     async with scheduling(tmp_path, HOURLY) as bench:
         assert not await bench.scheduler.pause("p", "nothing")
         assert not await bench.scheduler.resume("nobody", "default")
-        assert await bench.scheduler.run_now("p", "nothing") is Refused.UNKNOWN_SCHEDULE
+        assert await bench.scheduler.run_now("p", "nothing") is RunNowRefusal.UNKNOWN_SCHEDULE
 
 
 async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path: Path) -> None:
-    """SPEC 5.7, ENGINE 8."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.run_next(ok())
         await bench.clock.advance(minutes=20)
         answer = await bench.scheduler.run_now("p", "default")
-        assert isinstance(answer, Started)
+        assert isinstance(answer, RunNowStarted)
         assert (await bench.entry()).next_at == START + HOUR + timedelta(minutes=20)
         await bench.clock.advance(minutes=5)
         assert (await bench.run_next(ok())).id == answer.job_id
@@ -278,30 +272,29 @@ async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path
 
 
 async def test_run_now_leaves_a_calendar_alone_and_does_not_ask_about_pauses(tmp_path: Path) -> None:
-    """SPEC 5.7."""
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
         await bench.scheduler.pause("p", "default")
-        assert isinstance(await bench.scheduler.run_now("p", "default"), Started)
+        assert isinstance(await bench.scheduler.run_now("p", "default"), RunNowStarted)
         entry = await bench.entry()
         assert (entry.next_at, entry.paused_at) == (START + HOUR, START)
 
 
 async def test_run_now_is_refused_while_it_runs(tmp_path: Path) -> None:
-    """SPEC 5.6: nothing is recorded but the answer."""
+    """Nothing is recorded but the answer."""
     async with scheduling(tmp_path, HOURLY) as bench:
         before = await whole_ledger(bench.store)
-        assert await bench.scheduler.run_now("p", "default") is Refused.RUNNING
+        assert await bench.scheduler.run_now("p", "default") is RunNowRefusal.RUNNING
         assert await whole_ledger(bench.store) == before
     second = "p: {schedules: [{every: 1h}, {id: b, every: 1w}]}"
     async with scheduling(tmp_path, second) as bench:
-        assert await bench.scheduler.run_now("p", "b") is Refused.OUTSTANDING_POLLS
+        assert await bench.scheduler.run_now("p", "b") is RunNowRefusal.OUTSTANDING_POLLS
 
 
 # -- reload
 
 
 async def test_a_disabled_plugin_is_not_scheduled_and_keeps_its_place(tmp_path: Path) -> None:
-    """SPEC 3.1: disabled, refused or missing; what fell due meanwhile was missed."""
+    """Disabled, refused or missing; what fell due meanwhile was missed."""
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
         await bench.reload('p: {enabled: false, schedule: {cron: "0 * * * *"}}')
         await bench.clock.advance(hours=2, minutes=30)
@@ -312,7 +305,7 @@ async def test_a_disabled_plugin_is_not_scheduled_and_keeps_its_place(tmp_path: 
 
 
 async def test_a_reload_at_the_moment_of_a_run_does_not_lose_it(tmp_path: Path) -> None:
-    """SPEC 10: what was looked after before the reload has not been missed."""
+    """What was looked after before the reload has not been missed."""
     async with scheduling(tmp_path, ON_THE_HOUR, clock=clock_at("2026-02-08 10:59:59.800")) as bench:
         bench.snapshot = a_snapshot(tmp_path, f"{ON_THE_HOUR}, q: {{}}")
         await bench.clock.set_by(milliseconds=500)
@@ -326,7 +319,7 @@ async def test_a_plugin_that_is_not_there_is_not_scheduled(tmp_path: Path) -> No
 
 
 async def test_a_reload_takes_schedules_in_and_out(tmp_path: Path) -> None:
-    """SPEC 10: what is the same keeps its place."""
+    """What is the same keeps its place."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.run_next(ok())
         await bench.clock.advance(minutes=30)
@@ -345,12 +338,12 @@ async def test_a_queued_job_of_the_schedule_is_stored_before_anybody_is_woken(tm
 
 
 async def test_a_payload_that_cannot_be_stored_is_a_skip_and_stops_nobody(tmp_path: Path) -> None:
-    """SPEC 5.9: the occurrence is accounted for with its reason, and time goes on; a person is told."""
+    """The occurrence is accounted for with its reason, and time goes on; a person is told."""
     async with scheduling(tmp_path, "q: {schedule: {every: 1h}}") as bench:
         wanted = a_snapshot(tmp_path, "p: {schedule: {every: 1h}}, q: {schedule: {every: 1h}}")
         plugin = wanted.plugins["p"]
         # Half a character, as a variable of the environment can hold it: no database takes it.
-        unfit = replace(plugin.schedules[0], payload=Guarded({"text": "\ud800"}, {}))
+        unfit = replace(plugin.schedules[0], payload=SecretMap({"text": "\ud800"}, {}))
         plugins = {**wanted.plugins, "p": replace(plugin, schedules=(unfit,))}
         bench.snapshot = replace(wanted, plugins=plugins)
         await bench.look()

@@ -1,4 +1,4 @@
-"""Suspend, NTP and wrong clocks: neither lost nor stormed (SPEC 5.8, ENGINE 5)."""
+"""Suspend, NTP and wrong clocks: neither lost nor stormed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Path) -> None:
-    """SPEC 5.5, 5.8: all of it is accounted for, and it goes on with the next slot."""
+    """All of it is accounted for, and it goes on with the next slot."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "*/5 * * * *"}}') as bench:
         await bench.clock.set_by(hours=8, minutes=2)
         await bench.clock.advance(minutes=1)
@@ -26,7 +26,7 @@ async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Pa
 
 
 async def test_a_machine_that_slept_catches_up_as_told(tmp_path: Path) -> None:
-    """SPEC 5.5: the wake-up is the end of a downtime."""
+    """The wake-up is the end of a downtime."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h, catch_up: run_once}}") as bench:
         await bench.run_next(ok())
         await bench.clock.set_by(hours=5, minutes=30)
@@ -35,7 +35,7 @@ async def test_a_machine_that_slept_catches_up_as_told(tmp_path: Path) -> None:
 
 
 async def test_a_small_step_forward_loses_nothing(tmp_path: Path) -> None:
-    """SPEC 5.8: NTP jumped over the instant; it runs, late by the jump."""
+    """NTP jumped over the instant; it runs, late by the jump."""
     async with scheduling(
         tmp_path, 'p: {schedule: {cron: "0 * * * *"}}', clock=clock_at("2026-02-08 10:59:50")
     ) as bench:
@@ -45,7 +45,7 @@ async def test_a_small_step_forward_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_clock_set_back_repeats_no_cron_run(tmp_path: Path) -> None:
-    """SPEC 5.8, ENGINE 8: an occurrence is its nominal instant, however often the clock shows it."""
+    """An occurrence is its nominal instant, however often the clock shows it."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "*/10 * * * *"}}') as bench:
         await bench.clock.advance(minutes=10)
         await bench.run_next(ok())
@@ -57,7 +57,7 @@ async def test_a_clock_set_back_repeats_no_cron_run(tmp_path: Path) -> None:
 
 
 async def test_a_clock_set_back_starves_nobody(tmp_path: Path) -> None:
-    """SPEC 5.8, ENGINE 8: it had been a year ahead; nothing waits until the wrong date comes."""
+    """It had been a year ahead; nothing waits until the wrong date comes."""
     plugins = (
         'p: {max_outstanding_polls: 9, schedules: [{id: every, every: 1h}, {id: cron, cron: "0 * * * *"}, '
         "{id: after, after: 2h}]}"
@@ -73,7 +73,7 @@ async def test_a_clock_set_back_starves_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_clock_set_back_is_noticed_by_the_tick_alone(tmp_path: Path) -> None:
-    """SPEC 5.8: a loop that slept by the wall clock alone would stand still until the clock has caught up."""
+    """A loop that slept by the wall clock alone would stand still until the clock has caught up."""
     async with scheduling(tmp_path, "p: {schedule: {every: 10m}}") as bench:
         await bench.run_next(ok())
         await bench.clock.set_by(hours=-3)
@@ -94,7 +94,7 @@ async def test_a_clock_set_back_while_the_daemon_was_down(tmp_path: Path) -> Non
 
 
 async def test_after_a_clock_set_back_nobody_waits_longer_than_told(tmp_path: Path) -> None:
-    """ENGINE 5: retries too, and who releases them is told."""
+    """Retries too, and who releases them is told."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h}}") as bench:
         job = await bench.run_next(failed())
         waited = (await stored(bench.store, job.id)).next_retry_at
@@ -138,7 +138,7 @@ async def test_the_real_clock_waits_for_an_instant_or_an_event() -> None:
 
 
 async def test_the_real_clock_waits_no_longer_because_it_was_set_back() -> None:
-    """ENGINE 5: what was to take a moment takes a moment."""
+    """What was to take a moment takes a moment."""
 
     class SetBack(SystemClock):
         readings = 0

@@ -1,4 +1,4 @@
-"""Overlap, the poll guard and the breaker, decided where nothing can change meanwhile (SPEC 4.7, 5.6)."""
+"""Overlap, the poll guard and the breaker, decided where nothing can change meanwhile."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from builders.jobs import START, a_new_job, failed, ok
 from builders.scheduling import Bench, clock_at, scheduling
 from builders.stores import accept, path_of, stored
-from ductile.core.breaker import Breaker, BreakerState
-from ductile.core.jobs import Hold, JobStatus, Reason
-from ductile.core.occurrences import plan_due
-from ductile.core.outcomes import Ended
-from ductile.engine.schedule_table import firing_of, slot_of, watched_schedules
-from ductile.engine.scheduler import Started
-from ductile.store.values.schedules import Firing, FiringAnswer
-from ductile.value import replace
+from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.model import Hold, JobReason, JobStatus
+from ductile.core.jobs.outcomes import EndedEarly
+from ductile.core.schedules.planner import plan_due
+from ductile.engine.schedules.entries import active_schedules, firing_of, slot_of
+from ductile.engine.schedules.scheduler import RunNowStarted
+from ductile.store.model.schedules import FireStatus, Firing
+from ductile.struct import replace
 
 HOUR = timedelta(hours=1)
 
@@ -29,18 +29,18 @@ async def a_firing(bench: Bench) -> Firing:
     entry = await bench.entry()
     slot = slot_of(entry)
     assert slot is not None
-    watched = watched_schedules(bench.snapshot)["p", "default"]
+    watched = active_schedules(bench.snapshot)["p", "default"]
     now = slot.start_at
-    plan = plan_due(watched.rule, slot, now=now, armed_since=START, paused=False, dice=Random(1))
+    plan = plan_due(watched.rule, slot, now=now, armed_since=START, paused=False, rng=Random(1))
     assert plan is not None
-    return firing_of(watched, entry, plan, now=now, dice=Random(1))
+    return firing_of(watched, entry, plan, now=now, rng=Random(1))
 
 
 # -- overlap
 
 
 async def test_queue_waits_for_the_run_before(tmp_path: Path) -> None:
-    """SPEC 5.6: every occurrence gets its run, one after the other."""
+    """Every occurrence gets its run, one after the other."""
     plugins = "p: {max_outstanding_polls: 9, schedule: {every: 1h, if_running: queue}}"
     async with scheduling(tmp_path, plugins) as bench:
         first = await bench.start_next()
@@ -53,7 +53,7 @@ async def test_queue_waits_for_the_run_before(tmp_path: Path) -> None:
 
 
 async def test_cancel_kills_the_running_job_and_the_new_one_waits_for_its_end(tmp_path: Path) -> None:
-    """SPEC 5.6, ENGINE 3: request and new job are one transaction; the old job ends dead/cancelled."""
+    """Request and new job are one transaction; the old job ends dead/cancelled."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h, if_running: cancel}}") as bench:
         old = await bench.start_next()
         await bench.clock.advance(hours=1)
@@ -75,7 +75,7 @@ async def test_cancel_ends_a_queued_run_at_once(tmp_path: Path) -> None:
         await bench.clock.advance(hours=1)
         assert first is not None
         old = await stored(bench.store, first)
-        assert (old.status, old.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert (old.status, old.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
         assert bench.stopped == []
         assert bench.ended == [first], "whoever waits for it is told"
         assert (await bench.entry()).next_at == START + 2 * HOUR
@@ -95,7 +95,7 @@ async def test_cancel_ends_everything_that_a_changed_policy_left_behind(tmp_path
         assert set(bench.ended) == set(queued)
         assert {(await stored(bench.store, job)).status for job in queued} == {JobStatus.DEAD}
         assert await bench.start_all() == []
-        await bench.end(running, Ended(reason=Reason.CANCELLED, error="cancelled"))
+        await bench.end(running, EndedEarly(reason=JobReason.CANCELLED, error="cancelled"))
         assert [job.id for job in await bench.start_all()] == [(await bench.entry()).last_job_id]
 
 
@@ -103,7 +103,7 @@ async def test_cancel_ends_everything_that_a_changed_policy_left_behind(tmp_path
 
 
 async def test_polls_from_every_door_count(tmp_path: Path) -> None:
-    """SPEC 5.6: whoever submitted them, queued or running. One occurrence waits, and runs late."""
+    """Whoever submitted them, queued or running. One occurrence waits, and runs late."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         await accept(bench.store, a_new_job("p", "poll"))
         await bench.clock.advance(hours=1)
@@ -161,7 +161,7 @@ async def test_an_occurrence_that_may_not_run_any_more_does_not_wait(
 
 
 async def test_with_queue_one_run_waits_for_the_one_before(tmp_path: Path) -> None:
-    """SPEC 5.6: its own previous poll fills the guard; only `if_running: skip` skips for that."""
+    """Its own previous poll fills the guard; only `if_running: skip` skips for that."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h, if_running: queue}}") as bench:
         first = await bench.start_next()
         await bench.clock.advance(hours=1)
@@ -179,7 +179,7 @@ async def test_other_commands_and_other_plugins_do_not_count(tmp_path: Path) -> 
 
 
 async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path: Path) -> None:
-    """SPEC 5.6: both are planned with no poll outstanding. One runs, the other waits for it and runs then."""
+    """Both are planned with no poll outstanding. One runs, the other waits for it and runs then."""
     plugins = 'p: {schedules: [{id: a, cron: "0 * * * *"}, {id: b, cron: "0 * * * *"}]}'
     async with scheduling(tmp_path, plugins) as bench:
         for hour in (11, 12):
@@ -196,24 +196,24 @@ async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path
 
 
 async def test_a_plan_that_is_overtaken_changes_nothing(tmp_path: Path) -> None:
-    """ENGINE 8: between planning and firing the schedule was paused, or its run's end has moved it."""
+    """Between planning and firing the schedule was paused, or its run's end has moved it."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h}}") as bench:
         job = await bench.start_next()
         before_pause = await a_firing(bench)
         await bench.scheduler.pause("p", "default")
-        assert (await bench.store.fire(before_pause)).answer is FiringAnswer.STALE
+        assert (await bench.store.fire(before_pause)).answer is FireStatus.STALE
         await bench.scheduler.resume("p", "default")
         before_end = await a_firing(bench)
         await bench.clock.advance(minutes=1)
         await bench.end(job, ok())
-        assert (await bench.store.fire(before_end)).answer is FiringAnswer.STALE
+        assert (await bench.store.fire(before_end)).answer is FireStatus.STALE
         await bench.reload("q: {}")
-        assert (await bench.store.fire(before_end)).answer is FiringAnswer.STALE
+        assert (await bench.store.fire(before_end)).answer is FireStatus.STALE
         assert (await bench.store.counts()).depth == 0
 
 
 async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
-    """ENGINE 8: whoever comes second finds the schedule elsewhere."""
+    """Whoever comes second finds the schedule elsewhere."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         reports = await asyncio.gather(*(bench.store.fire(firing) for _ in range(5)))
@@ -221,11 +221,11 @@ async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
-    """SPEC 5.6: a poll came in between planning and firing."""
+    """A poll came in between planning and firing."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         await accept(bench.store, a_new_job("p", "poll"))
-        assert (await bench.store.fire(firing)).answer is FiringAnswer.DEFERRED
+        assert (await bench.store.fire(firing)).answer is FireStatus.DEFERRED
         assert await bench.told() == []
         entry = await bench.entry()
         assert entry.last_job_id is None
@@ -234,13 +234,13 @@ async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
 
 
 async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> None:
-    """SPEC 5.8: the clock was set back over a run; its schedule moves on past it."""
+    """The clock was set back over a run; its schedule moves on past it."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         await bench.clock.advance(hours=1)
         await bench.run_next(ok())
         again = replace(firing, planned_from=await bench.entry())
-        assert (await bench.store.fire(again)).answer is FiringAnswer.SKIPPED
+        assert (await bench.store.fire(again)).answer is FireStatus.SKIPPED
         assert await bench.told() == ["11:00:00 ran"]
 
 
@@ -262,7 +262,7 @@ BROKEN = "p: {circuit_breaker: {threshold: 3, reset_after: 30m}, schedule: {ever
 
 
 async def test_an_open_breaker_stops_the_schedule_until_one_probe(tmp_path: Path) -> None:
-    """SPEC 4.7: skipped with the reason, then exactly one probe, then closed."""
+    """Skipped with the reason, then exactly one probe, then closed."""
     async with scheduling(tmp_path, BROKEN) as bench:
         await opened(bench)
         await bench.clock.advance(minutes=19)
@@ -289,7 +289,7 @@ async def test_a_failed_probe_opens_it_again(tmp_path: Path) -> None:
 
 
 async def test_runs_that_are_made_up_for_do_not_flood_a_broken_plugin(tmp_path: Path) -> None:
-    """SPEC 4.7: of a hundred missed runs one is the probe."""
+    """Of a hundred missed runs one is the probe."""
     plugins = BROKEN.replace("every: 10m", "every: 10m, catch_up: run_all")
     async with scheduling(tmp_path, plugins) as bench:
         await opened(bench)
@@ -299,10 +299,10 @@ async def test_runs_that_are_made_up_for_do_not_flood_a_broken_plugin(tmp_path: 
 
 
 async def test_a_person_may_run_what_the_breaker_stops(tmp_path: Path) -> None:
-    """SPEC 4.7: and a success of that run closes it."""
+    """And a success of that run closes it."""
     async with scheduling(tmp_path, BROKEN) as bench:
         await opened(bench)
-        assert isinstance(await bench.scheduler.run_now("p", "default"), Started)
+        assert isinstance(await bench.scheduler.run_now("p", "default"), RunNowStarted)
         await bench.run_next(ok())
         assert (await breaker(bench)).state is BreakerState.CLOSED
 
@@ -312,7 +312,6 @@ async def test_a_person_may_run_what_the_breaker_stops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["poll", "handle"])
 async def test_jobs_from_other_doors_move_no_schedule(tmp_path: Path, command: str) -> None:
-    """ENGINE 8."""
     async with scheduling(
         tmp_path, "p: {schedule: {every: 1h, at: null}, max_outstanding_polls: 2}"
     ) as bench:

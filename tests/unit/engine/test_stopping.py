@@ -1,4 +1,4 @@
-"""SPEC 4.8: who is told to stop starts nothing more, and lets what runs have its time."""
+"""Who is told to stop starts nothing more, and lets what runs have its time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from builders import engines
 from builders.engines import an_engine
 from builders.plugins import a_plugin
-from ductile.core.jobs import JobStatus
-from ductile.core.json_values import JsonObject
+from ductile.core.jobs.model import JobStatus
+from ductile.core.json import JsonObject
 from ductile.errors import TooBusyError
-from ductile.operations import registry
+from ductile.operations import table
 from ductile.telemetry.signals import Signal
 
 #: It answers after the next run of its schedule is due.
@@ -58,7 +58,7 @@ async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
         await bench.until(Signal.JOB_STARTED)
         bench.engine.stop()
         with pytest.raises(TooBusyError, match="stopping") as refused:
-            await registry.OPERATIONS[operation](bench.desk, given)
+            await table.OPERATIONS[operation](bench.context, given)
         assert refused.value.exit_status == 75
         await bench.stopped()
         assert (await bench.store.real.counts()).depth == 0

@@ -10,10 +10,10 @@ from builders.clocks import SimulatedClock
 from builders.configs import a_config, a_discovery, loaded
 from builders.jobs import a_new_job, ok, some_dice
 from builders.stores import accept, run_next
-from ductile.config.compile import compile_snapshot
-from ductile.engine.upkeep import Upkeep
+from ductile.config.compile.compiler import compile_snapshot
+from ductile.engine.maintenance import Maintenance
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.telemetry.signals import Happening, Signal, Signals
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 
 async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
@@ -21,14 +21,14 @@ async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
     service = "service: {tick_interval: 20s, dedupe_ttl: 1m, job_queue_retention: 1m}\nplugins: {}\n"
     snapshot = compile_snapshot(loaded(a_config(tmp_path, service)), a_discovery(tmp_path))
     clock = SimulatedClock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=some_dice(1))
-    told: list[Happening] = []
-    signals = Signals()
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=some_dice(1))
+    told: list[SignalEvent] = []
+    signals = SignalBus()
     signals.subscribe(told.append, only=(Signal.RETENTION_PRUNED,))
     for _ in range(2):  # the newest row always stays
         await accept(store, a_new_job())
         await run_next(store, ok())
-    pruning = asyncio.create_task(Upkeep(store, clock, lambda: snapshot, signals).prune_forever())
+    pruning = asyncio.create_task(Maintenance(store, clock, lambda: snapshot, signals).prune_forever())
     await clock.advance(seconds=59)
     assert told == []
     await clock.advance(seconds=30)

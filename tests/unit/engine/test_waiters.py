@@ -1,4 +1,4 @@
-"""Callers who wait, when the daemon is about to go (SPEC 4.8)."""
+"""Callers who wait, when the daemon is about to go."""
 
 from __future__ import annotations
 

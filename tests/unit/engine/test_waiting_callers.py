@@ -1,4 +1,4 @@
-"""SPEC 7.7: whoever waits for a job hears of its end, whoever brought it."""
+"""Whoever waits for a job hears of its end, whoever brought it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 
 from builders.engines import an_engine
-from ductile.core.jobs import JobStatus, Reason
-from ductile.operations.jobs import cancel_job, wait_for_job
-from ductile.operations.queue import queue_purge
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.operations.jobs.query import cancel_job, wait_for_job
+from ductile.operations.jobs.queue import queue_purge
 from ductile.telemetry.signals import Signal
 
 
 async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
-    """SPEC 5.6: `if_running: cancel` ends it in the transaction of the new one; it is told like any end."""
+    """`if_running: cancel` ends it in the transaction of the new one; it is told like any end."""
     async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as bench:
         bench.store.full.add("claim")
         await bench.started()
@@ -25,7 +25,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
             async with asyncio.timeout(20):
                 await ended
         job = await bench.job(entry.last_job_id)
-        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
 
 
@@ -37,7 +37,7 @@ async def test_whoever_waits_is_told_of_an_end_by_hand(tmp_path: Path) -> None:
         for by_hand, more in ((cancel_job, True), (queue_purge, False)):
             job_id = await bench.submit()
             with bench.engine.waiting_for(job_id) as ended:
-                await by_hand(bench.desk, {"job_id": job_id} if more else {"all": True})
+                await by_hand(bench.context, {"job_id": job_id} if more else {"all": True})
                 assert ended.done()
 
 
@@ -47,11 +47,11 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
         bench.store.full.add("claim")
         await bench.started()
         job_id = await bench.submit()
-        waiting = asyncio.create_task(wait_for_job(bench.desk, {"job_id": job_id}))
+        waiting = asyncio.create_task(wait_for_job(bench.context, {"job_id": job_id}))
         while not bench.engine.status()["waiting_callers"]:
             await bench.job(job_id)  # a question to the store, and the other has got further
         assert not waiting.done()
-        await cancel_job(bench.desk, {"job_id": job_id})
+        await cancel_job(bench.context, {"job_id": job_id})
         async with asyncio.timeout(20):
             assert (await waiting)["status"] == JobStatus.DEAD
         assert bench.engine.status()["waiting_callers"] == 0

@@ -1,4 +1,4 @@
-"""Backups: nothing is overwritten, nothing of an archive is believed, all of it or nothing (SPEC 11, 2.3)."""
+"""Backups: nothing is overwritten, nothing of an archive is believed, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from builders.configs import a_config
 from builders.jobs import START, Clock, a_new_job, some_dice
 from builders.plugins import a_plugin
 from builders.stores import accept
-from ductile.app import store_files
-from ductile.config.load import Seal
+from ductile.admin.backup.archive import MANIFEST
+from ductile.admin.backup.backup import BackupPart, BackupRequest, StoreFiles, back_up, parse_parts
+from ductile.admin.backup.restore import restore, verify
+from ductile.admin.config import OpenedConfiguration, open_configuration
+from ductile.config.load import SealCheck
+from ductile.daemon import store_files
 from ductile.errors import ConflictError, NotFoundError, RefusedError, StoreError, UsageError
-from ductile.operations.archive import MANIFEST
-from ductile.operations.backup import Scope, StoreFiles, Wanted, back_up, parse_scopes
-from ductile.operations.configuration import OpenedConfiguration, open_configuration
-from ductile.operations.restore import restore, verify
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.value import replace
+from ductile.struct import replace
 
 SECRET = "canary-7f3a"
 
@@ -47,7 +47,7 @@ def a_home(directory: Path, config: str = "") -> Path:
     a_config(home, f"environment_vars: {{include: [.env]}}\nplugins: {{echo: {{}}}}\n{config}")
 
     async def fill() -> None:
-        store = open_sqlite_store(home / "data" / "state.db", clock=Clock(), dice=some_dice())
+        store = open_sqlite_store(home / "data" / "state.db", clock=Clock(), rng=some_dice())
         await accept(store, a_new_job())
         await store.close()
 
@@ -56,12 +56,12 @@ def a_home(directory: Path, config: str = "") -> Path:
 
 
 def opened(home: Path) -> OpenedConfiguration:
-    return open_configuration(home / "config.yaml", {}, seal=Seal.IGNORE)
+    return open_configuration(home / "config.yaml", {}, seal=SealCheck.IGNORE)
 
 
 def saved(home: Path, target: Path, files: StoreFiles | None = None, **wanted: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"scopes": frozenset(Scope), "secrets": False, "now": START} | wanted
-    return back_up(opened(home), Wanted(target=target, **given), files or store_files(), quiet)
+    given: dict[str, Any] = {"scopes": frozenset(BackupPart), "secrets": False, "now": START} | wanted
+    return back_up(opened(home), BackupRequest(target=target, **given), files or store_files(), quiet)
 
 
 def names_in(path: Path) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_restored_store_is_not_taken_for_its_original(tmp_path: Path) -> None:
         found = []
         for place in places:
             for _ in range(2):  # made once, and kept
-                store = open_sqlite_store(place / "data" / "state.db", clock=Clock(), dice=Random())
+                store = open_sqlite_store(place / "data" / "state.db", clock=Clock(), rng=Random())
                 found.append(store.store_id)
                 await store.close()
         return found
@@ -122,7 +122,7 @@ def test_a_restored_store_is_not_taken_for_its_original(tmp_path: Path) -> None:
 
 
 def test_files_of_variables_are_left_out_unless_asked_for(tmp_path: Path) -> None:
-    """SPEC 2.1: secrets go nowhere by themselves, not even where the plugin root is the whole directory."""
+    """Secrets go nowhere by themselves, not even where the plugin root is the whole directory."""
     home = a_home(tmp_path, "plugin_roots: [., ./plugins]\n")
     done = saved(home, tmp_path / "b.tar.gz")
     assert done["left_out"] == [str(home / ".env")]
@@ -133,18 +133,18 @@ def test_files_of_variables_are_left_out_unless_asked_for(tmp_path: Path) -> Non
 
 def test_only_the_parts_that_are_wanted(tmp_path: Path) -> None:
     home = a_home(tmp_path)
-    saved(home, tmp_path / "c.tar.gz", scopes=parse_scopes("config"))
+    saved(home, tmp_path / "c.tar.gz", scopes=parse_parts("config"))
     assert names_in(tmp_path / "c.tar.gz") == [MANIFEST, "inside/config.yaml"]
-    saved(home, tmp_path / "s.tar.gz", scopes=parse_scopes("state"))
+    saved(home, tmp_path / "s.tar.gz", scopes=parse_parts("state"))
     assert names_in(tmp_path / "s.tar.gz") == [MANIFEST, "inside/data/state.db"]
-    assert parse_scopes(None) == frozenset(Scope)
+    assert parse_parts(None) == frozenset(BackupPart)
     for wrong in ("", "everything", "config,else"):
         with pytest.raises(UsageError, match="no such part"):
-            parse_scopes(wrong)
+            parse_parts(wrong)
 
 
 def test_into_a_directory_it_gets_a_name_with_its_time(tmp_path: Path) -> None:
-    done = saved(a_home(tmp_path), tmp_path, scopes=parse_scopes("config"))
+    done = saved(a_home(tmp_path), tmp_path, scopes=parse_parts("config"))
     assert done["path"] == str(tmp_path / "ductile-20260208T100000Z.tar.gz")
 
 
@@ -185,7 +185,7 @@ def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
 
 
 def test_trying_writes_nothing(tmp_path: Path) -> None:
-    """SPEC 11: --dry-run."""
+    """--dry-run."""
     home = a_home(tmp_path)
     target = tmp_path / "b.tar.gz"
     assert saved(home, target, dry_run=True)["written"] is False
@@ -210,7 +210,7 @@ def test_links_to_directories_are_named_and_not_followed(tmp_path: Path) -> None
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret").touch()
     (home / "plugins" / "linked").symlink_to(tmp_path / "elsewhere")
-    done = saved(home, tmp_path / "b.tar.gz", scopes=parse_scopes("plugins"))
+    done = saved(home, tmp_path / "b.tar.gz", scopes=parse_parts("plugins"))
     assert done["left_out"] == [str(home / "plugins" / "linked")]
     assert not [name for name in names_in(tmp_path / "b.tar.gz") if "secret" in name]
 
@@ -296,7 +296,7 @@ def test_an_archive_that_was_tampered_with_is_refused(tmp_path: Path, what: str)
 
 def test_links_and_devices_in_an_archive_are_refused(tmp_path: Path) -> None:
     home = a_home(tmp_path)
-    saved(home, tmp_path / "b.tar.gz", scopes=parse_scopes("config"))
+    saved(home, tmp_path / "b.tar.gz", scopes=parse_parts("config"))
     bad = tmp_path / "tampered.tar.gz"
     with tarfile.open(tmp_path / "b.tar.gz") as archive, tarfile.open(bad, "w:gz") as target:
         first = archive.next()
@@ -320,7 +320,7 @@ def an_extended_header(kind: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes, *, first: bool) -> None:
     """A small archive can hold one of any size; it is refused before it is read."""
-    saved(a_home(tmp_path), tmp_path / "b.tar.gz", scopes=parse_scopes("config"))
+    saved(a_home(tmp_path), tmp_path / "b.tar.gz", scopes=parse_parts("config"))
     with gzip.open(tmp_path / "b.tar.gz") as unpacked:
         whole = unpacked.read()
     size = 64 * 1024 * 1024
@@ -409,7 +409,9 @@ def test_a_file_that_changes_while_it_is_backed_up_stops_it(tmp_path: Path) -> N
         if what == "writing the archive" and (path := next(grown, None)) is not None:
             path.write_text("#!/bin/sh\n")
 
-    wanted = Wanted(target=tmp_path / "b.tar.gz", scopes=frozenset(Scope), secrets=False, now=START)
+    wanted = BackupRequest(
+        target=tmp_path / "b.tar.gz", scopes=frozenset(BackupPart), secrets=False, now=START
+    )
     with pytest.raises(ConflictError, match=r"run\.sh was changed while it was being backed up"):
         back_up(opened(home), wanted, store_files(), grow)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]

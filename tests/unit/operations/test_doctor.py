@@ -1,4 +1,4 @@
-"""The doctor's judgements, each on its own: levels, places, and what mends it (SPEC 11)."""
+"""The doctor's judgements, each on its own: levels, places, and what mends it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from hypothesis import strategies as st
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import START
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.breaker import Breaker, BreakerState
+from ductile.core.jobs.breaker import Breaker, BreakerState
 from ductile.errors import ConfigError, IntegrityError, Problem
-from ductile.operations.doctor_files import environment_files, permission_findings, refused_config
-from ductile.operations.doctor_machine import Room, judge_clock, judge_room, listener_findings
-from ductile.operations.doctor_store import breaker_findings, judge_schedule, judge_store
-from ductile.operations.findings import CHECKS, Check, Finding, Level, fine, shown, worst, wrong
-from ductile.store.values.reading import BreakerRow
-from ductile.store.values.schedules import ScheduleEntry
-from ductile.store.values.upkeep import StoreVitals
+from ductile.operations.diagnose.doctor_files import environment_files, permission_findings, refused_config
+from ductile.operations.diagnose.doctor_machine import FreeSpace, check_clock, check_space, listener_findings
+from ductile.operations.diagnose.doctor_store import breaker_findings, check_schedule, store_findings
+from ductile.operations.diagnose.findings import (
+    DOCTOR_CHECKS,
+    DoctorCheck,
+    DoctorFinding,
+    FindingLevel,
+    build_report,
+    failure,
+    ok,
+    worst_level,
+)
+from ductile.store.model.maintenance import StoreStats
+from ductile.store.model.records import BreakerRow
+from ductile.store.model.schedules import ScheduleEntry
 
 MIB = 1024 * 1024
 
@@ -32,18 +41,18 @@ def a_snapshot(directory: Path, text: str) -> Snapshot:
 
 
 def test_every_check_is_explained() -> None:
-    assert set(CHECKS) == set(Check)
+    assert set(DOCTOR_CHECKS) == set(DoctorCheck)
 
 
-levels = st.lists(st.sampled_from(Level))
+levels = st.lists(st.sampled_from(FindingLevel))
 
 
 @given(levels)
-def test_the_verdict_is_the_gravest_finding(found: list[Level]) -> None:
-    findings = [Finding(check=Check.DISK, level=level, message="x") for level in found]
-    order = [Level.OK, Level.WARN, Level.ERROR]
-    assert worst(findings) is max([Level.OK, *found], key=order.index)
-    assert [row["level"] for row in shown(findings)["findings"]] == sorted(  # type: ignore[index, union-attr, call-overload]  # JSON
+def test_the_verdict_is_the_gravest_finding(found: list[FindingLevel]) -> None:
+    findings = [DoctorFinding(check=DoctorCheck.DISK, level=level, message="x") for level in found]
+    order = [FindingLevel.OK, FindingLevel.WARN, FindingLevel.ERROR]
+    assert worst_level(findings) is max([FindingLevel.OK, *found], key=order.index)
+    assert [row["level"] for row in build_report(findings)["findings"]] == sorted(  # type: ignore[index, union-attr, call-overload]  # JSON
         found, key=order.index, reverse=True
     )
 
@@ -53,10 +62,10 @@ rooms = st.integers(0, 10**13)
 
 @given(free=rooms, more=rooms, size=rooms)
 def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
-    order = [Level.ERROR, Level.WARN, Level.OK]
+    order = [FindingLevel.ERROR, FindingLevel.WARN, FindingLevel.OK]
 
     def judged(left: int) -> int:
-        return order.index(judge_room(Room(free=left, size=size, free_inodes=1, inodes=0), "/").level)
+        return order.index(check_space(FreeSpace(free=left, size=size, free_inodes=1, inodes=0), "/").level)
 
     assert judged(free) <= judged(free + more)
 
@@ -64,43 +73,43 @@ def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("room", "level"),
     [
-        (Room(free=10 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), Level.ERROR),
-        (Room(free=500 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), Level.WARN),
-        (Room(free=500 * MIB, size=1000 * MIB, free_inodes=9, inodes=10), Level.OK),
-        (Room(free=10**5 * MIB, size=10**6 * MIB, free_inodes=1, inodes=1000), Level.WARN),
-        (Room(free=10**5 * MIB, size=10**6 * MIB, free_inodes=0, inodes=0), Level.OK),
+        (FreeSpace(free=10 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.ERROR),
+        (FreeSpace(free=500 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.WARN),
+        (FreeSpace(free=500 * MIB, size=1000 * MIB, free_inodes=9, inodes=10), FindingLevel.OK),
+        (FreeSpace(free=10**5 * MIB, size=10**6 * MIB, free_inodes=1, inodes=1000), FindingLevel.WARN),
+        (FreeSpace(free=10**5 * MIB, size=10**6 * MIB, free_inodes=0, inodes=0), FindingLevel.OK),
     ],
 )
-def test_a_small_disk_that_is_half_empty_is_well(room: Room, level: Level) -> None:
+def test_a_small_disk_that_is_half_empty_is_well(room: FreeSpace, level: FindingLevel) -> None:
     """A filesystem without a number of inodes (btrfs) never runs out of them."""
-    assert judge_room(room, "/").level is level
+    assert check_space(room, "/").level is level
 
 
 def test_a_clock_that_went_back_is_seen_by_the_ledger() -> None:
-    """ENGINE 5: stored instants never go back, so they tell when the clock has."""
-    assert judge_clock(START, START + timedelta(hours=1), "UTC").level is Level.WARN
-    assert judge_clock(START, START + timedelta(seconds=1), "UTC").level is Level.OK
-    assert judge_clock(START, None, "UTC").level is Level.OK
-    assert judge_clock(datetime(1970, 1, 2, tzinfo=UTC), None, "UTC").level is Level.ERROR
+    """Stored instants never go back, so they tell when the clock has."""
+    assert check_clock(START, START + timedelta(hours=1), "UTC").level is FindingLevel.WARN
+    assert check_clock(START, START + timedelta(seconds=1), "UTC").level is FindingLevel.OK
+    assert check_clock(START, None, "UTC").level is FindingLevel.OK
+    assert check_clock(datetime(1970, 1, 2, tzinfo=UTC), None, "UTC").level is FindingLevel.ERROR
 
 
 @pytest.mark.parametrize(
     ("name", "mode", "level", "fix"),
     [
-        ("config.yaml", 0o644, Level.WARN, "chmod 600"),
-        ("config.yaml", 0o660, Level.ERROR, "chmod 600"),
-        (".env", 0o640, Level.ERROR, "chmod 600"),
+        ("config.yaml", 0o644, FindingLevel.WARN, "chmod 600"),
+        ("config.yaml", 0o660, FindingLevel.ERROR, "chmod 600"),
+        (".env", 0o640, FindingLevel.ERROR, "chmod 600"),
         (".env", 0o600, None, None),
-        ("data/state.db", 0o604, Level.ERROR, "chmod 600"),
-        ("data", 0o755, Level.ERROR, "chmod 700"),
-        (".", 0o755, Level.WARN, "chmod 700"),
-        (".", 0o777, Level.ERROR, "chmod 700"),
+        ("data/state.db", 0o604, FindingLevel.ERROR, "chmod 600"),
+        ("data", 0o755, FindingLevel.ERROR, "chmod 700"),
+        (".", 0o755, FindingLevel.WARN, "chmod 700"),
+        (".", 0o777, FindingLevel.ERROR, "chmod 700"),
     ],
 )
 def test_files_that_others_can_open_are_named(
-    tmp_path: Path, name: str, mode: int, level: Level | None, fix: str | None
+    tmp_path: Path, name: str, mode: int, level: FindingLevel | None, fix: str | None
 ) -> None:
-    """SPEC 2.3: directories 0700, files 0600; what holds secrets nobody else may read."""
+    """Directories 0700, files 0600; what holds secrets nobody else may read."""
     (tmp_path / "data").mkdir(mode=0o700)
     tmp_path.chmod(0o700)
     for file in ("config.yaml", ".env", "data/state.db"):
@@ -108,7 +117,7 @@ def test_files_that_others_can_open_are_named(
     (tmp_path / name).chmod(mode)
     found = list(permission_findings(tmp_path, [tmp_path / ".env"], tmp_path / "data" / "state.db"))
     if level is None:
-        assert [finding.level for finding in found] == [Level.OK]
+        assert [finding.level for finding in found] == [FindingLevel.OK]
     else:
         assert [(finding.level, finding.fix) for finding in found] == [(level, f"{fix} {tmp_path / name}")]
 
@@ -125,12 +134,12 @@ def test_every_problem_of_a_configuration_is_a_finding() -> None:
         Problem(message="x"),
     )
     first, second = refused_config(ConfigError("two", problems=problems))
-    assert (first.check, first.level) == (Check.CONFIG, Level.ERROR)
+    assert (first.check, first.level) == (DoctorCheck.CONFIG, FindingLevel.ERROR)
     assert first.where == "c.yaml:3  a.b"
     assert first.message == "bad; expected a number"
     assert second.where is None
     (sealed,) = refused_config(IntegrityError("broken", hint="lock it"))
-    assert (sealed.check, sealed.message, sealed.fix) == (Check.SEAL, "broken", "lock it")
+    assert (sealed.check, sealed.message, sealed.fix) == (DoctorCheck.SEAL, "broken", "lock it")
 
 
 def test_an_address_that_is_taken_is_an_error_only_without_the_daemon(tmp_path: Path) -> None:
@@ -141,15 +150,15 @@ def test_an_address_that_is_taken_is_an_error_only_without_the_daemon(tmp_path: 
         snapshot = a_snapshot(tmp_path, f"api: {{enabled: true, listen: '{listen}', {auth}}}\n")
         (without,) = listener_findings(snapshot, daemon_runs=False)
         (beside,) = listener_findings(snapshot, daemon_runs=True)
-    assert (without.level, without.where) == (Level.ERROR, "api.listen")
+    assert (without.level, without.where) == (FindingLevel.ERROR, "api.listen")
     assert listen in without.message
-    assert beside.level is Level.OK
+    assert beside.level is FindingLevel.OK
     (free,) = listener_findings(snapshot, daemon_runs=False)
-    assert free.level is Level.OK
+    assert free.level is FindingLevel.OK
 
 
 def test_a_damaged_store_is_never_called_whole() -> None:
-    vitals = StoreVitals(
+    stats = StoreStats(
         place="s",
         size=1,
         log_size=10**9,
@@ -158,30 +167,30 @@ def test_a_damaged_store_is_never_called_whole() -> None:
         filesystem=None,
         damage=("row 1",),
     )
-    assert [finding.level for finding in judge_store(vitals)] == [Level.ERROR, Level.WARN]
+    assert [finding.level for finding in store_findings(stats)] == [FindingLevel.ERROR, FindingLevel.WARN]
 
 
 def test_an_open_breaker_leads_to_its_job() -> None:
     breaker = Breaker(state=BreakerState.OPEN, failures=3, opened_at=START, last_job_id="j")
     row = BreakerRow(plugin="p", command="poll", breaker=breaker, updated_at=START)
     (found,) = breaker_findings([row])
-    assert found.level is Level.WARN
+    assert found.level is FindingLevel.WARN
     assert "ductile job explain j" in (found.fix or "")
     assert "ductile system reset p" in (found.fix or "")
-    assert [each.level for each in breaker_findings([])] == [Level.OK]
+    assert [each.level for each in breaker_findings([])] == [FindingLevel.OK]
 
 
 def test_a_schedule_is_overdue_only_where_somebody_should_have_run_it() -> None:
     entry = ScheduleEntry(
         plugin="p", schedule_id="s", fingerprint="", next_at=START - timedelta(hours=1), nominal_at=START
     )
-    late = judge_schedule(entry, START, daemon_runs=True)
+    late = check_schedule(entry, START, daemon_runs=True)
     assert late is not None
-    assert late.level is Level.ERROR
-    assert judge_schedule(entry, START, daemon_runs=False) is None
+    assert late.level is FindingLevel.ERROR
+    assert check_schedule(entry, START, daemon_runs=False) is None
 
 
 def test_findings_are_told_in_the_order_of_the_checks() -> None:
-    told = shown([wrong(Check.JOBS, "b"), fine(Check.CONFIG, "a")])
+    told = build_report([failure(DoctorCheck.JOBS, "b"), ok(DoctorCheck.CONFIG, "a")])
     assert [row["check"] for row in told["findings"]] == ["config", "jobs"]  # type: ignore[index, union-attr, call-overload]  # JSON
     assert told["counts"] == {"ok": 1, "warn": 0, "error": 1}

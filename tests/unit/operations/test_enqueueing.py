@@ -1,4 +1,4 @@
-"""Whatever is on disk is started, whether or not its caller is still there (SPEC 1)."""
+"""Whatever is on disk is started, whether or not its caller is still there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from builders.engines import an_engine
-from ductile.core.jobs import SubmittedBy
-from ductile.operations import jobs, runs
-from ductile.operations.desk import Desk
-from ductile.operations.intake import Door
+from ductile.core.jobs.model import SubmittedBy
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs import query
+from ductile.operations.runs import start
+from ductile.operations.submission import Source
+from ductile.struct import replace
 from ductile.telemetry.signals import Signal
-from ductile.value import replace
 
-DOOR = Door(submitted_by=SubmittedBy.API, detail="somebody")
+DOOR = Source(submitted_by=SubmittedBy.API, detail="somebody")
 
 
 class Handed:
@@ -34,16 +35,16 @@ class Handed:
         return self._store.enqueue(*given)
 
 
-async def by_name(desk: Desk) -> object:
-    return await jobs.submit(desk, DOOR, {"plugin": "echo", "command": "poll"})
+async def by_name(context: OperationContext) -> object:
+    return await query.submit(context, DOOR, {"plugin": "echo", "command": "poll"})
 
 
-async def by_trigger(desk: Desk) -> object:
-    return await runs.trigger(desk, DOOR, {"plugin": "echo", "command": "poll"})
+async def by_trigger(context: OperationContext) -> object:
+    return await start.trigger(context, DOOR, {"plugin": "echo", "command": "poll"})
 
 
-async def by_event(desk: Desk) -> object:
-    return await runs.publish_event(desk, DOOR, {"type": "it.happened", "payload": {}})
+async def by_event(context: OperationContext) -> object:
+    return await start.publish_event(context, DOOR, {"type": "it.happened", "payload": {}})
 
 
 @pytest.mark.parametrize("door", [by_name, by_trigger, by_event])
@@ -53,7 +54,7 @@ async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(tmp_p
     async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:
         await bench.started()
         store = Handed(bench.store)
-        caller = asyncio.create_task(door(replace(bench.desk, store=store)))
+        caller = asyncio.create_task(door(replace(bench.context, store=store)))
         await store.there.wait()
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):

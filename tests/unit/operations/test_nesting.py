@@ -1,4 +1,4 @@
-"""Jobs below each other: nested as far as readers can follow, and nobody is lost beyond (ENGINE 2)."""
+"""Jobs below each other: nested as far as readers can follow, and nobody is lost beyond."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from builders.jobs import a_job
-from ductile.core.jobs import Job
-from ductile.core.pipelines import RUN_PLUGIN
-from ductile.operations.nesting import DEEPEST, nested
-from ductile.operations.run_answers import finished
-from ductile.store.values.reading import Account
+from ductile.core.jobs.model import Job
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.operations.jobs.tree import MAX_DEPTH, nest_jobs
+from ductile.operations.runs.response import finished
+from ductile.store.model.records import JobDetails
 
 LONGEST_RUN = 10_000
 
@@ -25,13 +25,13 @@ def a_chain(first: Job, length: int) -> list[Job]:
 
 
 def test_the_longest_run_is_answered_and_can_be_read() -> None:
-    """SPEC 7.7: children nest, up to a depth; what is deeper follows in a row and names what led to it."""
+    """Children nest, up to a depth; what is deeper follows in a row and names what led to it."""
     run = a_job(RUN_PLUGIN, "long")
     members = a_chain(run, LONGEST_RUN)
-    answer: Any = finished(Account(job=run, members=tuple(members), executions={}))
+    answer: Any = finished(JobDetails(job=run, members=tuple(members), executions={}))
     read: Any = msgspec.json.decode(msgspec.json.encode(answer))
     row, ids = read["children"], []
-    for _ in range(DEEPEST - 1):
+    for _ in range(MAX_DEPTH - 1):
         (only,) = row
         assert "parent_job_id" not in only
         ids.append(only["job_id"])
@@ -47,13 +47,13 @@ def test_the_longest_run_is_answered_and_can_be_read() -> None:
 def test_in_the_last_level_each_job_is_followed_by_what_it_led_to() -> None:
     """Two that stand beside each other there do not mix what is below them."""
     first = a_job(id="first")
-    above = a_chain(first, DEEPEST - 2)
+    above = a_chain(first, MAX_DEPTH - 2)
     left, right = (a_job(id=name, parent_job_id=above[-1].id) for name in ("left", "right"))
     jobs = [*above, left, right, a_job(id="l", parent_job_id="left"), a_job(id="r", parent_job_id="right")]
     below: dict[str, list[Job]] = {}
     for job in jobs:
         below.setdefault(str(job.parent_job_id), []).append(job)
-    row: Any = nested((first,), below, lambda job: {"job_id": job.id})
+    row: Any = nest_jobs((first,), below, lambda job: {"job_id": job.id})
     while len(row) == 1:
         row = row[0]["children"]
     assert [job["job_id"] for job in row] == ["left", "l", "right", "r"]

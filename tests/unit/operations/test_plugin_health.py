@@ -1,4 +1,4 @@
-"""SPEC 3.5: a failed init marks its plugin unhealthy, until the next good one."""
+"""A failed init marks its plugin unhealthy, until the next good one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from builders.jobs import START
-from ductile.operations.plugin_health import decide_mark
-from ductile.store.values.settling import InitKey, InitRecord, InitStatus
+from ductile.operations.plugins.health import decide_failed_init
+from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
 
 NOW = InitKey(plugin="p", fingerprint="f", config_hash="now")
 BEFORE = InitKey(plugin="p", fingerprint="f", config_hash="before")
@@ -48,5 +48,5 @@ def a_record(key: InitKey, status: InitStatus, minute: int) -> InitRecord:
 )
 def test_which_init_marks_a_plugin(records: list[tuple[InitKey, InitStatus]], marked_by: str | None) -> None:
     """The verdict on the version that is configured; while there is none, the last one there was."""
-    found = decide_mark([a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW)
+    found = decide_failed_init([a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW)
     assert (None if found is None else found.job_id) == marked_by

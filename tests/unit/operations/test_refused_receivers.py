@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.core.addresses import REFUSED_ADDRESS, refused_host
-from ductile.operations.doctor_store import trouble_findings
-from ductile.store.values.upkeep import TroubledReceiver, Troubles
+from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, refused_host
+from ductile.operations.diagnose.doctor_store import trouble_findings
+from ductile.store.model.maintenance import FailingReceiver, RecentFailures
 
 
 @pytest.mark.parametrize(
     ("receiver", "error", "allow", "host"),
     [
-        ("http://inside.lan:80", REFUSED_ADDRESS, [], "inside.lan"),
+        ("http://inside.lan:80", ADDRESS_NOT_ALLOWED, [], "inside.lan"),
         ("http://inside.lan:80", "the receiver answered 500", [], None),
         ("http://10.0.0.1:80", "any", [], "10.0.0.1"),
         ("http://[fd00::1]:80", "any", [], "fd00::1"),
@@ -21,7 +21,7 @@ from ductile.store.values.upkeep import TroubledReceiver, Troubles
         ("http://224.0.0.1:80", "any", [], None),
         ("https://example.org:443", "any", ["other.org"], "example.org"),
         ("https://example.org:443", "any", ["example.org"], None),
-        ("http://inside.lan:80", REFUSED_ADDRESS, ["inside.lan"], None),
+        ("http://inside.lan:80", ADDRESS_NOT_ALLOWED, ["inside.lan"], None),
         ("", "any", ["other.org"], None),
     ],
 )
@@ -32,8 +32,8 @@ def test_which_receivers_are_not_called_by_us(
 
 
 def test_the_remedy_keeps_what_is_listed() -> None:
-    one = TroubledReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
-    troubles = Troubles(newest_at=None, endings=(), removed=(), receivers=(one,))
-    *_, finding = trouble_findings(troubles, ["a.lan"])
+    one = FailingReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
+    recent_failures = RecentFailures(newest_at=None, endings=(), removed=(), receivers=(one,))
+    *_, finding = trouble_findings(recent_failures, ["a.lan"])
     assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
     assert """ductile config set state_webhooks.allow '["a.lan","b.lan"]' --lock""" in (finding.fix or "")

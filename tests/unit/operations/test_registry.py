@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from ductile.operations.registry import OPERATIONS
+from ductile.operations.table import OPERATIONS
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

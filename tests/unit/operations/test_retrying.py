@@ -1,4 +1,4 @@
-"""SPEC 4.2: trying again answers with what it did, not with what became of it since."""
+"""Trying again answers with what it did, not with what became of it since."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from builders.engines import an_engine
 from builders.jobs import a_new_job, failed, some_rules
 from builders.stores import accept, claim_one, run_next, stored
-from ductile.core.jobs import JobStatus, Reason
+from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError
-from ductile.operations.desk import Desk
-from ductile.operations.jobs import retry_job
-from ductile.value import replace
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs.query import retry_job
+from ductile.struct import replace
 
 
 class Eager:
@@ -45,18 +45,18 @@ async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
         await run_next(bench.store.real, failed(permanent=True), some_rules())
-        desk: Desk = replace(bench.desk, store=Overtaken(bench.store))
+        context: OperationContext = replace(bench.context, store=Overtaken(bench.store))
         with pytest.raises(ConflictError, match="has ended again"):
-            await retry_job(desk, {"job_id": job_id})
+            await retry_job(context, {"job_id": job_id})
         job = await stored(bench.store.real, job_id)
-        assert (job.status, job.reason) == (JobStatus.DEAD, Reason.CANCELLED)
+        assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
 
 
 async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
         await run_next(bench.store.real, failed(permanent=True), some_rules())
-        desk: Desk = replace(bench.desk, store=Eager(bench.store))
-        answer = await retry_job(desk, {"job_id": job_id})
+        context: OperationContext = replace(bench.context, store=Eager(bench.store))
+        answer = await retry_job(context, {"job_id": job_id})
         assert answer == {"job_id": job_id, "status": "queued", "reason": "manual_retry"}
         assert (await stored(bench.store.real, job_id)).status is JobStatus.RUNNING

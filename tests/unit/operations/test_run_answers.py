@@ -1,4 +1,4 @@
-"""What a caller is told whose run is not done in time (SPEC 7.7)."""
+"""What a caller is told whose run is not done in time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from builders.jobs import a_job
-from ductile.core.jobs import JobStatus, Reason
-from ductile.operations.run_answers import still_running
-from ductile.operations.runs import Waiting, _ran_out_of_time
-from ductile.store.values.reading import Account
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.operations.runs.response import still_running
+from ductile.operations.runs.start import SyncWait, _ran_out_of_time
+from ductile.store.model.records import JobDetails
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
 def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
-    """SPEC 7.7: `timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
+    """`timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
     told = {
         (stopping, seconds): still_running(
-            Account(job=a_job(), members=(), executions={}),
+            JobDetails(job=a_job(), members=(), executions={}),
             allowed=timedelta(seconds=30),
             elapsed=timedelta(seconds=seconds),
             stopping=stopping,
@@ -45,19 +45,19 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
 @pytest.mark.parametrize(
     ("cancels", "reason", "ended_at", "out_of_time"),
     [
-        (True, Reason.CANCELLED, NOON, True),
-        (True, Reason.CANCELLED, NOON + SECOND, True),
+        (True, JobReason.CANCELLED, NOON, True),
+        (True, JobReason.CANCELLED, NOON + SECOND, True),
         # Somebody cancelled it by hand, while there was time.
-        (True, Reason.CANCELLED, NOON - SECOND, False),
+        (True, JobReason.CANCELLED, NOON - SECOND, False),
         # It failed by itself, a moment late.
-        (True, Reason.STALLED, NOON, False),
-        (False, Reason.CANCELLED, NOON + SECOND, False),
+        (True, JobReason.STALLED, NOON, False),
+        (False, JobReason.CANCELLED, NOON + SECOND, False),
     ],
 )
 def test_a_run_that_its_deadline_ended_is_late_whoever_noticed_first(
-    *, cancels: bool, reason: Reason, ended_at: datetime, out_of_time: bool
+    *, cancels: bool, reason: JobReason, ended_at: datetime, out_of_time: bool
 ) -> None:
-    """SPEC 7.7: the engine cancels at the instant at which its caller gives up; the answer is the same."""
-    waiting = Waiting(timeout=SECOND, until=NOON, cancels=cancels)
+    """The engine cancels at the instant at which its caller gives up; the answer is the same."""
+    waiting = SyncWait(timeout=SECOND, until=NOON, cancels=cancels)
     job = a_job(status=JobStatus.DEAD, reason=reason, completed_at=ended_at)
     assert _ran_out_of_time(job, waiting) is out_of_time

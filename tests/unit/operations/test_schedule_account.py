@@ -1,4 +1,4 @@
-"""SPEC 5.9: the history of a schedule says whether it is complete, and where it is not."""
+"""The history of a schedule says whether it is complete, and where it is not."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from builders.clocks import SimulatedClock
 from builders.jobs import a_new_job, failed, ok
 from builders.scheduling import Bench, scheduling
 from builders.stores import accept
-from ductile.operations.desk import Desk
-from ductile.operations.schedules import schedule_history
+from ductile.operations.context import OperationContext
+from ductile.operations.schedules.control import schedule_history
 
 HOURLY = 'p: {schedule: {cron: "0 * * * *"}}'
 EVERY = "p: {schedule: {every: 1h, jitter: 10m}}"
 
 
 async def account(bench: Bench, **given: Any) -> Any:
-    desk = Desk(store=bench.store, snapshot=lambda: bench.snapshot, now=bench.clock.now, dice=Random(1))
-    return (await schedule_history(desk, {"plugin": "p", **given}))["account"]
+    context = OperationContext(
+        store=bench.store, snapshot=lambda: bench.snapshot, now=bench.clock.now, rng=Random(1)
+    )
+    return (await schedule_history(context, {"plugin": "p", **given}))["account"]
 
 
 def forget_one(bench: Bench, position: int) -> None:

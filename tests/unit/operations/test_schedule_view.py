@@ -1,4 +1,4 @@
-"""SPEC 5.9, 11: where schedules stand and what is to come, whether or not a daemon has seen them."""
+"""Where schedules stand and what is to come, whether or not a daemon has seen them."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 from builders.clocks import SimulatedClock
 from builders.jobs import ok
 from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
-from ductile.operations.desk import Desk
-from ductile.operations.schedules import list_schedules, schedule_next
+from ductile.operations.context import OperationContext
+from ductile.operations.schedules.control import list_schedules, schedule_next
 from ductile.store.sqlite.store import open_sqlite_store
 
 NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'
 
 
-def a_desk(bench: Bench, plugins: str | None = None) -> Desk:
+def a_desk(bench: Bench, plugins: str | None = None) -> OperationContext:
     """Where no daemon runs; with `plugins` the configuration on disk is another one by now."""
     snapshot = bench.snapshot if plugins is None else a_snapshot(bench.directory / "edited", plugins)
-    return Desk(store=bench.store, snapshot=lambda: snapshot, now=bench.clock.now, dice=Random(1))
+    return OperationContext(store=bench.store, snapshot=lambda: snapshot, now=bench.clock.now, rng=Random(1))
 
 
-async def starts(desk: Desk, **given: Any) -> list[str]:
-    coming: Any = await schedule_next(desk, {"count": 2, **given})
+async def starts(context: OperationContext, **given: Any) -> list[str]:
+    coming: Any = await schedule_next(context, {"count": 2, **given})
     return [each["start_at"][:16] for each in coming["occurrences"]]
 
 
 async def test_what_no_daemon_has_seen_yet_is_worked_out(tmp_path: Path) -> None:
     """Trying a new rule before the start is what the preview is for."""
     clock = clock_at("2026-11-17 10:00")
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     snapshot = a_snapshot(tmp_path, f"{NIGHTLY}, q: {{schedule: {{every: 5m, jitter: 30s}}}}")
-    desk = Desk(store=store, snapshot=lambda: snapshot, now=clock.now, dice=Random(1))
-    assert await starts(desk, plugin="p") == ["2026-11-18T01:30", "2026-11-19T01:30"]
-    listed: Any = (await list_schedules(desk, {}))["schedules"]
+    context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock.now, rng=Random(1))
+    assert await starts(context, plugin="p") == ["2026-11-18T01:30", "2026-11-19T01:30"]
+    listed: Any = (await list_schedules(context, {}))["schedules"]
     nightly, often = listed
     assert (nightly["command"], nightly["rule"]) == ("poll", "cron 30 2 * * *")
     assert (nightly["timezone"], nightly["next_local"]) == ("Europe/Berlin", "2026-11-18 02:30:00 CET")
     assert (nightly["at_start"], nightly["last_job_id"], nightly["breaker"]) == (False, None, "closed")
     assert (often["rule"], often["at_start"], often["next_local"]) == ("every 5m ±15s", True, None)
-    assert await starts(desk, plugin="q") == ["2026-11-17T10:00", "2026-11-17T10:05"]
+    assert await starts(context, plugin="q") == ["2026-11-17T10:00", "2026-11-17T10:05"]
     await store.close()
 
 
@@ -50,9 +50,9 @@ async def test_an_edited_rule_is_told_and_not_the_one_before(tmp_path: Path) -> 
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2026-11-17 01:00")) as bench:
         await bench.clock.advance(hours=1)
         job = await bench.run_next(ok())
-        desk = a_desk(bench, 'p: {schedule: {cron: "45 5 * * *", timezone: Europe/Berlin}}')
-        assert await starts(desk) == ["2026-11-17T04:45", "2026-11-18T04:45"]
-        listed: Any = await list_schedules(desk, {})
+        context = a_desk(bench, 'p: {schedule: {cron: "45 5 * * *", timezone: Europe/Berlin}}')
+        assert await starts(context) == ["2026-11-17T04:45", "2026-11-18T04:45"]
+        listed: Any = await list_schedules(context, {})
         (row,) = listed["schedules"]
         assert (row["last_job_id"], row["rule"]) == (job.id, "cron 45 5 * * *")
 

@@ -1,4 +1,4 @@
-"""What an agent is told it can do: all that can run, with true words on how and on the answer (SPEC 16)."""
+"""What an agent is told it can do: all that can run, with true words on how and on the answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from builders.snapshots import a_snapshot
 from ductile.api.skill_file import skill_file
-from ductile.api.skills import FIXED, all_skills
+from ductile.api.skills import FIXED_SKILLS, all_skills
 from ductile.config.names import RESERVED
-from ductile.protocol.yaml12 import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml, to_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,19 +52,19 @@ def skills(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def test_what_can_run_and_what_is_always_there(skills: dict[str, Any]) -> None:
-    """SPEC 16: commands and pipelines, and finding, following, mending; nothing that would be refused."""
+    """Commands and pipelines, and finding, following, mending; nothing that would be refused."""
     own = ["seer.look", "seer.handle", "waiter.greet", "later", "soon", "strict"]
-    assert [*skills] == [*own, *(fixed.name for fixed in FIXED)]
+    assert [*skills] == [*own, *(fixed.name for fixed in FIXED_SKILLS)]
     for wanted in ("inspect", "explain", "cancel", "retry"):
         assert skills[f"jobs.{wanted}"]["kind"] == "operation"
     assert skills["events.publish"]["body"].keys() == {"type", "payload", "dedupe_key"}
     assert "job_id" in skills["events.follow"]["query"]
-    for fixed in FIXED:  # no plugin can have the same name
+    for fixed in FIXED_SKILLS:  # no plugin can have the same name
         assert fixed.name.partition(".")[0] in RESERVED
 
 
 def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
-    """SPEC 7.7: one that is waited for is not answered with 202, unless it takes too long."""
+    """One that is waited for is not answered with 202, unless it takes too long."""
     assert skills["later"]["answer"].startswith("202 with `job_id`")
     assert skills["later"]["timeout_ms"] is None
     assert skills["soon"]["answer"].startswith("200 with `status`")
@@ -77,7 +77,7 @@ def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
 
 
 def test_what_a_pipeline_needs_is_told(skills: dict[str, Any]) -> None:
-    """SPEC 16: from its `if`, from what its first step refers to, or from what its first command takes."""
+    """From its `if`, from what its first step refers to, or from what its first command takes."""
     assert skills["later"]["input_schema"] == skills["seer.look"]["input_schema"]
     assert skills["strict"]["input_schema"] is None
     schema = skills["soon"]["input_schema"]
@@ -91,7 +91,7 @@ def test_what_a_pipeline_needs_is_told(skills: dict[str, Any]) -> None:
 
 
 def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any]) -> None:
-    """SPEC 16: one catalogue; the front matter is YAML, whatever the service and its plugins are called."""
+    """One catalogue; the front matter is YAML, whatever the service and its plugins are called."""
     text = skill_file(snapshot.service.name, "http://localhost:8080", [*skills.values()])
     start, front, body = text.split("---\n", 2)
     assert start == ""
@@ -107,6 +107,6 @@ def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any
 
 
 def test_nothing_secret_is_told(snapshot: Snapshot, skills: dict[str, Any]) -> None:
-    """SPEC 2.1: the catalogue may be open to all."""
+    """The catalogue may be open to all."""
     text = skill_file(snapshot.service.name, "", [*skills.values()])
     assert "canary" not in f"{skills}{text}"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.operations.status_rows import troubled_first
+from ductile.operations.system.status_rows import troubled_first
 
 WELL: dict[str, Any] = {
     "enabled": True,

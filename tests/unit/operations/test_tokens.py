@@ -1,4 +1,4 @@
-"""Tokens in the configuration's files: made and taken away whole, crash or not (SPEC 8.1, ENGINE 11)."""
+"""Tokens in the configuration's files: made and taken away whole, crash or not."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from ductile.config import integrity
-from ductile.config.files import write_atomically
-from ductile.config.integrity import Tier, read_checksums
+from ductile.admin.config import lock_configuration, open_configuration
+from ductile.admin.init_config import create_starter_config
+from ductile.admin.tokens import create_token, list_tokens, revoke_token
+from ductile.config import seal
+from ductile.config.file_io import write_atomically
 from ductile.config.load import LoadedConfig, load_config
+from ductile.config.seal import Tier, read_checksums
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import Snapshot
 from ductile.errors import ConfigError, ConflictError, DuctileError, IntegrityError, NotFoundError, UsageError
-from ductile.operations.configuration import lock_configuration, open_configuration
-from ductile.operations.starter import create_starter
-from ductile.operations.tokens import create_token, list_tokens, revoke_token
 
 SCOPES = ("jobs:ro", "plugin:rw")
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
-    create_starter(str(tmp_path / "demo"), {}, token="dtl_of_the_admin")
+    create_starter_config(str(tmp_path / "demo"), {}, token="dtl_of_the_admin")
     return tmp_path / "demo"
 
 
@@ -44,11 +44,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def unsealed(files: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in files.items() if name != integrity.CHECKSUMS_FILE}
+    return {name: data for name, data in files.items() if name != seal.CHECKSUMS_FILE}
 
 
 def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
-    """SPEC 8.1: `${NAME}` in the configuration, the value in a private env file, the seal renewed."""
+    """`${NAME}` in the configuration, the value in a private env file, the seal renewed."""
     made = create_token(str(demo), {}, "ci", SCOPES)
     token = next(token for token in snapshot(demo).tokens if token.name == "ci")
     assert made.value is not None
@@ -65,7 +65,7 @@ def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
 def test_an_env_file_is_private_before_a_value_is_in_it(
     demo: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC 8.1: 0600, whatever it was; and not a moment later than the value."""
+    """0600, whatever it was; and not a moment later than the value."""
     env_file, modes = demo / ".env", []
     env_file.chmod(mode)
 
@@ -74,14 +74,14 @@ def test_an_env_file_is_private_before_a_value_is_in_it(
         if path == env_file:
             modes.append(stat.S_IMODE(path.stat().st_mode))
 
-    monkeypatch.setattr(integrity, "write_atomically", write_and_look)
+    monkeypatch.setattr(seal, "write_atomically", write_and_look)
     create_token(str(demo), {}, "ci", SCOPES)
     revoke_token(str(demo), {}, "ci")
     assert modes == [0o600, 0o600]
 
 
 def test_a_scope_for_a_plugin_that_is_not_there_is_doubted_at_once(demo: Path) -> None:
-    """SPEC 8.1: a WARN, told to whoever has just written it, and not with the next token."""
+    """A WARN, told to whoever has just written it, and not with the next token."""
     for dry_run in (True, False):
         made = create_token(str(demo), {}, "ci", ("mail:rw", "jobs:ro"), dry_run=dry_run)
         (doubt,) = made.warnings
@@ -90,7 +90,7 @@ def test_a_scope_for_a_plugin_that_is_not_there_is_doubted_at_once(demo: Path) -
 
 
 def test_without_scopes_it_is_a_secret_that_opens_nothing(demo: Path) -> None:
-    """SPEC 8.1: an entry without scopes is a secret only."""
+    """An entry without scopes is a secret only."""
     made = create_token(str(demo), {}, "github", (), value=' with "quotes" and \\ \n')
     now = snapshot(demo)
     assert now.secrets["github"].reveal() == 'with "quotes" and \\'
@@ -114,7 +114,7 @@ def test_revoking_takes_all_of_it_away(demo: Path) -> None:
     revoke_token(str(demo), {}, "ci")
     after = contents(demo)
     assert unsealed(after) == unsealed(before)
-    sealed = integrity.read_checksums(demo)
+    sealed = seal.read_checksums(demo)
     assert sealed is not None
     assert "scopes/ci.json" not in sealed.files
     assert loaded(demo).warnings == ()
@@ -152,7 +152,7 @@ def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
     """The API cannot be enabled without a token; making one is the way out that the error names."""
     (tmp_path / "config.yaml").write_text("tokens: []\n")
     lock_configuration(str(tmp_path), {})
-    integrity.write_sealed(tmp_path, tmp_path / "config.yaml", b"api: {enabled: true}\ntokens: []\n")
+    seal.write_sealed(tmp_path, tmp_path / "config.yaml", b"api: {enabled: true}\ntokens: []\n")
     with pytest.raises(ConfigError):
         loaded(tmp_path)
     create_token(str(tmp_path), {}, "first", ("*",))
@@ -161,7 +161,7 @@ def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["tokens.yaml", ".env"])
 def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: str) -> None:
-    """ENGINE 11: the file is verified first; somebody else's change is not authorised along the way."""
+    """The file is verified first; somebody else's change is not authorised along the way."""
     with (demo / change).open("a") as file:
         file.write("# slipped in\n")
     before = unsealed(contents(demo))
@@ -172,7 +172,7 @@ def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: s
 
 
 def test_only_what_was_changed_is_sealed_anew(demo: Path) -> None:
-    """ENGINE 11: the seals of other files stay as they are, broken ones too."""
+    """The seals of other files stay as they are, broken ones too."""
     (demo / "pipelines.yaml").write_text("# slipped in\npipelines: []\n")
     create_token(str(demo), {}, "ci", SCOPES)
     assert [problem.message for problem in loaded(demo).warnings] == [
@@ -225,7 +225,7 @@ def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
 def test_a_misspelt_scope_is_refused_before_the_token_is_handed_out(
     demo: Path, scope: str, hint: str
 ) -> None:
-    """SPEC 8.1: a token without the right that was meant would be found out by a 403 only."""
+    """A token without the right that was meant would be found out by a 403 only."""
     before = contents(demo)
     with pytest.raises(UsageError) as refused:
         create_token(str(demo), {}, "ci", ("jobs:ro", scope))
@@ -267,14 +267,14 @@ def cut_power_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
         done.append(path)
         write_atomically(path, data)
 
-    monkeypatch.setattr(integrity, "write_atomically", write_or_die)
+    monkeypatch.setattr(seal, "write_atomically", write_or_die)
 
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_whenever_the_power_fails_the_configuration_can_be_started(
     tmp_path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
 ) -> None:
-    """ENGINE 11: crash-safely; and the same command can be given again afterwards."""
+    """Crash-safely; and the same command can be given again afterwards."""
     if bare:
         demo = tmp_path / "bare"
         demo.mkdir()

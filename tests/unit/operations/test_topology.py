@@ -1,4 +1,4 @@
-"""Who emits what and who listens, webhooks and hooks included, and nobody who cannot (SPEC 8)."""
+"""Who emits what and who listens, webhooks and hooks included, and nobody who cannot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builders.snapshots import a_snapshot
-from ductile.operations.topology import topology_of
+from ductile.operations.plugins.topology import topology_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def running(plugin: str, command: str, standing: str) -> dict[str, str]:
 
 
 def test_webhooks_are_sources(topology: Any) -> None:
-    """SPEC 8, 9.1: each with what it starts; one that publishes an event is among those who emit it."""
+    """Each with what it starts; one that publishes an event is among those who emit it."""
     nothing = dict.fromkeys(("plugin", "command", "standing", "pipeline", "event"))
     assert topology["webhooks"] == [
         {**nothing, "name": "gh", "path": "/gh", "event": "gh.push"},
@@ -59,7 +59,7 @@ def test_webhooks_are_sources(topology: Any) -> None:
 
 
 def test_hooks_name_who_tells_and_who_is_told(topology: Any) -> None:
-    """SPEC 7.6: plugins and pipelines that notify, and the pipelines that wait for it."""
+    """Plugins and pipelines that notify, and the pipelines that wait for it."""
     hooks = {hook["hook"]: hook for hook in topology["hooks"]}
     assert hooks["job.failed"] == {
         "hook": "job.failed",
@@ -71,7 +71,7 @@ def test_hooks_name_who_tells_and_who_is_told(topology: Any) -> None:
 
 
 def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: Any) -> None:
-    """SPEC 3.1: a disabled plugin is enforced at every door, and nobody should wait for it."""
+    """A disabled plugin is enforced at every door, and nobody should wait for it."""
     made = next(event for event in topology["events"] if event["type"] == "made.it")
     assert made["emitted_by"] == ["maker.poll", "taker.poll"]
     assert made["heard_by"] == [
@@ -86,10 +86,9 @@ def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: 
 
 
 def test_nothing_notifies_and_nobody_waits(tmp_path: Path) -> None:
-    """SPEC 7.6: then there are no hooks to tell of."""
+    """Then there are no hooks to tell of."""
     assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS))["hooks"] == []
 
 
 def test_no_secret_is_shown(topology: Any) -> None:
-    """SPEC 2.1."""
     assert "a-shared-secret" not in str(topology)

@@ -1,4 +1,4 @@
-"""A tree that is too large for one answer says so (SPEC 8)."""
+"""A tree that is too large for one answer says so."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.stores import accept
-from ductile.operations import jobs
+from ductile.operations.jobs import query
 
 
 @pytest.mark.parametrize(("most", "children"), [(4, 3), (3, 2)])
 async def test_what_is_left_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, children: int
 ) -> None:
-    monkeypatch.setattr(jobs, "LARGEST_TREE", most)
+    monkeypatch.setattr(query, "LARGEST_TREE", most)
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         store = bench.store.real
         root = await accept(store, a_new_job("echo"))
         for _ in range(3):
             await accept(store, a_new_job("echo", parent_job_id=root))
-        answer: Any = await jobs.job_tree(bench.desk, {"job_id": root})
+        answer: Any = await query.job_tree(bench.context, {"job_id": root})
     assert len(answer["tree"]["children"]) == children
     assert answer["truncated"] is (most == 3)

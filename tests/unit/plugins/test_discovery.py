@@ -1,4 +1,4 @@
-"""What is found under the plugin roots, and what is refused (SPEC 3.1)."""
+"""What is found under the plugin roots, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from builders.plugins import a_manifest, a_plugin
 from ductile.config.installed import RefusedPlugin
 from ductile.plugins.discovery import discover, load_plugin
-from ductile.plugins.trust import Ground, Refusal
+from ductile.plugins.trust import RefusalCode, TrustPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def follow_the_hint(refused: RefusedPlugin) -> None:
 
 
 def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
-    """SPEC 3.1: the plugin is known by the name in its manifest, whatever its directory is called."""
+    """The plugin is known by the name in its manifest, whatever its directory is called."""
     directory = a_plugin(tmp_path, "echo", directory="some-folder")
     found = discover([tmp_path])
     plugin = found.installed["echo"]
@@ -43,7 +43,7 @@ def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
 
 
 def test_the_first_root_wins_a_name_and_later_ones_are_warned_about(tmp_path: Path) -> None:
-    """SPEC 3.1: roots are scanned in order."""
+    """Roots are scanned in order."""
     own = a_plugin(tmp_path / "own", "echo")
     shipped = a_plugin(tmp_path / "shipped", "echo")
     found = discover([tmp_path / "own", tmp_path / "shipped"])
@@ -54,13 +54,13 @@ def test_the_first_root_wins_a_name_and_later_ones_are_warned_about(tmp_path: Pa
 
 
 def test_a_root_that_is_named_twice_is_scanned_once(tmp_path: Path) -> None:
-    """SPEC 3.1: a plugin is not a rival of itself."""
+    """A plugin is not a rival of itself."""
     a_plugin(tmp_path)
     assert discover([tmp_path, tmp_path]).warnings == ()
 
 
 def test_one_bad_plugin_does_not_stop_the_others(tmp_path: Path) -> None:
-    """SPEC 3.1: each directory is judged by itself."""
+    """Each directory is judged by itself."""
     a_plugin(tmp_path, "bad", manifest="]")
     a_plugin(tmp_path, "good")
     found = discover([tmp_path])
@@ -69,7 +69,7 @@ def test_one_bad_plugin_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_refused_copy_does_not_keep_a_good_one_of_its_name_from_loading(tmp_path: Path) -> None:
-    """SPEC 3.1: one bad plugin never stops another, and it is said which one is used."""
+    """One bad plugin never stops another, and it is said which one is used."""
     a_plugin(tmp_path / "own", "echo", mode=0o644)
     shipped = a_plugin(tmp_path / "shipped", "echo")
     found = discover([tmp_path / "own", tmp_path / "shipped"])
@@ -80,7 +80,7 @@ def test_a_refused_copy_does_not_keep_a_good_one_of_its_name_from_loading(tmp_pa
 
 
 def test_two_refused_copies_are_told_apart(tmp_path: Path) -> None:
-    """SPEC 3.1: the first keeps the name among the refused ones too."""
+    """The first keeps the name among the refused ones too."""
     first = a_plugin(tmp_path / "a", "echo", mode=0o644)
     a_plugin(tmp_path / "b", "echo", script=None)
     found = discover([tmp_path / "a", tmp_path / "b"])
@@ -90,7 +90,7 @@ def test_two_refused_copies_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("telltale", ["run.py", "run.sh", "main.go", "manifest.yml"])
 def test_what_looks_like_a_plugin_without_manifest_is_warned_about(tmp_path: Path, telltale: str) -> None:
-    """SPEC 3.1: otherwise its author edits a file that nothing ever runs."""
+    """Otherwise its author edits a file that nothing ever runs."""
     (tmp_path / "forgotten").mkdir()
     (tmp_path / "forgotten" / telltale).write_text("")
     [warning] = discover([tmp_path]).warnings
@@ -100,14 +100,14 @@ def test_what_looks_like_a_plugin_without_manifest_is_warned_about(tmp_path: Pat
 
 @pytest.mark.parametrize("folder", ["lib", ".git", "__pycache__", "notes"])
 def test_other_folders_are_passed_over_in_silence(tmp_path: Path, folder: str) -> None:
-    """SPEC 3.1: `lib/` holds what plugins share."""
+    """`lib/` holds what plugins share."""
     (tmp_path / folder).mkdir()
     (tmp_path / folder / ("readme.md" if folder == "notes" else "run.py")).write_text("")
     assert discover([tmp_path]).warnings == ()
 
 
 def test_a_missing_root_is_a_warning_and_the_others_are_scanned(tmp_path: Path) -> None:
-    """SPEC 3.1: one bad root never stops the others either."""
+    """One bad root never stops the others either."""
     a_plugin(tmp_path / "there")
     found = discover([tmp_path / "gone", tmp_path / "there"])
     assert set(found.installed) == {"echo"}
@@ -122,28 +122,28 @@ class TestRefusals:
     def test_missing_entrypoint(self, tmp_path: Path) -> None:
         a_plugin(tmp_path, script=None)
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.ENTRYPOINT_MISSING
+        assert refused.code == RefusalCode.ENTRYPOINT_MISSING
         assert "run.sh" in refused.reason
 
     def test_entrypoint_below_a_file(self, tmp_path: Path) -> None:
         a_plugin(tmp_path, manifest=a_manifest(entrypoint="run.sh/inner"))
-        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_MISSING
+        assert the_refusal(tmp_path).code == RefusalCode.ENTRYPOINT_MISSING
 
     def test_entrypoint_that_is_a_directory(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path, script=None)
         (directory / "run.sh").mkdir()
-        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_MISSING
+        assert the_refusal(tmp_path).code == RefusalCode.ENTRYPOINT_MISSING
 
     def test_entrypoint_that_is_not_executable(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path, mode=0o644)
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.ENTRYPOINT_NOT_EXECUTABLE
+        assert refused.code == RefusalCode.ENTRYPOINT_NOT_EXECUTABLE
         assert refused.hint == f"chmod +x {directory / 'run.sh'}"
 
     @pytest.mark.parametrize("entrypoint", ["../run.sh", "bin/../../x", "/bin/sh", "..", "."])
     def test_entrypoint_outside_the_directory(self, tmp_path: Path, entrypoint: str) -> None:
         a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
-        assert the_refusal(tmp_path).code == Refusal.ENTRYPOINT_OUTSIDE
+        assert the_refusal(tmp_path).code == RefusalCode.ENTRYPOINT_OUTSIDE
 
     def test_dots_in_a_file_name_lead_nowhere(self, tmp_path: Path) -> None:
         """SPEC 3.1 refuses `..` as a step of the path; `run..sh` is a name like any other."""
@@ -165,7 +165,7 @@ class TestRefusals:
         (directory / "deep" / "inside").mkdir(parents=True)
         (directory / what).chmod(0o757)
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.WORLD_WRITABLE
+        assert refused.code == RefusalCode.WORLD_WRITABLE
         assert str(directory / what) in refused.reason
         follow_the_hint(refused)
         assert "echo" in discover([tmp_path]).installed
@@ -179,7 +179,7 @@ class TestRefusals:
         found = discover([root])
         assert ("echo" in found.installed) is accepted
         if not accepted:
-            assert found.refused["echo"].code == Refusal.WORLD_WRITABLE
+            assert found.refused["echo"].code == RefusalCode.WORLD_WRITABLE
             follow_the_hint(found.refused["echo"])
             assert "echo" in discover([root]).installed
 
@@ -202,7 +202,7 @@ class TestRefusals:
         (tmp_path / "open").chmod(0o777)
         (tmp_path / "link").symlink_to("open/real")
         refused = the_refusal(tmp_path / "link" / "root")
-        assert refused.code == Refusal.WORLD_WRITABLE
+        assert refused.code == RefusalCode.WORLD_WRITABLE
         assert str(tmp_path / "open") in refused.reason
 
     @pytest.mark.parametrize("what", ["lib", "lib/shared.py"])
@@ -212,15 +212,15 @@ class TestRefusals:
         (tmp_path / "lib" / "shared.py").touch(0o644)
         (tmp_path / what).chmod(0o777)
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.WORLD_WRITABLE
+        assert refused.code == RefusalCode.WORLD_WRITABLE
         assert str(tmp_path / what) in refused.reason
 
     def test_a_stranger_who_owns_a_directory_on_the_way(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
-        ground = Ground(roots=(tmp_path,))
+        ground = TrustPolicy(roots=(tmp_path,))
         refused = load_plugin(directory, root=tmp_path, ground=ground, owners={123_456_789})
         assert isinstance(refused, RefusedPlugin)
-        assert refused.code == Refusal.FOREIGN_OWNER
+        assert refused.code == RefusalCode.FOREIGN_OWNER
         assert refused.reason.startswith("the directory / belongs to user ")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -232,7 +232,7 @@ class TestRefusals:
         place = (directory / what).resolve()
         os.chown(place, 65534, -1)
         refused = the_refusal(tmp_path / "root")
-        assert refused.code == Refusal.FOREIGN_OWNER
+        assert refused.code == RefusalCode.FOREIGN_OWNER
         assert str(place) in refused.reason
         assert "has to belong to root" in refused.reason
         follow_the_hint(refused)
@@ -245,7 +245,7 @@ class TestRefusals:
         (tmp_path / "link").symlink_to("real")
         os.chown(tmp_path / "link", 65534, -1, follow_symlinks=False)
         refused = the_refusal(tmp_path / "link" / "root")
-        assert refused.code == Refusal.FOREIGN_OWNER
+        assert refused.code == RefusalCode.FOREIGN_OWNER
         assert f"the symbolic link {tmp_path / 'link'} belongs to" in refused.reason
 
     @pytest.mark.parametrize("protocol", ["1", "3"])
@@ -253,29 +253,29 @@ class TestRefusals:
         """The rest of such a manifest is not judged: it follows other rules."""
         a_plugin(tmp_path, manifest=f"name: echo\nprotocol: {protocol}\n")
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.PROTOCOL_UNSUPPORTED
+        assert refused.code == RefusalCode.PROTOCOL_UNSUPPORTED
         assert f"protocol {protocol}" in refused.reason
 
     def test_invalid_manifest_names_every_problem(self, tmp_path: Path) -> None:
         a_plugin(tmp_path, manifest=a_manifest(extra="timeout: soon\nconcurrency_safe: 3\n"))
         refused = the_refusal(tmp_path)
-        assert refused.code == Refusal.MANIFEST_INVALID
+        assert refused.code == RefusalCode.MANIFEST_INVALID
         assert "line 8: timeout has to be a duration" in refused.reason
         assert 'line 9: concurrency_safe has to be true or false, not "3"' in refused.reason
 
     def test_manifest_that_is_a_directory(self, tmp_path: Path) -> None:
         (tmp_path / "echo" / "manifest.yaml").mkdir(parents=True)
-        assert the_refusal(tmp_path).code == Refusal.UNREADABLE
+        assert the_refusal(tmp_path).code == RefusalCode.UNREADABLE
 
     def test_manifest_that_is_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
         (directory / "manifest.yaml").unlink()
         os.mkfifo(directory / "manifest.yaml")
-        assert the_refusal(tmp_path).code == Refusal.UNREADABLE
+        assert the_refusal(tmp_path).code == RefusalCode.UNREADABLE
 
 
 class TestSymlinks:
-    """SPEC 3.1: any symlink is refused, unless they are allowed and end under a root."""
+    """Any symlink is refused, unless they are allowed and end under a root."""
 
     def linked_plugin(self, tmp_path: Path, target_root: Path) -> Path:
         target = a_plugin(target_root)
@@ -286,7 +286,7 @@ class TestSymlinks:
 
     def test_linked_directory(self, tmp_path: Path) -> None:
         root = self.linked_plugin(tmp_path, tmp_path / "elsewhere")
-        assert the_refusal(root).code == Refusal.SYMLINK
+        assert the_refusal(root).code == RefusalCode.SYMLINK
 
     def test_linked_manifest_is_not_read(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path / "root")
@@ -294,14 +294,14 @@ class TestSymlinks:
         (directory / "manifest.yaml").unlink()
         (directory / "manifest.yaml").symlink_to(tmp_path / "secret")
         refused = the_refusal(tmp_path / "root")
-        assert refused.code == Refusal.SYMLINK
+        assert refused.code == RefusalCode.SYMLINK
         assert "hunter2" not in refused.reason
 
     def test_linked_entrypoint(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path / "root")
         (directory / "run.sh").rename(directory / "real.sh")
         (directory / "run.sh").symlink_to("real.sh")
-        assert the_refusal(tmp_path / "root").code == Refusal.SYMLINK
+        assert the_refusal(tmp_path / "root").code == RefusalCode.SYMLINK
 
     def test_a_link_inside_the_plugin_that_nothing_leads_through(self, tmp_path: Path) -> None:
         """A virtual environment is full of them."""
@@ -313,7 +313,7 @@ class TestSymlinks:
     def test_linked_root(self, tmp_path: Path) -> None:
         a_plugin(tmp_path / "real")
         (tmp_path / "root").symlink_to(tmp_path / "real")
-        assert the_refusal(tmp_path / "root").code == Refusal.SYMLINK
+        assert the_refusal(tmp_path / "root").code == RefusalCode.SYMLINK
 
     def test_allowed_inside_the_root_with_a_warning(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
@@ -339,7 +339,7 @@ class TestSymlinks:
             inside = a_plugin(tmp_path / "root")
             (inside / what).unlink()
             (inside / what).symlink_to(outside / what)
-        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.SYMLINK_ESCAPES
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == RefusalCode.SYMLINK_ESCAPES
 
     def test_the_directory_behind_a_link_may_not_be_open_either(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
@@ -348,14 +348,14 @@ class TestSymlinks:
         (directory / "run.sh").symlink_to("../lib/run.sh")
         assert "echo" in discover([tmp_path], allow_symlinks=True).installed
         (tmp_path / "lib").chmod(0o777)
-        assert the_refusal(tmp_path, allow_symlinks=True).code == Refusal.WORLD_WRITABLE
+        assert the_refusal(tmp_path, allow_symlinks=True).code == RefusalCode.WORLD_WRITABLE
 
     def test_a_link_to_nothing(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path / "root", script=None)
         (directory / "run.sh").symlink_to("nowhere")
-        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.ENTRYPOINT_MISSING
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == RefusalCode.ENTRYPOINT_MISSING
 
     def test_a_link_to_itself(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path / "root", script=None)
         (directory / "run.sh").symlink_to("run.sh")
-        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == Refusal.UNREADABLE
+        assert the_refusal(tmp_path / "root", allow_symlinks=True).code == RefusalCode.UNREADABLE

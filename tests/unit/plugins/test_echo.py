@@ -1,4 +1,4 @@
-"""The echo plugin speaks protocol 2 (SPEC 3.3, 15)."""
+"""The echo plugin speaks protocol 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from ductile.plugins.discovery import discover
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonObject
+    from ductile.core.json import JsonObject
 
 ROOT = Path(__file__).parents[3] / "plugins"
 
@@ -31,7 +31,7 @@ def answer(**request: object) -> JsonObject:
 
 
 def test_every_shipped_plugin_is_found_and_trusted() -> None:
-    """SPEC 15: what we ship passes our own checks without a warning."""
+    """What we ship passes our own checks without a warning."""
     found = discover([ROOT])
     assert "echo" in found.installed
     assert not found.refused
@@ -39,7 +39,7 @@ def test_every_shipped_plugin_is_found_and_trusted() -> None:
 
 
 def test_it_has_the_commands_its_manifest_declares() -> None:
-    """SPEC 3.2: a declared command is answered, another one is an error that is not tried again."""
+    """A declared command is answered, another one is an error that is not tried again."""
     for command in discover([ROOT]).installed["echo"].manifest.commands:
         assert answer(command=command, event={"payload": {}})["status"] == "ok"
     refusal = answer(command="dance")
@@ -47,7 +47,7 @@ def test_it_has_the_commands_its_manifest_declares() -> None:
 
 
 def test_poll_counts_in_its_state() -> None:
-    """SPEC 3.6: what was put in state_updates comes back as state."""
+    """What was put in state_updates comes back as state."""
     reply = answer(command="poll", config={"message": "hi"}, state={"count": 6})
     assert reply["result"] == "hi"
     assert reply["state_updates"] == {"count": 7}
@@ -58,14 +58,14 @@ def test_poll_counts_in_its_state() -> None:
     [({"message": "hi"}, "hi"), ({"a": 1}, '{"a": 1}'), ({"message": " "}, '{"message": " "}'), ({}, "{}")],
 )
 def test_handle_says_back_what_it_is_told(payload: JsonObject, said: str) -> None:
-    """SPEC 3.3: an ok response has a result that is not blank."""
+    """An ok response has a result that is not blank."""
     reply = answer(command="handle", event={"type": "t", "payload": payload})
     assert reply["result"] == said
     assert reply["events"] == [{"type": "echo.said", "payload": {"message": said}}]
 
 
 def test_another_protocol_is_a_configuration_fault() -> None:
-    """SPEC 15: exit 78, which is never retried."""
+    """Exit 78, which is never retried."""
     done = ask({"protocol": 3, "command": "poll"})
     assert done.returncode == 78
     assert "protocol" in done.stderr

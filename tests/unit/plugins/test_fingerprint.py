@@ -1,4 +1,4 @@
-"""The fingerprint of a plugin's code (SPEC 2.3)."""
+"""The fingerprint of a plugin's code."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def print_of(manifest: bytes, code: bytes) -> str:
 
 @given(FILES, FILES)
 def test_equal_only_for_equal_files(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-    """SPEC 2.3: it is the hash of both files, and of each by itself."""
+    """It is the hash of both files, and of each by itself."""
     assert (print_of(*one) == print_of(*other)) == (one == other)
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(0, 20), st.integers(0, 20))
 def test_moving_the_border_between_the_files_changes_it(data: bytes, one: int, two: int) -> None:
-    """SPEC 2.3: bytes cannot be shifted from one file into the other unnoticed."""
+    """Bytes cannot be shifted from one file into the other unnoticed."""
     same = data[:one] == data[:two]
     assert (print_of(data[:one], data[one:]) == print_of(data[:two], data[two:])) == same
 
 
 def test_a_changed_file_changes_it(tmp_path: Path) -> None:
-    """SPEC 2.3: what discovery reports is over the files as they are on disk."""
+    """What discovery reports is over the files as they are on disk."""
     directory = a_plugin(tmp_path)
     seen = {discover([tmp_path]).installed["echo"].fingerprint}
     for name in ("manifest.yaml", "run.sh"):

@@ -1,4 +1,4 @@
-"""Reading manifests (SPEC 3.2, 3.6)."""
+"""Reading manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from builders.plugins import a_manifest
 from ductile.errors import ConfigError
-from ductile.protocol.manifest import (
+from ductile.protocol.manifest.model import (
     CommandType,
     CompatibilityView,
     EmittedEvent,
@@ -18,11 +18,11 @@ from ductile.protocol.manifest import (
     Manifest,
     parse_manifest,
 )
-from ductile.protocol.payload_schema import to_json_schema
-from ductile.protocol.yaml12 import parse_yaml
+from ductile.protocol.manifest.schema import to_json_schema
+from ductile.protocol.yaml import parse_yaml
 
 if TYPE_CHECKING:
-    from ductile.core.json_values import JsonValue
+    from ductile.core.json import JsonValue
     from ductile.errors import Problem
 
 HEAD = """\
@@ -47,7 +47,7 @@ def problems_of(text: str) -> tuple[Problem, ...]:
 
 
 def test_everything_a_manifest_can_say() -> None:
-    """SPEC 3.2: every key of the manifest reaches the value; version 1.10 is not the number 1.1."""
+    """Every key of the manifest reaches the value; version 1.10 is not the number 1.1."""
     manifest = read(
         HEAD
         + """\
@@ -96,7 +96,7 @@ fact_outputs:
 
 
 def test_defaults() -> None:
-    """SPEC 3.2: concurrency is safe, commands write; 3.6: facts are mirrored."""
+    """Concurrency is safe, commands write; 3.6: facts are mirrored."""
     manifest = read(
         HEAD
         + "commands: [poll]\nfact_outputs: [{when: {command: poll}, from: state_updates, fact_type: a.b}]\n"
@@ -119,12 +119,12 @@ def test_defaults() -> None:
     ],
 )
 def test_the_shapes_of_commands_mean_the_same(commands: str) -> None:
-    """SPEC 3.2: a map, a list of objects and a list of names are accepted."""
+    """A map, a list of objects and a list of names are accepted."""
     assert read(HEAD + commands).commands == read(HEAD + "commands: [poll, health]\n").commands
 
 
 def test_unknown_keys_are_kept_and_ignored() -> None:
-    """SPEC 3.2: at the top and in a command."""
+    """At the top and in a command."""
     manifest = read(
         HEAD + "stopwatch: {max_subs: 3}\nsecrets: [key]\ncommands:\n  poll: {cost: 1, type: read}\n"
     )
@@ -143,7 +143,7 @@ def test_unknown_keys_are_kept_and_ignored() -> None:
     ],
 )
 def test_config_keys(written: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """SPEC 3.2: `{required, optional}`; the plain list of the first manifests asks for nothing."""
+    """`{required, optional}`; the plain list of the first manifests asks for nothing."""
     manifest = read(HEAD + f"commands: [poll]\nconfig_keys: {written}\n")
     assert (manifest.required_config, manifest.optional_config) == (required, optional)
 
@@ -151,7 +151,7 @@ def test_config_keys(written: str, required: tuple[str, ...], optional: tuple[st
 @pytest.mark.parametrize("key", ["manifest_spec", "manifest_version", "name", "protocol", "entrypoint"])
 @pytest.mark.parametrize("value", [None, "''", "[1]", "~"])
 def test_what_must_be_there(key: str, value: str | None) -> None:
-    """SPEC 3.2: without these keys it is not a manifest, and the problem names the key."""
+    """Without these keys it is not a manifest, and the problem names the key."""
     lines = [line for line in a_manifest().splitlines() if not line.startswith(f"{key}:")]
     [problem] = problems_of("\n".join([*lines, f"{key}: {value}"] if value is not None else lines))
     assert problem.key == key
@@ -170,7 +170,6 @@ def test_what_must_be_there(key: str, value: str | None) -> None:
     ],
 )
 def test_values_that_are_refused(line: str, key: str) -> None:
-    """SPEC 3.2, ENGINE 10."""
     lines = [each for each in a_manifest().splitlines() if not each.startswith(f"{key}:")]
     [problem] = problems_of("\n".join([*lines, line]))
     assert (problem.key, problem.line, problem.file) == (key, len(lines) + 1, "manifest.yaml")
@@ -193,7 +192,7 @@ def test_values_that_are_refused(line: str, key: str) -> None:
     ],
 )
 def test_commands_that_are_refused(commands: str, key: str) -> None:
-    """SPEC 3.2: any type but read and write refuses the plugin."""
+    """Any type but read and write refuses the plugin."""
     assert problems_of(HEAD + commands + "\n")[0].key == key
 
 
@@ -212,12 +211,12 @@ def test_commands_that_are_refused(commands: str, key: str) -> None:
     ],
 )
 def test_fact_rules_that_are_refused(rule: str, key: str) -> None:
-    """SPEC 3.6: a rule that could never match is a mistake, not a choice."""
+    """A rule that could never match is a mistake, not a choice."""
     assert problems_of(HEAD + f"commands: [poll]\nfact_outputs: [{rule}]\n")[0].key == key
 
 
 def test_a_near_miss_is_suggested() -> None:
-    """SPEC 2.1: did-you-mean."""
+    """Did-you-mean."""
     [problem] = problems_of(
         HEAD + "commands: [poll]\nfact_outputs: [{when: {command: pol}, fact_type: a.b}]\n"
     )
@@ -236,7 +235,7 @@ def test_a_misspelt_key_is_named_where_the_right_one_is_missing() -> None:
 
 
 def test_every_problem_is_reported_together() -> None:
-    """SPEC 2.1: not only the first."""
+    """Not only the first."""
     problems = problems_of("name: a b\ncommands: [poll, poll]\ntimeout: soon\nprotocol: 2\n")
     assert {problem.key for problem in problems} == {
         "manifest_spec",
@@ -250,7 +249,6 @@ def test_every_problem_is_reported_together() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[1]", "text"])
 def test_what_is_no_mapping_is_no_manifest(text: str) -> None:
-    """SPEC 3.2."""
     problems_of(text)
 
 
@@ -286,5 +284,5 @@ def test_what_is_no_mapping_is_no_manifest(text: str) -> None:
     ],
 )
 def test_schemas_become_json_schema(written: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
-    """SPEC 3.2: JSON Schema as it is, the compact form normalised; nothing that is unclear rejects."""
+    """JSON Schema as it is, the compact form normalised; nothing that is unclear rejects."""
     assert to_json_schema(written) == schema

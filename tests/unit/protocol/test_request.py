@@ -1,4 +1,4 @@
-"""What a plugin is told, byte for byte (SPEC 3.3)."""
+"""What a plugin is told, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ductile.core.json_values import JsonValue
+from ductile.core.json import JsonValue
 from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
-from ductile.value import replace
+from ductile.struct import replace
 
 NOON = datetime(2026, 2, 8, 12, 0, tzinfo=UTC)
 EVENT = RequestEvent(type="file.changed", payload={"n": 1}, source="watch", timestamp=NOON, event_id="e1")
@@ -35,7 +35,7 @@ def decoded(request: PluginRequest) -> dict[str, JsonValue]:
 
 
 def test_the_fields_that_are_always_there() -> None:
-    """SPEC 3.3: these and no others for a poll; an absent field is left out, never null."""
+    """These and no others for a poll; an absent field is left out, never null."""
     assert decoded(a_request()) == {
         "protocol": 2,
         "job_id": "j1",
@@ -49,12 +49,12 @@ def test_the_fields_that_are_always_there() -> None:
 
 
 def test_a_payload_is_passed_when_there_is_one() -> None:
-    """SPEC 3.3: an empty payload is a payload."""
+    """An empty payload is a payload."""
     assert decoded(a_request(payload={}))["payload"] == {}
 
 
 def test_the_event_says_what_happened() -> None:
-    """SPEC 3.3: with key and headers only where it has them."""
+    """With key and headers only where it has them."""
     plain = {
         "type": "file.changed",
         "payload": {"n": 1},
@@ -71,12 +71,12 @@ def test_the_event_says_what_happened() -> None:
 @pytest.mark.parametrize("payload", [None, {"a": 1}])
 @pytest.mark.parametrize("command", ["poll", "health", "init"])
 def test_poll_health_and_init_never_get_an_event(command: str, payload: JsonValue) -> None:
-    """SPEC 3.3: they are not about something that happened."""
+    """They are not about something that happened."""
     assert "event" not in decoded(a_request(command, payload=payload))
 
 
 def test_a_custom_command_gets_the_event_with_its_payload() -> None:
-    """SPEC 3.3: only when it was given a payload."""
+    """Only when it was given a payload."""
     assert "event" in decoded(a_request("sync", payload={}))
     assert "event" not in decoded(a_request("sync"))
     assert carries_event("sync", has_payload=True)
@@ -84,17 +84,17 @@ def test_a_custom_command_gets_the_event_with_its_payload() -> None:
 
 
 def test_handle_without_an_event_cannot_be_made() -> None:
-    """SPEC 3.3: handle always has one, so its absence is a defect of ours, found at once."""
+    """Handle always has one, so its absence is a defect of ours, found at once."""
     with pytest.raises(ValueError, match="needs an event"):
         a_request("handle", event=None)
 
 
 def test_integers_stay_exact() -> None:
-    """SPEC 3.3: beyond 2^53, and beyond 64 bits."""
+    """Beyond 2^53, and beyond 64 bits."""
     state: dict[str, JsonValue] = {"a": 2**53 + 1, "b": -(2**64) - 1, "c": 10**40}
     assert decoded(a_request(state=state))["state"] == state
 
 
 def test_text_that_is_not_unicode_does_not_stop_a_job() -> None:
-    """SPEC 2.1: a variable of the environment may hold any bytes, and come into the configuration."""
+    """A variable of the environment may hold any bytes, and come into the configuration."""
     assert decoded(a_request(config={"k": "\udcff ü"}))["config"] == {"k": "\udcff ü"}

@@ -1,4 +1,4 @@
-"""What counts as an answer, and what is said about what does not (SPEC 3.3)."""
+"""What counts as an answer, and what is said about what does not."""
 
 from __future__ import annotations
 
@@ -6,65 +6,67 @@ import json
 
 import pytest
 
-from ductile.core.json_values import JsonValue
-from ductile.core.outcomes import Emitted, Response
+from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
+from ductile.core.json import JsonValue
 from ductile.protocol.response import (
     MAX_DEPTH,
-    Answer,
-    LogLevel,
+    DecodedResponse,
     PluginLog,
-    ProtocolFault,
+    PluginLogLevel,
+    ProtocolViolation,
     decode_response,
 )
 
 
-def answer(**fields: JsonValue) -> Answer | ProtocolFault:
+def answer(**fields: JsonValue) -> DecodedResponse | ProtocolViolation:
     return decode_response(json.dumps(fields).encode())
 
 
-def ok(**fields: JsonValue) -> Response:
+def ok(**fields: JsonValue) -> PluginResponse:
     found = answer(status="ok", **{"result": "x", **fields})
-    assert isinstance(found, Answer), found
+    assert isinstance(found, DecodedResponse), found
     return found.response
 
 
 def fault(**fields: JsonValue) -> str:
     found = answer(**fields)
-    assert isinstance(found, ProtocolFault), found
+    assert isinstance(found, ProtocolViolation), found
     return found.message
 
 
 @pytest.mark.parametrize("result", ["text", 0, False, 1.5, [], {}, {"a": None}, [None], 2**80])
 def test_any_value_is_a_result_but_null_and_blank(result: JsonValue) -> None:
-    """SPEC 3.3: zero, false and empty collections are results."""
-    assert ok(result=result) == Response(ok=True, result=result)
+    """Zero, false and empty collections are results."""
+    assert ok(result=result) == PluginResponse(ok=True, result=result)
 
 
 @pytest.mark.parametrize("result", [None, "", " \n\t"])
 def test_ok_needs_a_result(result: JsonValue) -> None:
-    """SPEC 3.3: `result` is required with ok."""
+    """`result` is required with ok."""
     assert "`result`" in fault(status="ok", result=result)
     assert "`result`" in fault(status="ok")
 
 
 @pytest.mark.parametrize("error", [None, "", "  ", 5, ["x"]])
 def test_error_needs_a_text(error: JsonValue) -> None:
-    """SPEC 3.3: `error` is required with error."""
+    """`error` is required with error."""
     assert "`error`" in fault(status="error", error=error)
 
 
 def test_an_error_may_be_retried_unless_it_says_otherwise() -> None:
-    """SPEC 3.3: `retry` is true by default."""
+    """`retry` is true by default."""
     lasting = answer(status="error", error="no", retry=False)
     passing = answer(status="error", error="no", events=[{"type": "t", "payload": {}}])
-    assert isinstance(lasting, Answer)
-    assert isinstance(passing, Answer)
+    assert isinstance(lasting, DecodedResponse)
+    assert isinstance(passing, DecodedResponse)
     assert not lasting.response.retry
-    assert passing.response == Response(ok=False, error="no", events=(Emitted(type="t", payload={}),))
+    assert passing.response == PluginResponse(
+        ok=False, error="no", events=(PluginEvent(type="t", payload={}),)
+    )
 
 
 def test_everything_a_response_may_carry() -> None:
-    """SPEC 3.3, 9.4: events, state, artifacts and log lines; unknown fields are ignored."""
+    """Events, state, artifacts and log lines; unknown fields are ignored."""
     found = answer(
         status="ok",
         result={"n": 1},
@@ -74,11 +76,14 @@ def test_everything_a_response_may_carry() -> None:
         artifacts=[{"name": "f", "path": "/f", "size": 3, "extra": 1}, {"name": "g", "url": "u:"}],
         unknown={"deep": []},
     )
-    assert found == Answer(
-        response=Response(
+    assert found == DecodedResponse(
+        response=PluginResponse(
             ok=True,
             result={"n": 1},
-            events=(Emitted(type="a", payload={"x": 1}, dedupe_key="k"), Emitted(type="b", payload={})),
+            events=(
+                PluginEvent(type="a", payload={"x": 1}, dedupe_key="k"),
+                PluginEvent(type="b", payload={}),
+            ),
             state_updates={"last": 5},
             artifacts=(
                 {"name": "f", "path": "/f", "size": 3, "extra": 1},
@@ -86,19 +91,19 @@ def test_everything_a_response_may_carry() -> None:
             ),
         ),
         logs=(
-            PluginLog(level=LogLevel.DEBUG, message="d"),
-            PluginLog(level=LogLevel.WARN, message="w"),
-            PluginLog(level=LogLevel.INFO, message="m"),
+            PluginLog(level=PluginLogLevel.DEBUG, message="d"),
+            PluginLog(level=PluginLogLevel.WARN, message="w"),
+            PluginLog(level=PluginLogLevel.INFO, message="m"),
         ),
     )
 
 
 def test_null_is_the_same_as_absent() -> None:
-    """SPEC 3.3: in some languages an empty list or an unset field is written as null."""
+    """In some languages an empty list or an unset field is written as null."""
     absent: dict[str, JsonValue] = dict.fromkeys(
         ("error", "retry", "events", "state_updates", "logs", "artifacts")
     )
-    assert ok(**absent) == Response(ok=True, result="x")
+    assert ok(**absent) == PluginResponse(ok=True, result="x")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_null_is_the_same_as_absent() -> None:
     ],
 )
 def test_wrong_types_are_named(fields: dict[str, JsonValue], place: str) -> None:
-    """SPEC 3.3: a wrong type is a protocol error, and the message says where it is."""
+    """A wrong type is a protocol error, and the message says where it is."""
     assert place in fault(**{"status": "ok", "result": "x", **fields})
 
 
@@ -159,26 +164,26 @@ def test_wrong_types_are_named(fields: dict[str, JsonValue], place: str) -> None
     ],
 )
 def test_what_is_not_one_json_object(stdout: bytes, words: str) -> None:
-    """SPEC 3.3: each is a protocol error with a reason that helps to find the mistake."""
+    """Each is a protocol error with a reason that helps to find the mistake."""
     found = decode_response(stdout)
-    assert isinstance(found, ProtocolFault)
+    assert isinstance(found, ProtocolViolation)
     assert words in found.message
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 1_000, 5_000, 500_000])
 def test_deep_nesting_is_refused_whatever_the_depth(opening: bytes, levels: int) -> None:
-    """SPEC 3.3: a plugin may never crash the core, neither here nor where the answer is stored."""
+    """A plugin may never crash the core, neither here nor where the answer is stored."""
     closing = b"]" if opening == b"[" else b"}"
     stdout = b'{"status": "ok", "result": ' + opening * levels + b"1" + closing * levels + b"}"
     found = decode_response(stdout)
-    assert isinstance(found, ProtocolFault)
+    assert isinstance(found, ProtocolViolation)
     assert "nested deeper" in found.message
 
 
 def test_nesting_up_to_the_limit_is_fine_and_width_does_not_count() -> None:
-    """SPEC 3.3: the limit is on depth alone."""
+    """The limit is on depth alone."""
     levels = MAX_DEPTH - 1
     deep = b'{"status": "ok", "result": ' + b"[" * levels + b"]" * levels + b"}"
-    assert isinstance(decode_response(deep), Answer)
+    assert isinstance(decode_response(deep), DecodedResponse)
     assert ok(result=[[] for _ in range(MAX_DEPTH * 5)]).ok

@@ -1,4 +1,4 @@
-"""SPEC 3.4: what is left of a plugin's group has its grace, however many there are."""
+"""What is left of a plugin's group has its grace, however many there are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ductile.runner import company
-from ductile.runner.company import Company, others_in_group
+from ductile.runner.process import group_members
+from ductile.runner.process.group_members import GroupMembers, others_in_group
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
 
@@ -32,7 +32,7 @@ def is_alive(pid: int) -> bool:
 
 async def test_more_than_are_watched_at_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin may leave thousands behind, and each that is watched costs the daemon a descriptor."""
-    monkeypatch.setattr(company, "MOST_WATCHED", 2)
+    monkeypatch.setattr(group_members, "MOST_WATCHED", 2)
     over = asyncio.Event()
     leader = subprocess.Popen(  # noqa: ASYNC220 - it ends at once
         ["/bin/sh", "-c", LEAVING], start_new_session=True, stdin=subprocess.PIPE
@@ -41,7 +41,7 @@ async def test_more_than_are_watched_at_once_are_waited_for(monkeypatch: pytest.
     left = others_in_group(leader.pid)
     assert len(left) == 7
     before = descriptors()
-    watching = Company(leader.pid, asyncio.get_running_loop(), over.set)
+    watching = GroupMembers(leader.pid, asyncio.get_running_loop(), over.set)
     assert watching
     assert descriptors() == before + 2
     assert leader.stdin is not None

@@ -1,4 +1,4 @@
-"""Which first lines name a Python that can be started warm (ENGINE 12)."""
+"""Which first lines name a Python that can be started warm."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 
 from builders.zoo import an_executable
-from ductile.runner.port import Run, WarmStart
-from ductile.runner.warm.eligibility import (
-    Interpreter,
-    StartsCold,
-    WarmPlan,
-    find_interpreter,
-    plan_warm_start,
-)
+from ductile.runner.port import Launch, WarmStart
+from ductile.runner.warm.policy import ColdStart, Interpreter, WarmPlan, find_interpreter, plan_warm_start
 
 
 @pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
 def test_an_interpreter_is_named_by_its_path(name: str) -> None:
-    """ENGINE 12: with no option."""
+    """With no option."""
     path = f"/opt/x/bin/{name}"
     assert find_interpreter(path, None) == Interpreter(path=path, argv0=path)
 
@@ -46,26 +40,26 @@ def test_an_interpreter_is_named_by_its_path(name: str) -> None:
     ],
 )
 def test_everything_else_starts_cold(first_line: str | None) -> None:
-    """ENGINE 12: in any doubt."""
-    assert isinstance(find_interpreter(first_line, "/usr/bin:/bin"), StartsCold)
+    """In any doubt."""
+    assert isinstance(find_interpreter(first_line, "/usr/bin:/bin"), ColdStart)
 
 
 def test_env_takes_the_first_on_the_path_that_can_be_run(tmp_path: Path) -> None:
-    """ENGINE 12: as `env` itself would; relative places depend on where it runs, so they do not count."""
+    """As `env` itself would; relative places depend on where it runs, so they do not count."""
     an_executable(tmp_path / "a", "", name="python3", mode=0o644)
     (tmp_path / "b" / "python3").mkdir(parents=True)
     right = an_executable(tmp_path / "c", "", name="python3")
     an_executable(tmp_path / "d", "", name="python3")
     path = ":".join(["", ".", *(str(tmp_path / name) for name in "abcd")])
     assert find_interpreter("/usr/bin/env python3", path) == Interpreter(path=str(right), argv0="python3")
-    assert isinstance(find_interpreter("/usr/bin/env python3", str(tmp_path / "a")), StartsCold)
-    assert isinstance(find_interpreter("/usr/bin/env python3", None), StartsCold)
+    assert isinstance(find_interpreter("/usr/bin/env python3", str(tmp_path / "a")), ColdStart)
+    assert isinstance(find_interpreter("/usr/bin/env python3", None), ColdStart)
 
 
 def test_a_first_line_that_was_edited_is_read_again(tmp_path: Path) -> None:
     """It is remembered for as long as the file looks the same, and no longer; so is its mode."""
     plugin = tmp_path / "run"
-    run = Run(
+    run = Launch(
         entrypoint=str(plugin),
         request=b"",
         environment={},
@@ -75,8 +69,8 @@ def test_a_first_line_that_was_edited_is_read_again(tmp_path: Path) -> None:
     )
     plugin.write_text("#!/bin/sh\n", encoding="utf-8")
     plugin.chmod(0o755)
-    assert isinstance(plan_warm_start(run), StartsCold)
+    assert isinstance(plan_warm_start(run), ColdStart)
     plugin.write_text("#!/opt/bin/python3\n", encoding="utf-8")
     assert isinstance(plan_warm_start(run), WarmPlan)
     plugin.chmod(0o644)
-    assert isinstance(plan_warm_start(run), StartsCold)
+    assert isinstance(plan_warm_start(run), ColdStart)

@@ -1,4 +1,4 @@
-"""A plugin's environment is an allow-list (SPEC 3.4)."""
+"""A plugin's environment is an allow-list."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ JOB = describe_job(store_id="s", daemon="h:1:2", job_id="j", plugin="mail", comm
 
 
 def test_only_what_is_allowed_is_inherited() -> None:
-    """SPEC 3.4: no credential of the daemon, and none of its own settings, reaches a plugin."""
+    """No credential of the daemon, and none of its own settings, reaches a plugin."""
     made = plugin_environment(DAEMON, job=JOB)
     assert "canary" not in made.values()
     assert set(made) == {"PATH", "HOME", "LANG", "LC_TIME", "TZ", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", *JOB}
 
 
 def test_more_is_passed_through_by_name() -> None:
-    """SPEC 3.4: `plugin_env_passthrough`; a name that is not set stays unset."""
+    """`plugin_env_passthrough`; a name that is not set stays unset."""
     made = plugin_environment(DAEMON, passthrough=["HTTP_PROXY", "NOT_SET"], job=JOB)
     assert made["HTTP_PROXY"] == "http://proxy"
     assert "NOT_SET" not in made
 
 
 def test_the_plugins_own_variables_win_over_the_daemons() -> None:
-    """SPEC 3.4: the plugin's `env`."""
+    """The plugin's `env`."""
     made = plugin_environment(DAEMON, own={"PATH": "/opt/bin", "TOKEN": "t"}, job=JOB)
     assert (made["PATH"], made["TOKEN"]) == ("/opt/bin", "t")
 
 
 def test_nobody_can_pretend_to_be_another_job() -> None:
-    """ENGINE 3: recovery finds processes by these variables."""
+    """Recovery finds processes by these variables."""
     made = plugin_environment(DAEMON, own={"DUCTILE_JOB_ID": "other"}, job=JOB)
     assert made["DUCTILE_JOB_ID"] == "j"
 
 
 def test_the_job_is_described() -> None:
-    """SPEC 3.4: which job it is; a trace only where there is one."""
+    """Which job it is; a trace only where there is one."""
     assert JOB == {
         "DUCTILE_STORE_ID": "s",
         "DUCTILE_DAEMON": "h:1:2",

@@ -1,4 +1,4 @@
-"""The ends of many processes, told through one descriptor (SPEC 3.4)."""
+"""The ends of many processes, told through one descriptor."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ductile.runner.exits import Exits
+from ductile.runner.process.exit_watcher import ExitWatcher
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
 
 
 @pytest.fixture
-async def exits() -> Iterator[Exits]:  # type: ignore[misc]  # pytest-asyncio takes the loop from it
-    made = Exits(asyncio.get_running_loop(), lambda: None)
+async def exits() -> Iterator[ExitWatcher]:  # type: ignore[misc]  # pytest-asyncio takes the loop from it
+    made = ExitWatcher(asyncio.get_running_loop(), lambda: None)
     yield made
     made.close()
 
 
-def watch(exits: Exits, descriptor: int, tell: Callable[[], object]) -> None:
+def watch(exits: ExitWatcher, descriptor: int, tell: Callable[[], object]) -> None:
     exits.arm(descriptor)
     exits.add_reader(descriptor, tell)  # type: ignore[arg-type]
 
@@ -49,7 +49,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_each_is_told_once(exits: Exits) -> None:
+async def test_each_is_told_once(exits: ExitWatcher) -> None:
     """Though nobody has read it yet: what is left of its group may take a while to clear."""
     endings = [Ending() for _ in range(3)]
     for ending in endings:
@@ -65,7 +65,7 @@ async def test_each_is_told_once(exits: Exits) -> None:
         ending.close()
 
 
-async def test_who_was_told_wakes_the_loop_no_more(exits: Exits) -> None:
+async def test_who_was_told_wakes_the_loop_no_more(exits: ExitWatcher) -> None:
     """Its descriptor can still be read; a loop that is told again and again would never rest."""
     ending = Ending()
     watch(exits, ending.descriptor, ending.tell)
@@ -76,7 +76,7 @@ async def test_who_was_told_wakes_the_loop_no_more(exits: Exits) -> None:
     ending.close()
 
 
-async def test_who_has_ended_before_is_told_too(exits: Exits) -> None:
+async def test_who_has_ended_before_is_told_too(exits: ExitWatcher) -> None:
     ending = Ending()
     ending.come()
     watch(exits, ending.descriptor, ending.tell)
@@ -88,7 +88,7 @@ async def test_whose_end_is_known_before_its_start_is_told_as_soon_as_somebody_a
     """It was started in another thread, which has yet to say so."""
     asked = asyncio.Queue[bool]()
     early, running = Ending(), Ending()
-    made = Exits(asyncio.get_running_loop(), lambda: asked.put_nowait(made.is_early(early.descriptor)))
+    made = ExitWatcher(asyncio.get_running_loop(), lambda: asked.put_nowait(made.is_early(early.descriptor)))
     for ending in (early, running):
         made.arm(ending.descriptor)
     early.come()
@@ -105,7 +105,7 @@ async def test_whose_end_is_known_before_its_start_is_told_as_soon_as_somebody_a
     running.close()
 
 
-async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
+async def test_one_that_fails_keeps_nobody_else_waiting(exits: ExitWatcher) -> None:
     """It would hang until its deadline: an end is told once."""
     complaints: list[object] = []
     loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ async def test_one_that_fails_keeps_nobody_else_waiting(exits: Exits) -> None:
     good.close()
 
 
-async def test_who_is_taken_off_is_not_told_and_the_number_can_be_used_again(exits: Exits) -> None:
+async def test_who_is_taken_off_is_not_told_and_the_number_can_be_used_again(exits: ExitWatcher) -> None:
     first, last = Ending(), Ending()
     watch(exits, first.descriptor, first.tell)
     number = first.descriptor

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from ductile.runner.port import ExitStatus
-from ductile.runner.warm.link import ForkedLeader, ServerLink
+from ductile.runner.warm.client import ForkedHandle, ForkServerClient
 
 
 class NoServer:
@@ -20,7 +20,7 @@ class NoServer:
         pass
 
 
-NO_SERVER = cast("ServerLink", NoServer())
+NO_SERVER = cast("ForkServerClient", NoServer())
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-async def told(leader: ForkedLeader) -> ExitStatus | None:
+async def told(leader: ForkedHandle) -> ExitStatus | None:
     """How it ended, when that is told."""
     heard = asyncio.Event()
     leader.watch(heard.set)
@@ -41,22 +41,22 @@ async def told(leader: ForkedLeader) -> ExitStatus | None:
 
 
 async def test_lost_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:
-    """ENGINE 12: the server is gone between the fork and the watching; nobody waits for ever for its word."""
-    leader = ForkedLeader(process.pid, NO_SERVER)
+    """The server is gone between the fork and the watching; nobody waits for ever for its word."""
+    leader = ForkedHandle(process.pid, NO_SERVER)
     leader.lost()
     assert await told(leader) is None
     assert process.wait(20) == -9, "its group is ended with it"
 
 
 async def test_lost_while_it_is_watched(process: subprocess.Popen[bytes]) -> None:
-    leader = ForkedLeader(process.pid, NO_SERVER)
+    leader = ForkedHandle(process.pid, NO_SERVER)
     asyncio.get_running_loop().call_soon(leader.lost)
     assert await told(leader) is None
 
 
 async def test_ended_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:
     """A quick plugin has ended before we know that it began."""
-    leader = ForkedLeader(process.pid, NO_SERVER)
+    leader = ForkedHandle(process.pid, NO_SERVER)
     leader.ended(ExitStatus(exit_code=3))
     leader.lost()
     assert await told(leader) == ExitStatus(exit_code=3)

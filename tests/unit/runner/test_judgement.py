@@ -1,4 +1,4 @@
-"""What is said about an attempt that failed (SPEC 3.3, 4.2)."""
+"""What is said about an attempt that failed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from ductile.core.outcomes import Failed
-from ductile.runner.judgement import Remark, judge
-from ductile.runner.port import Exited, ExitStatus, Remains, Run
+from ductile.core.jobs.outcomes import Failed
+from ductile.runner.interpret import ExecutionWarning, interpret
+from ductile.runner.port import Exited, ExitStatus, Launch, ProcessOutput
 
 
 def failed(status: ExitStatus, stdout: bytes = b"", stderr: bytes = b"") -> Failed:
-    outcome = judge(Exited(remains=Remains(status=status, stdout=stdout, stderr=stderr))).outcome
+    outcome = interpret(Exited(remains=ProcessOutput(status=status, stdout=stdout, stderr=stderr))).outcome
     assert isinstance(outcome, Failed)
     return outcome
 
@@ -28,12 +28,12 @@ def failed(status: ExitStatus, stdout: bytes = b"", stderr: bytes = b"") -> Fail
     ],
 )
 def test_the_error_says_how_it_ended(status: ExitStatus, words: str) -> None:
-    """SPEC 1: you can always tell what happened and why."""
+    """You can always tell what happened and why."""
     assert failed(status).error.startswith(words)
 
 
 def test_the_error_ends_with_the_last_words_on_stderr() -> None:
-    """SPEC 1: where a traceback has its message."""
+    """Where a traceback has its message."""
     trace = b"Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'x'\n"
     error = failed(ExitStatus(exit_code=1), stderr=trace).error
     assert error.endswith("stderr ends with: ModuleNotFoundError: No module named 'x'")
@@ -41,27 +41,30 @@ def test_the_error_ends_with_the_last_words_on_stderr() -> None:
 
 
 def test_the_output_is_kept_with_what_cannot_be_read_replaced() -> None:
-    """SPEC 3.3: stdout and stderr are kept, whatever they hold."""
+    """Stdout and stderr are kept, whatever they hold."""
     evidence = failed(ExitStatus(exit_code=0), stdout=b"a\xffb\0c", stderr=b"\xed\xa0\x80").evidence
     assert evidence.stdout == "a\ufffdb\ufffdc"
     assert evidence.stderr == "\ufffd\ufffd\ufffd"
 
 
 def test_what_was_cut_or_left_over_is_remarked_upon() -> None:
-    """SPEC 3.4: warned about, and nothing more."""
-    remains = Remains(
+    """Warned about, and nothing more."""
+    remains = ProcessOutput(
         status=ExitStatus(exit_code=0),
         stdout=b'{"status": "ok", "result": 1}',
         stderr=b"",
         stderr_cut=True,
         leftovers=True,
     )
-    assert judge(Exited(remains=remains)).remarks == (Remark.STDERR_CUT, Remark.LEFTOVERS)
+    assert interpret(Exited(remains=remains)).remarks == (
+        ExecutionWarning.STDERR_CUT,
+        ExecutionWarning.LEFTOVERS,
+    )
 
 
 def test_a_run_does_not_show_its_environment() -> None:
-    """SPEC 2.1: the environment may hold secrets; a value that is logged by accident must not."""
-    run = Run(
+    """The environment may hold secrets; a value that is logged by accident must not."""
+    run = Launch(
         entrypoint="/bin/true",
         request=b"{}",
         environment={"TOKEN": "canary"},

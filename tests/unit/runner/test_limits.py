@@ -1,4 +1,4 @@
-"""SPEC 3.4: limits that the kernel enforces, whatever number a configuration holds."""
+"""Limits that the kernel enforces, whatever number a configuration holds."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import resource
 
 import pytest
 
-from ductile.runner.limits import resource_limits, within_hard_limit
-from ductile.runner.port import Limits
+from ductile.runner.port import ResourceLimits
+from ductile.runner.process.rlimits import resource_limits, within_hard_limit
 
 
 @pytest.mark.parametrize("number", [2**62, 2**63, 2**80])
 def test_a_limit_beyond_what_the_kernel_counts_is_as_good_as_none(number: int) -> None:
     """No number may stop the daemon: what is too large for the kernel is clamped to what it can count."""
-    for name, soft, hard in resource_limits(Limits(memory=number, cpu_seconds=number)):
+    for name, soft, hard in resource_limits(ResourceLimits(memory=number, cpu_seconds=number)):
         resource.prlimit(0, name)  # the name is one that the kernel knows
         assert max(within_hard_limit(name, soft, hard)) < 2**63

@@ -1,4 +1,4 @@
-"""How the loop hears of a process that a helper thread has started (SPEC 3.4)."""
+"""How the loop hears of a process that a helper thread has started."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from builders.zoo import OK, a_run, an_executable, children, open_descriptors
-from ductile.runner import helpers, spawn
-from ductile.runner.exits import Exits
 from ductile.runner.port import CouldNotStart, Exited
-from ductile.runner.spawn import SpawnRunner
-from ductile.runner.supervision import Supervised
+from ductile.runner.process import spawn, spawn_threads
+from ductile.runner.process.exit_watcher import ExitWatcher
+from ductile.runner.process.spawn import SpawnRunner
+from ductile.runner.process.supervisor import SupervisedProcess
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
 
@@ -28,7 +28,7 @@ def _always_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helpers, "_UNTOLD", 10_000)
+    monkeypatch.setattr(spawn_threads, "_UNTOLD", 10_000)
 
 
 @pytest.mark.usefixtures("_never_looks")
@@ -39,7 +39,7 @@ async def test_the_end_of_a_process_is_enough_to_hear_of_its_start(tmp_path: Pat
     async def one_after_another() -> None:
         for _ in range(125):
             process = await runner.start(run)
-            assert isinstance(process, Supervised)
+            assert isinstance(process, SupervisedProcess)
             ending = await process.wait()
             assert isinstance(ending, Exited)
             assert ending.remains.stdout.decode().strip() == OK
@@ -62,7 +62,7 @@ async def test_a_process_that_goes_on_is_known_while_it_runs(tmp_path: Path) -> 
     made = await asyncio.wait_for(
         runner.start(a_run(an_executable(tmp_path, "#!/bin/sh\nexec sleep 600\n"))), 20
     )
-    assert isinstance(made, Supervised)
+    assert isinstance(made, SupervisedProcess)
     made.stop()
     await asyncio.wait_for(made.wait(), 20)
     await runner.close()
@@ -70,7 +70,7 @@ async def test_a_process_that_goes_on_is_known_while_it_runs(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("_never_looks")
 async def test_a_process_is_timed_from_its_start_and_not_from_when_we_heard_of_it(tmp_path: Path) -> None:
-    """SPEC 3.4: the deadline is the plugin's, however busy we are. It begins when it has its request."""
+    """The deadline is the plugin's, however busy we are. It begins when it has its request."""
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
 
@@ -89,7 +89,7 @@ async def test_a_process_is_timed_from_its_start_and_not_from_when_we_heard_of_i
     )
     ran = await asyncio.to_thread(let_it_end)
     made = await asyncio.wait_for(starting, 20)
-    assert isinstance(made, Supervised)
+    assert isinstance(made, SupervisedProcess)
     assert made.age >= ran
     ending = await made.wait()
     assert isinstance(ending, Exited)
@@ -102,10 +102,10 @@ async def test_a_process_that_cannot_be_watched_is_ended(
 ) -> None:
     """It would run unseen until the next start. It has not been given its request."""
 
-    def fail(_self: Exits, _descriptor: int) -> None:
+    def fail(_self: ExitWatcher, _descriptor: int) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(Exits, "arm", fail)
+    monkeypatch.setattr(ExitWatcher, "arm", fail)
     runner, before = SpawnRunner(), open_descriptors().keys()
     made = await runner.start(a_run(an_executable(tmp_path, "#!/bin/sh\nexec sleep 600\n")))
     assert isinstance(made, CouldNotStart)
@@ -120,13 +120,13 @@ async def test_who_comes_while_it_closes_is_ended_too(tmp_path: Path) -> None:
     runner = SpawnRunner()
     lasting = an_executable(tmp_path, "#!/bin/sh\nexec sleep 600\n")
     first = await runner.start(a_run(lasting))
-    assert isinstance(first, Supervised)
+    assert isinstance(first, SupervisedProcess)
     closing = asyncio.create_task(runner.close())
     await asyncio.sleep(0)
     late = asyncio.create_task(runner.start(a_run(lasting)))
     await asyncio.wait_for(closing, 60)
     made = await asyncio.wait_for(late, 60)
-    assert isinstance(made, Supervised)
+    assert isinstance(made, SupervisedProcess)
     await asyncio.wait_for(made.wait(), 60)
     await runner.close()
     assert not children()

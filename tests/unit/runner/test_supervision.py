@@ -1,4 +1,4 @@
-"""The deadline and an end that is noticed late (SPEC 3.4)."""
+"""The deadline and an end that is noticed late."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from ductile.runner import supervision
-from ductile.runner.leader import OnExit
-from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
 from ductile.runner.port import (
     DeadlinePassed,
     Exited,
     ExitStatus,
-    Patience,
-    Run,
+    GracePeriods,
+    Launch,
     RunnerLost,
     StartedBy,
-    Stopped,
+    StoppedOnRequest,
 )
-from ductile.runner.supervision import Moments, Supervised
+from ductile.runner.process import supervisor
+from ductile.runner.process.handle import OnExit
+from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
+from ductile.runner.process.supervisor import SharedTimer, SupervisedProcess
 
 
 class SlowWord:
@@ -65,22 +65,22 @@ class SlowWord:
 def supervised(
     leader: SlowWord,
     pipes: PipeEnds,
-    patience: Patience,
+    patience: GracePeriods,
     *,
     timeout: timedelta = timedelta(0),
-    moments: Moments | None = None,
-    among: set[Supervised] | None = None,
-) -> Supervised:
+    moments: SharedTimer | None = None,
+    among: set[SupervisedProcess] | None = None,
+) -> SupervisedProcess:
     """A process whose deadline is now, unless told otherwise."""
-    run = Run(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timeout)
-    return Supervised(
+    run = Launch(entrypoint="/x", request=b"", environment={}, directory="/", timeout=timeout)
+    return SupervisedProcess(
         leader=leader,
         started_at=asyncio.get_running_loop().time(),
         ours=pipes.ours,
         run=run,
-        rest=hand_over(pipes.ours[0], run.request),
+        rest=write_request(pipes.ours[0], run.request),
         patience=patience,
-        moments=moments or Moments(),
+        moments=moments or SharedTimer(),
         started_by=StartedBy.SPAWN,
         among=set() if among is None else among,
     )
@@ -93,10 +93,10 @@ async def deadline_passes() -> None:
 
 
 async def test_a_process_that_has_exited_at_the_deadline_is_judged_by_its_answer() -> None:
-    """SPEC 3.4: its result counts, although we heard of its end after the deadline."""
+    """Its result counts, although we heard of its end after the deadline."""
     leader, pipes = SlowWord(), open_pipes()
     leader.exited = True
-    process = supervised(leader, pipes, Patience())
+    process = supervised(leader, pipes, GracePeriods())
     await deadline_passes()
     os.write(pipes.theirs[1], b"answer")
     pipes.close_theirs()
@@ -108,9 +108,9 @@ async def test_a_process_that_has_exited_at_the_deadline_is_judged_by_its_answer
 
 
 async def test_a_process_that_runs_at_the_deadline_is_timed_out() -> None:
-    """SPEC 3.4: even if it ends by itself a moment later."""
+    """Even if it ends by itself a moment later."""
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience())
+    process = supervised(leader, pipes, GracePeriods())
     await deadline_passes()
     assert leader.signals == [signal.SIGTERM]
     pipes.close_theirs()
@@ -120,10 +120,10 @@ async def test_a_process_that_runs_at_the_deadline_is_timed_out() -> None:
 
 
 async def test_an_end_that_nobody_tells_is_given_up() -> None:
-    """SPEC 3.4: a job cannot hang because whoever was to report its end does."""
+    """A job cannot hang because whoever was to report its end does."""
     leader, pipes = SlowWord(), open_pipes()
     leader.exited = True
-    process = supervised(leader, pipes, Patience(after_terminate=0.0, for_leftovers=0.0))
+    process = supervised(leader, pipes, GracePeriods(after_terminate=0.0, for_leftovers=0.0))
     pipes.close_theirs()
     assert isinstance(await process.wait(), RunnerLost)
     leader.tell(ExitStatus(exit_code=0))
@@ -131,9 +131,9 @@ async def test_an_end_that_nobody_tells_is_given_up() -> None:
 
 
 async def test_a_deadline_that_passed_is_one_whoever_was_lost_afterwards() -> None:
-    """SPEC 3.4: it ran at its deadline and was ended for that; how it ended does not matter."""
+    """It ran at its deadline and was ended for that; how it ended does not matter."""
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(after_terminate=0.0, for_leftovers=0.0))
+    process = supervised(leader, pipes, GracePeriods(after_terminate=0.0, for_leftovers=0.0))
     await asyncio.wait_for(leader.killed.wait(), 20)
     leader.exited = True
     pipes.close_theirs()
@@ -143,9 +143,9 @@ async def test_a_deadline_that_passed_is_one_whoever_was_lost_afterwards() -> No
 
 async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plugins end within a moment: until then only their end is watched."""
-    monkeypatch.setattr(supervision, "_MOMENT", 3600)
+    monkeypatch.setattr(supervisor, "_MOMENT", 3600)
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(hours=1))
     os.write(pipes.theirs[1], b"answer")
     os.write(pipes.theirs[2], b"words")
     pipes.close_theirs()
@@ -158,10 +158,10 @@ async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.Monk
 
 
 async def test_a_leader_that_goes_on_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC 3.4: whoever prints more than a pipe holds is not left blocked until its deadline."""
-    monkeypatch.setattr(supervision, "_MOMENT", 0)
+    """Whoever prints more than a pipe holds is not left blocked until its deadline."""
+    monkeypatch.setattr(supervisor, "_MOMENT", 0)
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(hours=1))
     printed = b"x" * 1_000_000
     await asyncio.to_thread(write_all, pipes.theirs[1], printed)
     pipes.close_theirs()
@@ -177,7 +177,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 async def test_who_waits_may_be_cancelled() -> None:
     """The port: a caller that goes away touches neither the process nor whoever else waits for it."""
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(), timeout=timedelta(hours=1))
+    process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(hours=1))
     gone, stays = (asyncio.create_task(process.wait()) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
@@ -189,9 +189,9 @@ async def test_who_waits_may_be_cancelled() -> None:
 
 
 async def test_a_leader_that_goes_on_is_watched_though_its_pipes_are_open() -> None:
-    """SPEC 3.4: whoever else holds a pipe cannot hide the leader's end."""
+    """Whoever else holds a pipe cannot hide the leader's end."""
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(for_leftovers=0), timeout=timedelta(hours=1))
+    process = supervised(leader, pipes, GracePeriods(for_leftovers=0), timeout=timedelta(hours=1))
     await asyncio.wait_for(leader.watched.wait(), 20)
     leader.tell(ExitStatus(exit_code=0))
     ending = await process.wait()
@@ -203,23 +203,23 @@ async def test_a_leader_that_goes_on_is_watched_though_its_pipes_are_open() -> N
 async def test_a_leader_that_is_stopped_is_watched_from_then_on() -> None:
     """Its end must be seen even if others keep its pipes open."""
     leader, pipes = SlowWord(), open_pipes()
-    process = supervised(leader, pipes, Patience(for_leftovers=0), timeout=timedelta(hours=1))
+    process = supervised(leader, pipes, GracePeriods(for_leftovers=0), timeout=timedelta(hours=1))
     process.stop()
     assert leader.told is not None
     leader.tell(ExitStatus(signal=signal.SIGTERM))
-    assert isinstance(await process.wait(), Stopped)
+    assert isinstance(await process.wait(), StoppedOnRequest)
     pipes.close_theirs()
 
 
 async def test_who_is_being_stopped_when_its_moment_is_over_is_still_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SPEC 3.4: SIGTERM, then SIGKILL; that the process went on for a moment takes nothing of that back."""
-    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
+    """SIGTERM, then SIGKILL; that the process went on for a moment takes nothing of that back."""
+    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
     leader, pipes = SlowWord(), open_pipes()
-    moments = Moments()
+    moments = SharedTimer()
     process = supervised(
-        leader, pipes, Patience(after_terminate=0.01), timeout=timedelta(hours=1), moments=moments
+        leader, pipes, GracePeriods(after_terminate=0.01), timeout=timedelta(hours=1), moments=moments
     )
     process.stop()
     over = asyncio.Event()
@@ -228,14 +228,14 @@ async def test_who_is_being_stopped_when_its_moment_is_over_is_still_killed(
     await asyncio.wait_for(leader.killed.wait(), 20)
     leader.tell(ExitStatus(signal=signal.SIGKILL))
     pipes.close_theirs()
-    assert isinstance(await process.wait(), Stopped)
+    assert isinstance(await process.wait(), StoppedOnRequest)
     assert leader.signals[:2] == [signal.SIGTERM, signal.SIGKILL]
 
 
 async def test_moments_pass_in_the_order_in_which_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer for all, and armed again for who comes while it runs or after it has."""
-    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
-    loop, moments, passed = asyncio.get_running_loop(), Moments(), asyncio.Queue[int]()
+    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
+    loop, moments, passed = asyncio.get_running_loop(), SharedTimer(), asyncio.Queue[int]()
     for number in range(3):
         moments.after_one(loop, lambda number=number: passed.put_nowait(number))  # type: ignore[misc]
     assert [await asyncio.wait_for(passed.get(), 20) for _ in range(3)] == [0, 1, 2]
@@ -244,8 +244,8 @@ async def test_moments_pass_in_the_order_in_which_they_began(monkeypatch: pytest
 
 
 async def test_a_moment_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_MOMENT", 0.001)
-    loop, moments, passed = asyncio.get_running_loop(), Moments(), asyncio.Event()
+    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
+    loop, moments, passed = asyncio.get_running_loop(), SharedTimer(), asyncio.Event()
     complaints: list[object] = []
     loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
     moments.after_one(loop, lambda: 1 / 0)  # type: ignore[arg-type]
@@ -287,8 +287,8 @@ def test_who_came_while_the_timer_ran_gets_a_whole_moment_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise whoever fills a pipe would be left blocked, and never meet its deadline."""
-    monkeypatch.setattr(supervision, "_MOMENT", 10)
-    loop, moments, passed = TurnedByHand(), Moments(), list[str]()
+    monkeypatch.setattr(supervisor, "_MOMENT", 10)
+    loop, moments, passed = TurnedByHand(), SharedTimer(), list[str]()
     moments.after_one(loop, lambda: passed.append("first"))  # type: ignore[arg-type]
     loop.turn_to(4)
     moments.after_one(loop, lambda: passed.append("second"))  # type: ignore[arg-type]
@@ -312,13 +312,13 @@ async def test_a_process_that_has_ended_before_we_hear_of_it_is_over_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not among those that run, whose ends are waited for, and nothing more comes for it."""
-    pipes, running, moments = open_pipes(), set[Supervised](), Moments()
+    pipes, running, moments = open_pipes(), set[SupervisedProcess](), SharedTimer()
     monkeypatch.setattr(moments, "after_one", lambda *_: pytest.fail("it has no moment any more"))
     os.write(pipes.theirs[1], b"answer")
     pipes.close_theirs()
     leader = HasEnded()
     process = supervised(
-        leader, pipes, Patience(), timeout=timedelta(seconds=9), moments=moments, among=running
+        leader, pipes, GracePeriods(), timeout=timedelta(seconds=9), moments=moments, among=running
     )
     assert not running
     assert leader.reaped
@@ -328,8 +328,8 @@ async def test_a_process_that_has_ended_before_we_hear_of_it_is_over_at_once(
 
 
 async def test_a_process_is_among_those_that_run_until_it_has_ended() -> None:
-    leader, pipes, running = SlowWord(), open_pipes(), set[Supervised]()
-    process = supervised(leader, pipes, Patience(), timeout=timedelta(seconds=9), among=running)
+    leader, pipes, running = SlowWord(), open_pipes(), set[SupervisedProcess]()
+    process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(seconds=9), among=running)
     assert running == {process}
     pipes.close_theirs()
     leader.tell(ExitStatus(exit_code=0))

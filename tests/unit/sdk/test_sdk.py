@@ -1,4 +1,4 @@
-"""The SDK for Python plugins (SPEC 15): a plugin in a few lines that keeps the protocol (SPEC 3.3)."""
+"""The SDK for Python plugins: a plugin in a few lines that keeps the protocol."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def go(directory: Path, body: str, **given: Any) -> Said:
 
 
 def test_the_copy_that_shipped_plugins_use_is_the_package_s() -> None:
-    """SPEC 15: one SDK; `cp src/ductile/sdk/__init__.py plugins/lib/ductile_sdk/` after a change."""
+    """One SDK; `cp src/ductile/sdk/__init__.py plugins/lib/ductile_sdk/` after a change."""
     assert (ROOT / "lib" / "ductile_sdk" / "__init__.py").read_bytes() == PACKAGE.read_bytes()
 
 
 def test_it_loads_little() -> None:
-    """SPEC 19: every job pays for it. No typing, pathlib, urllib or datetime for a plugin without need."""
+    """Every job pays for it. No typing, pathlib, urllib or datetime for a plugin without need."""
     code = "import sys; before = set(sys.modules); import ductile_sdk; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT / 'lib')!r}); {code}"],
@@ -55,18 +55,18 @@ def test_it_loads_little() -> None:
 
 
 def test_what_a_command_returns_is_the_result(tmp_path: Path) -> None:
-    """SPEC 3.3: any JSON value."""
+    """Any JSON value."""
     assert go(tmp_path, "return {'n': 2**60}").answer == {"status": "ok", "result": {"n": 2**60}}
 
 
 @pytest.mark.parametrize("returned", ["", "return None", "return '  '"])
 def test_nothing_returned_is_still_a_result(tmp_path: Path, returned: str) -> None:
-    """SPEC 3.3: an ok answer needs a result that is neither null nor blank."""
+    """An ok answer needs a result that is neither null nor blank."""
     assert go(tmp_path, f"pass\n{returned}").answer == {"status": "ok", "result": "done"}
 
 
 def test_everything_an_answer_can_hold(tmp_path: Path) -> None:
-    """SPEC 3.3, 9.4: events, state, logs and artifacts are gathered on the way."""
+    """Events, state, logs and artifacts are gathered on the way."""
     body = """\
 request.emit("seen", {"a": 1}, dedupe_key="k")
 request.emit("seen")
@@ -96,14 +96,14 @@ return [request.payload["x"], request.config["y"], request.instance, request.bag
 
 @pytest.mark.parametrize("retry", [True, False])
 def test_a_failure_says_whether_to_try_again(tmp_path: Path, retry: bool) -> None:
-    """SPEC 3.3: `retry`."""
+    """`retry`."""
     said = go(tmp_path, f"raise Failure('no paper', retry={retry})")
     assert said.answer == {"status": "error", "error": "no paper", "retry": retry}
     assert said.stderr == ""
 
 
 def test_an_exception_is_an_error_with_its_traceback_on_stderr(tmp_path: Path) -> None:
-    """SPEC 3.3: never a crash without an answer; it may be tried again."""
+    """Never a crash without an answer; it may be tried again."""
     said = go(tmp_path, "return 1 / 0")
     assert said.may_be_tried_again("ZeroDivisionError: division by zero")
     assert "Traceback" in said.stderr
@@ -111,7 +111,7 @@ def test_an_exception_is_an_error_with_its_traceback_on_stderr(tmp_path: Path) -
 
 
 def test_what_is_printed_does_not_spoil_the_answer(tmp_path: Path) -> None:
-    """SPEC 3.3: stdout holds one object; prints, also of programs that are started, go to stderr."""
+    """Stdout holds one object; prints, also of programs that are started, go to stderr."""
     body = "import os\nprint('by print')\nos.system('echo by a program')\nreturn 'fine'"
     said = go(tmp_path, body)
     assert said.answer["result"] == "fine"
@@ -121,24 +121,24 @@ def test_what_is_printed_does_not_spoil_the_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["float('nan')", "object()", "{1, 2}", "'\\udcff'"])
 def test_an_answer_that_is_no_json_fails_for_good(tmp_path: Path, value: str) -> None:
-    """SPEC 3.3: NaN would be a protocol error; the plugin says what is wrong instead."""
+    """NaN would be a protocol error; the plugin says what is wrong instead."""
     assert go(tmp_path, f"return {value}").failed_for_good("cannot be written as JSON")
 
 
 def test_an_error_that_quotes_what_is_no_text_is_still_told(tmp_path: Path) -> None:
-    """SPEC 3.3: the name of a file need not be UTF-8, an answer is."""
+    """The name of a file need not be UTF-8, an answer is."""
     assert go(tmp_path, "raise Failure('no \\udcff', retry=False)").failed_for_good("no ?")
 
 
 def test_a_command_that_it_does_not_have_is_an_error(tmp_path: Path) -> None:
-    """SPEC 4.6: unknown commands are permanent."""
+    """Unknown commands are permanent."""
     plugin = a_plugin_that(tmp_path, "return 1")
     assert ask(plugin, "stop").failed_for_good("there is no command 'stop'")
 
 
 @pytest.mark.parametrize("request_", [{"protocol": 3, "command": "go"}, {"command": "go"}, [2], None])
 def test_another_protocol_is_a_configuration_fault(tmp_path: Path, request_: Any) -> None:
-    """SPEC 15: exit 78 without an answer, which is permanent."""
+    """Exit 78 without an answer, which is permanent."""
     body = b"" if request_ is None else json.dumps(request_).encode()
     said = ask_raw(a_plugin_that(tmp_path, "return 1"), body)
     assert (said.kind, said.exit_code) == ("config", 78)
@@ -146,7 +146,7 @@ def test_another_protocol_is_a_configuration_fault(tmp_path: Path, request_: Any
 
 
 def test_a_command_can_know_how_long_it_has(tmp_path: Path) -> None:
-    """SPEC 3.3: `deadline_at`."""
+    """`deadline_at`."""
     assert 50 < go(tmp_path, "return request.seconds_left()", seconds=60).answer["result"] <= 60
 
 
@@ -163,7 +163,7 @@ def call_back(directory: Path, url: str, **given: Any) -> Said:
 
 
 def test_calls_of_the_gateway_say_which_job_makes_them(tmp_path: Path) -> None:
-    """ENGINE 10: X-Ductile-Job, by which hops and trace are inherited."""
+    """X-Ductile-Job, by which hops and trace are inherited."""
     with a_service(lambda _: Reply(status=202, body=b'{"job_id": "j2"}')) as service:
         assert call_back(tmp_path, service.url + "/").answer["result"] == {"job_id": "j2"}
     (asked,) = service.asked
@@ -174,7 +174,7 @@ def test_calls_of_the_gateway_say_which_job_makes_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "retry"), [(404, False), (422, False), (429, True), (503, True)])
 def test_a_gateway_that_refuses(tmp_path: Path, status: int, retry: bool) -> None:
-    """SPEC 8: what may be different next time is tried again."""
+    """What may be different next time is tried again."""
     with a_service(lambda _: Reply(status=status, body=b'{"message": "no"}')) as service:
         said = call_back(tmp_path, service.url)
     assert said.answer["retry"] is retry

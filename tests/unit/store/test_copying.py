@@ -1,4 +1,4 @@
-"""Copies of a store that is being written to: each is one instant, whole, and keeps the rules (SPEC 13)."""
+"""Copies of a store that is being written to: each is one instant, whole, and keeps the rules."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 from builders.invariants import violations
 from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_rules
 from builders.stores import accept, claim_all
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreError, StoreFailedError, StoreSchemaError
-from ductile.store.sqlite.copying import copy_store, inspect_copy
+from ductile.store.model.records import JobFilter
+from ductile.store.sqlite.backup import copy_store, inspect_copy
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.values.reading import JobFilter
 
 COPIES = 5
 RULES = some_rules(a_route())
 
 
 def opened(path: Path) -> SqliteStore:
-    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random())
+    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random())
 
 
 async def work(store: SqliteStore, stop: asyncio.Event) -> None:
@@ -95,7 +95,7 @@ def test_what_is_no_store_is_not_called_one(tmp_path: Path) -> None:
 
 
 async def test_a_store_of_a_newer_version_is_named_as_such(tmp_path: Path) -> None:
-    """SPEC 13: a newer schema than the program is refused."""
+    """A newer schema than the program is refused."""
     await opened(tmp_path / "state.db").close()
     copy_store(tmp_path / "state.db", tmp_path / "copy", lambda _done, _of: None)
     connection = apsw.Connection(str(tmp_path / "copy"))

@@ -1,4 +1,4 @@
-"""Cursors are opaque, and only ours are taken (SPEC 8)."""
+"""Cursors are opaque, and only ours are taken."""
 
 from __future__ import annotations
 

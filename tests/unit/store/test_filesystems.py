@@ -1,4 +1,4 @@
-"""SPEC 13: network filesystems are refused, told from the kernel's list of mounts."""
+"""Network filesystems are refused, told from the kernel's list of mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shares a commit, and what the store keeps in memory (ENGINE 5)."""
+"""What shares a commit, and what the store keeps in memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pytest
 
 from builders.jobs import START, a_new_job
 from builders.stores import LEASE, ROOMY
+from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
-from ductile.core.json_values import JsonObject
-from ductile.core.lineage import NewEvent
+from ductile.core.json import JsonObject
 from ductile.errors import StoreError
+from ductile.store.model.submission import Submission
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Lane
-from ductile.store.values.submitting import Submission
+from ductile.store.sqlite.writer import Priority
 
-DICE = Random(7)
+RNG = Random(7)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def ticking() -> Callable[[], datetime]:
 
 
 async def idle_store(directory: Path) -> SqliteStore:
-    store = open_sqlite_store(directory / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(directory / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     async with asyncio.timeout(20):
         while not store._writer._idle:  # noqa: ASYNC110 - the thread tells nobody that it rests
@@ -59,9 +59,9 @@ async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Pat
         began.set()
         return session.stamp
 
-    early = store._writer.submit(Lane.ENQUEUE, first)
+    early = store._writer.submit(Priority.ENQUEUE, first)
     assert not began.wait(0.05)  # this turn is not over
-    late = store._writer.submit(Lane.ENQUEUE, lambda session: session.stamp)
+    late = store._writer.submit(Priority.ENQUEUE, lambda session: session.stamp)
     assert await early == await late
     await store.close()
 
@@ -75,11 +75,11 @@ async def test_who_comes_while_a_crowd_is_being_read_shares_its_commit(tmp_path:
         began.set()
         return session.stamp
 
-    crowd = [store._writer.submit(Lane.ENQUEUE, first) for _ in range(8)]
+    crowd = [store._writer.submit(Priority.ENQUEUE, first) for _ in range(8)]
     for _ in range(2):
         await asyncio.sleep(0)
         assert not began.wait(0.05)
-    late = store._writer.submit(Lane.ENQUEUE, lambda session: session.stamp)
+    late = store._writer.submit(Priority.ENQUEUE, lambda session: session.stamp)
     assert {await each for each in crowd} == {await late}
     await store.close()
 
@@ -88,7 +88,7 @@ async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
     """Without a crowd a submission is written when its turn is over."""
     store = await idle_store(tmp_path)
     began = threading.Event()
-    few = [store._writer.submit(Lane.ENQUEUE, lambda _: began.set()) for _ in range(7)]
+    few = [store._writer.submit(Priority.ENQUEUE, lambda _: began.set()) for _ in range(7)]
     await asyncio.sleep(0)
     assert began.wait(20)
     await asyncio.gather(*few)
@@ -97,7 +97,7 @@ async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
 
 async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path) -> None:
     """A daemon that has run for a month is as large as one that has run for an hour."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     before = apsw.memory_used()
     for _ in range(24):
         jobs = tuple(a_new_job(payload={"text": "x" * 64 * 1024}) for _ in range(16))
@@ -110,11 +110,11 @@ async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path
 
 def an_event(size: int) -> NewEvent:
     payload: JsonObject = {"text": "x" * size}
-    return NewEvent(id=make_id(START, DICE), type="t", source="webhook", payload=payload)
+    return NewEvent(id=make_id(START, RNG), type="t", source="webhook", payload=payload)
 
 
 async def test_large_submissions_do_not_all_share_a_commit(tmp_path: Path) -> None:
-    """ENGINE 5: a batch ends at 4 MiB, also of what waits to be written: others wait for no more."""
+    """A batch ends at 4 MiB, also of what waits to be written: others wait for no more."""
     store = await idle_store(tmp_path)
     events = [an_event(2**20) for _ in range(6)]
     jobs = [a_new_job(payload={"text": "x" * 2**20}) for _ in range(6)]
@@ -147,7 +147,7 @@ async def test_a_claim_in_the_commit_that_brings_an_event_finds_it(tmp_path: Pat
 
 async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> None:
     """A statement that is kept for the next time would keep what it wrote the last time."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),), event=an_event(10)))
     before = apsw.memory_used()
     for count_at_once in (1, 2, 3, 5):
@@ -178,22 +178,22 @@ def highest_in_ledger(session: SqliteSession) -> int:
 
 async def test_who_looks_at_a_table_finds_what_was_appended_to_it(tmp_path: Path) -> None:
     """Also in the same transaction; and more rows than fit into one statement."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
     def append_and_look(session: SqliteSession) -> tuple[int, int, int]:
         before = highest_in_ledger(session)
         appended = [append_to_ledger(session) for _ in range(150)]
         return before, appended[-1], highest_in_ledger(session)
 
-    before, last, seen = await store._writer.submit(Lane.MAINTENANCE, append_and_look)
+    before, last, seen = await store._writer.submit(Priority.MAINTENANCE, append_and_look)
     assert (last, seen) == (before + 150, before + 150)
-    assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == seen
+    assert await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger) == seen
     await store.close()
 
 
 async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None:
     """A statement has room for more rows than it may be given; what is left empty is no row."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
     def append_and_count(session: SqliteSession) -> list[tuple[int, int]]:
         found = []
@@ -204,39 +204,39 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
             found.append((size, len(session.all("ledger_after", after=0, limit=100_000)) - before))
         return found
 
-    found = await store._writer.submit(Lane.MAINTENANCE, append_and_count)
+    found = await store._writer.submit(Priority.MAINTENANCE, append_and_count)
     assert [written for _, written in found] == [appended for appended, _ in found]
     await store.close()
 
 
 async def test_what_a_failed_unit_appended_is_nobodys(tmp_path: Path) -> None:
     """Its rows are not written with those of the unit after it, and their numbers are used again."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), dice=Random(1))
+    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
-    before = await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger)
+    before = await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger)
 
     def append_and_fail(session: SqliteSession) -> int:
         append_to_ledger(session)
         raise StoreError("it failed")
 
-    failing = store._writer.submit(Lane.MAINTENANCE, append_and_fail)
-    working = store._writer.submit(Lane.MAINTENANCE, append_to_ledger)
+    failing = store._writer.submit(Priority.MAINTENANCE, append_and_fail)
+    working = store._writer.submit(Priority.MAINTENANCE, append_to_ledger)
     with pytest.raises(StoreError, match="it failed"):
         await failing
     assert await working == before + 1
-    assert await store._writer.submit(Lane.MAINTENANCE, highest_in_ledger) == before + 1
+    assert await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger) == before + 1
     await store.close()
 
 
 async def test_numbers_follow_what_another_connection_has_written(tmp_path: Path) -> None:
     """The writer remembers how far it has counted, as long as it is alone."""
     path = tmp_path / "state.db"
-    store = open_sqlite_store(path, clock=ticking(), dice=Random(1))
-    ours = [await store._writer.submit(Lane.MAINTENANCE, append_to_ledger) for _ in range(2)]
+    store = open_sqlite_store(path, clock=ticking(), rng=Random(1))
+    ours = [await store._writer.submit(Priority.MAINTENANCE, append_to_ledger) for _ in range(2)]
     other = apsw.Connection(str(path))
     other.execute("INSERT INTO ledger (seq, at, kind, data) SELECT max(seq) + 1, at, kind, data FROM ledger")
     other.close()
-    after = await store._writer.submit(Lane.MAINTENANCE, lambda unit: unit.number("highest_in_ledger"))
+    after = await store._writer.submit(Priority.MAINTENANCE, lambda unit: unit.number("highest_in_ledger"))
     await store.close()
     assert ours[1] == ours[0] + 1
     assert after == ours[1] + 2

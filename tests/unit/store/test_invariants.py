@@ -12,7 +12,7 @@ import pytest
 from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_dice, some_rules
 from builders.pipelines import begin_run, split, steps_rules, uses
 from builders.stores import accept, claim_all, claim_one, run_next, settle
-from ductile.core.jobs import Callback, SubmittedBy
+from ductile.core.jobs.model import Callback, SubmittedBy
 from ductile.store.invariants import INVARIANTS, Invariant
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
@@ -68,7 +68,7 @@ DAMAGE: dict[Invariant, str] = {
 async def a_scene(path: Path) -> SqliteStore:
     """A parent with its child, a failed job, a run inside a split, and all kinds of waiting."""
     clock = Clock()
-    store = open_sqlite_store(path, clock=clock, dice=some_dice())
+    store = open_sqlite_store(path, clock=clock, rng=some_dice())
     told = Callback(url="https://example.com/hook")
     await accept(store, a_new_job("source", callback=told))
     routed = some_rules(a_route())
@@ -111,10 +111,10 @@ def test_every_invariant_is_told_and_tried() -> None:
 
 
 async def test_a_sound_store_breaks_none(tmp_path: Path) -> None:
-    """SPEC 4.2, 4.3; ENGINE 1, 2: whatever state its jobs are in."""
+    """Whatever state its jobs are in."""
     store = await a_scene(tmp_path / "state.db")
     assert await broken(store) == {}
-    assert (await store.vitals()).damage == ()
+    assert (await store.stats()).damage == ()
     await store.close()
 
 

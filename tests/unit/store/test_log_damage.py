@@ -11,16 +11,16 @@ import pytest
 
 from builders.jobs import a_new_job
 from builders.stores import accept
-from ductile.store.sqlite.connection import log_path
-from ductile.store.sqlite.log_damage import LogDamage, find_log_damage
+from ductile.store.sqlite.connection import wal_path
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.wal_damage import WalDamage, find_wal_damage
 
 FRAME = 24 + 4096
 HEADER = 32
 
 
 def opened(path: Path) -> SqliteStore:
-    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(1))
+    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(1))
 
 
 async def left_by_a_killed_process(directory: Path, jobs: int) -> tuple[Path, list[str]]:
@@ -47,9 +47,9 @@ def change(log: Path, at: int) -> None:
 
 async def test_the_log_of_a_killed_process_is_whole(tmp_path: Path) -> None:
     path, ids = await left_by_a_killed_process(tmp_path, 5)
-    assert find_log_damage(log_path(path)) is None
+    assert find_wal_damage(wal_path(path)) is None
     store = opened(path)
-    assert store.kept_log is None
+    assert store.damaged_wal is None
     assert await known(store, ids) == 5
     await store.close()
 
@@ -57,49 +57,49 @@ async def test_the_log_of_a_killed_process_is_whole(tmp_path: Path) -> None:
 async def test_a_log_that_ends_in_the_middle_of_a_frame_is_whole(tmp_path: Path) -> None:
     """The process was killed while it wrote: nobody was told that this was accepted."""
     path, _ = await left_by_a_killed_process(tmp_path, 3)
-    content = log_path(path).read_bytes()
+    content = wal_path(path).read_bytes()
     end = len(content.rstrip(b"\0"))
     for cut in (0, 10, HEADER, HEADER + 7, end // 2, end - 4000, end - 1):
-        log_path(path).write_bytes(content[:cut])
-        assert find_log_damage(log_path(path)) is None
+        wal_path(path).write_bytes(content[:cut])
+        assert find_wal_damage(wal_path(path)) is None
 
 
 async def test_a_damaged_frame_is_found_wherever_it_is_but_in_the_last_transaction(tmp_path: Path) -> None:
     """Held against SQLite itself: more than one transaction that it drops is never dropped in silence."""
     path, ids = await left_by_a_killed_process(tmp_path, 12)
-    file, content = path.read_bytes(), log_path(path).read_bytes()
+    file, content = path.read_bytes(), wal_path(path).read_bytes()
     frames = len(content.rstrip(b"\0")) // FRAME
-    dice = Random(5)
+    rng = Random(5)
     for frame in range(frames):
         path.write_bytes(file)
-        log_path(path).write_bytes(content)
-        change(log_path(path), HEADER + frame * FRAME + dice.randrange(FRAME))
-        damage = find_log_damage(log_path(path))
-        damaged = log_path(path).read_bytes()
+        wal_path(path).write_bytes(content)
+        change(wal_path(path), HEADER + frame * FRAME + rng.randrange(FRAME))
+        damage = find_wal_damage(wal_path(path))
+        damaged = wal_path(path).read_bytes()
         try:
             store = opened(path)
         except Exception:  # noqa: BLE001 - so much is missing that it is no store: refused, and untouched
-            assert log_path(path).read_bytes() == damaged
+            assert wal_path(path).read_bytes() == damaged
             continue
         lost = 12 - await known(store, ids)
         assert damage is not None or lost <= 1, frame
         if damage is not None:
             assert damage.transactions >= lost - 1
-            assert store.kept_log is not None
-            assert store.kept_log.path.read_bytes() == damaged
-            assert store.kept_log.path.stat().st_mode & 0o777 == 0o600
-            (kept,) = (await store.vitals()).kept_logs
-            assert kept == str(store.kept_log.path)
-            store.kept_log.path.unlink()
+            assert store.damaged_wal is not None
+            assert store.damaged_wal.path.read_bytes() == damaged
+            assert store.damaged_wal.path.stat().st_mode & 0o777 == 0o600
+            (kept,) = (await store.stats()).kept_logs
+            assert kept == str(store.damaged_wal.path)
+            store.damaged_wal.path.unlink()
         await store.close()
 
 
 @pytest.mark.parametrize("at", [0, 9, 16, 24])
 async def test_a_damaged_header_is_found(tmp_path: Path, at: int) -> None:
     path, _ = await left_by_a_killed_process(tmp_path, 3)
-    change(log_path(path), at)
-    damage = find_log_damage(log_path(path))
-    assert isinstance(damage, LogDamage)
+    change(wal_path(path), at)
+    damage = find_wal_damage(wal_path(path))
+    assert isinstance(damage, WalDamage)
     assert damage.transactions >= 3
 
 
@@ -108,6 +108,6 @@ async def test_a_log_that_was_begun_anew_is_whole(tmp_path: Path) -> None:
     writing = opened(tmp_path / "state.db")
     for _ in range(200):
         await accept(writing, a_new_job(payload={"x": "y" * 20_000}))
-    assert find_log_damage(tmp_path / "state.db-wal") is None
+    assert find_wal_damage(tmp_path / "state.db-wal") is None
     await writing.close()
-    assert find_log_damage(tmp_path / "state.db-wal") is None
+    assert find_wal_damage(tmp_path / "state.db-wal") is None

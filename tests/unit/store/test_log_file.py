@@ -1,4 +1,4 @@
-"""The write-ahead log is kept longer than what is in it, and nobody takes the room for content (ENGINE 5)."""
+"""The write-ahead log is kept longer than what is in it, and nobody takes the room for content."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from builders.jobs import a_new_job
 from builders.stores import accept, stored
-from ductile.store.sqlite.log_file import LogFile
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.wal_room import WalRoom
 
 
 def opened(path: Path) -> SqliteStore:
-    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), dice=Random(1))
+    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(1))
 
 
 async def test_commits_write_over_what_is_there_already(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_what_a_killed_daemon_leaves_behind_is_read_as_it_was_written(tmp_
 async def test_room_in_a_log_without_a_single_frame_is_an_empty_log(tmp_path: Path) -> None:
     await opened(tmp_path / "state.db").close()
     (tmp_path / "state.db-wal").touch()
-    LogFile(str(tmp_path / "state.db-wal"), 4096).keep_room(0)
+    WalRoom(str(tmp_path / "state.db-wal"), 4096).preallocate(0)
     assert (tmp_path / "state.db-wal").stat().st_size > 4096
     store = opened(tmp_path / "state.db")
     job_id = await accept(store, a_new_job())
@@ -85,7 +85,7 @@ async def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def test_no_room_is_only_slower(tmp_path: Path) -> None:
-    LogFile(str(tmp_path / "nowhere" / "state.db-wal"), 4096).keep_room(10)
+    WalRoom(str(tmp_path / "nowhere" / "state.db-wal"), 4096).preallocate(10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,7 +94,7 @@ def test_what_is_in_the_log_stays_as_it_is(tmp_path: Path, pages: int) -> None:
     frames = b"f" * (32 + pages * 4120)
     log = tmp_path / "state.db-wal"
     log.write_bytes(frames)
-    LogFile(str(tmp_path / "state.db-wal"), 4096).keep_room(pages)
+    WalRoom(str(tmp_path / "state.db-wal"), 4096).preallocate(pages)
     kept = log.read_bytes()
     assert kept.startswith(frames)
     assert set(kept[len(frames) :]) == {0}

@@ -1,4 +1,4 @@
-"""Every named query reads the large tables through an index, or says here why it need not (ENGINE 4, 5)."""
+"""Every named query reads the large tables through an index, or says here why it need not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
     path: Path = tmp_path_factory.mktemp("plans") / "state.db"
 
     async def create() -> None:
-        await open_sqlite_store(path, clock=Clock(), dice=some_dice()).close()
+        await open_sqlite_store(path, clock=Clock(), rng=some_dice()).close()
 
     asyncio.run(create())
     connection = apsw.Connection(str(path))
@@ -94,7 +94,7 @@ def test_what_walks_has_a_limit_and_sorts_nothing(connection: apsw.Connection, n
     ],
 )  # fmt: skip
 def test_the_hot_path_searches_and_never_sorts(connection: apsw.Connection, name: str) -> None:
-    """ENGINE 4: what runs for each job costs the same at any depth."""
+    """What runs for each job costs the same at any depth."""
     steps = plan(connection, QUERIES[name])
     assert not [step for step in steps if "TEMP B-TREE FOR ORDER BY" in step], steps
 

@@ -1,4 +1,4 @@
-"""A store that another process writes can be looked at, and is not written to (SPEC 13)."""
+"""A store that another process writes can be looked at, and is not written to."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, ok, some_dice, some_rules
 from builders.stores import accept, claim_one
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
-from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_to_read
-from ductile.store.values.reading import JobFilter
-from ductile.store.values.submitting import Submission
+from ductile.store.model.records import JobFilter
+from ductile.store.model.submission import Submission
+from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
 
 
 async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path) -> None:
     """Each look sees the last commit; closing it disturbs nobody."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), dice=some_dice())
-    looking = open_sqlite_store_to_read(path, clock=Clock())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    looking = open_sqlite_store_read_only(path, clock=Clock())
     assert looking.store_id == writing.store_id
     job = a_new_job()
     await accept(writing, job)
@@ -28,7 +28,7 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
     claimed = await claim_one(writing)
     await looking.close()
     await writing.settle(claimed, ok(), some_rules())
-    looking = open_sqlite_store_to_read(path, clock=Clock())
+    looking = open_sqlite_store_read_only(path, clock=Clock())
     found = await looking.job(job.id)
     assert found is not None
     assert found.status is JobStatus.SUCCEEDED
@@ -39,8 +39,8 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
 async def test_it_refuses_to_write(tmp_path: Path) -> None:
     """Whoever asks is told to try again: the other one has the store."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), dice=some_dice())
-    looking = open_sqlite_store_to_read(path, clock=Clock())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    looking = open_sqlite_store_read_only(path, clock=Clock())
     with pytest.raises(StoreBusyError, match="another process writes"):
         await looking.enqueue(Submission(jobs=(a_new_job(),)))
     with pytest.raises(StoreBusyError):
@@ -54,12 +54,12 @@ async def test_it_refuses_to_write(tmp_path: Path) -> None:
 async def test_another_version_is_not_looked_at(tmp_path: Path) -> None:
     """Our queries would not fit, and bringing it up to date is not for who may only look."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), dice=some_dice())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
     await writing.close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 1)
     connection.close()
     with pytest.raises(StoreSchemaError, match="has schema version 1"):
-        open_sqlite_store_to_read(path, clock=Clock())
+        open_sqlite_store_read_only(path, clock=Clock())
     with pytest.raises(StoreFailedError):
-        open_sqlite_store_to_read(tmp_path / "nowhere.db", clock=Clock())
+        open_sqlite_store_read_only(tmp_path / "nowhere.db", clock=Clock())

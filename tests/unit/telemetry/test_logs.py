@@ -1,4 +1,4 @@
-"""The log: nobody who reads it slowly, or not at all, holds up a job (SPEC 12)."""
+"""The log: nobody who reads it slowly, or not at all, holds up a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import BinaryIO
 
 import pytest
 
-from ductile.core.json_values import JsonObject
+from ductile.core.json import JsonObject
 from ductile.telemetry import logs
 from ductile.telemetry.logs import LogWriter
-from ductile.telemetry.signals import Happening, Level, Signal
+from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
 
-def a_line(number: int) -> Happening:
-    return Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="done", data={"number": number})
+def a_line(number: int) -> SignalEvent:
+    return SignalEvent(
+        signal=Signal.JOB_SUCCEEDED, level=SignalLevel.INFO, message="done", data={"number": number}
+    )
 
 
 def read_all(descriptor: int) -> list[dict[str, object]]:
@@ -31,7 +33,7 @@ def a_log(stream: BinaryIO) -> LogWriter:
 
 
 def test_lines_come_in_order_and_all_of_them() -> None:
-    """SPEC 12: one line for each happening; closing writes what waits."""
+    """One line for each happening; closing writes what waits."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
@@ -43,7 +45,7 @@ def test_lines_come_in_order_and_all_of_them() -> None:
 
 
 def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
-    """SPEC 12: what finds the waiting room full is dropped; the log says how much that was."""
+    """What finds the waiting room full is dropped; the log says how much that was."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
@@ -64,7 +66,7 @@ def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
 
 
 def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC 12: many lines make the next ones wait longer for each other, and no longer than that."""
+    """Many lines make the next ones wait longer for each other, and no longer than that."""
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     over = threading.Semaphore(0)
 
@@ -91,12 +93,16 @@ def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pyte
 
 
 def test_what_the_data_call_themselves_replaces_nothing_of_ours() -> None:
-    """SPEC 12: a plugin's name for a value must not be able to forge who spoke and when."""
+    """A plugin's name for a value must not be able to forge who spoke and when."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
     forged: JsonObject = {"signal": "job.dead", "timestamp": "never", "plugin": "other", "more": 1}
-    log(Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="done", plugin="echo", data=forged))
+    log(
+        SignalEvent(
+            signal=Signal.JOB_SUCCEEDED, level=SignalLevel.INFO, message="done", plugin="echo", data=forged
+        )
+    )
     log.close()
     stream.close()
     (line,) = read_all(reading)
@@ -105,12 +111,16 @@ def test_what_the_data_call_themselves_replaces_nothing_of_ours() -> None:
 
 
 def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
-    """SPEC 12: in the format for people a plugin's words stay words, whatever is in them."""
+    """In the format for people a plugin's words stay words, whatever is in them."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
     log.configure(level="info", text=True)
-    log(Happening(signal=Signal.JOB_STDERR, level=Level.WARN, message="one\r\n\x1b[31mtwo\u2028three ä"))
+    log(
+        SignalEvent(
+            signal=Signal.JOB_STDERR, level=SignalLevel.WARN, message="one\r\n\x1b[31mtwo\u2028three ä"
+        )
+    )
     log.close()
     stream.close()
     with os.fdopen(reading, "rb") as file:
@@ -119,14 +129,22 @@ def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
 
 
 def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
-    """SPEC 12: a name from a disk may be no text at all; whoever told of it must not suffer for that."""
+    """A name from a disk may be no text at all; whoever told of it must not suffer for that."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
-    log(Happening(signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="odd", data={"file": "caf\udce9"}))
     log(
-        Happening(
-            signal=Signal.JOB_SUCCEEDED, level=Level.INFO, message="odd \udce9", plugin="p\udce9", job_id="j1"
+        SignalEvent(
+            signal=Signal.JOB_SUCCEEDED, level=SignalLevel.INFO, message="odd", data={"file": "caf\udce9"}
+        )
+    )
+    log(
+        SignalEvent(
+            signal=Signal.JOB_SUCCEEDED,
+            level=SignalLevel.INFO,
+            message="odd \udce9",
+            plugin="p\udce9",
+            job_id="j1",
         )
     )
     log(a_line(7))

@@ -1,4 +1,4 @@
-"""The listener for webhooks, on real sockets and a real store (SPEC 9.1, 9.2)."""
+"""The listener for webhooks, on real sockets and a real store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import START, Clock, ok
 from builders.stores import claim_one, settle
-from ductile.config.compile import compile_snapshot
+from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.json_values import JsonObject
-from ductile.core.signatures import (
+from ductile.core.json import JsonObject
+from ductile.core.webhooks.signatures import (
     GITHUB,
     SLACK,
     STANDARD,
@@ -30,17 +30,17 @@ from ductile.core.signatures import (
     sign_body,
     signed_headers,
 )
-from ductile.listening.bodies import Strangers
-from ductile.listening.listener import Listener
-from ductile.listening.protocol import Limits
-from ductile.listening.readers import Readers
-from ductile.operations.desk import Desk, RunningEngine
+from ductile.http.body import UnauthenticatedBodies
+from ductile.http.body_quota import BodyQuota
+from ductile.http.listener import Listener
+from ductile.http.protocol import ListenerLimits
+from ductile.operations.context import OperationContext, RunningEngine
 from ductile.store.port import Store
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Lane
-from ductile.telemetry.signals import Happening, Signal, Signals
-from ductile.value import replace
+from ductile.store.sqlite.writer import Priority
+from ductile.struct import replace
+from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 from ductile.webhooks.application import WebhookApplication
 
 ENDPOINTS = """
@@ -87,7 +87,7 @@ class Bench:
     port: int
     snapshot: Snapshot
     listener: Listener = field(init=False)
-    happened: list[Happening] = field(default_factory=list)
+    happened: list[SignalEvent] = field(default_factory=list)
 
     async def post(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Reply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -139,17 +139,19 @@ async def serving(
     *,
     snapshot: Snapshot | None = None,
     body_seconds: float = 10.0,
-    strangers: Strangers | None = None,
+    strangers: UnauthenticatedBodies | None = None,
     engine: RunningEngine | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
-    store = open_sqlite_store(directory / "state.db", clock=clock, dice=Random(1))
+    store = open_sqlite_store(directory / "state.db", clock=clock, rng=Random(1))
     bench = Bench(store, clock, 0, snapshot or a_snapshot(directory))
-    signals = Signals()
+    signals = SignalBus()
     signals.subscribe(bench.happened.append)
-    desk = Desk(store=store, snapshot=lambda: bench.snapshot, now=clock, dice=Random(2), engine=engine)
-    application = WebhookApplication(desk, signals, body_seconds=body_seconds, strangers=strangers)
-    listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, Limits())
+    context = OperationContext(
+        store=store, snapshot=lambda: bench.snapshot, now=clock, rng=Random(2), engine=engine
+    )
+    application = WebhookApplication(context, signals, body_seconds=body_seconds, strangers=strangers)
+    listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, ListenerLimits())
     (address,) = await listener.start()
     bench.port = int(address.rpartition(":")[2])
     try:
@@ -166,7 +168,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_signed_request_is_a_job_on_disk(bench: Bench) -> None:
-    """SPEC 9.1: 202 with the job's id; the event is `webhook.<name>` and carries the object."""
+    """202 with the job's id; the event is `webhook.<name>` and carries the object."""
     reply = await bench.signed("/hook/plain", b'{"n": 36893488147419103233}')
     assert reply.status == 202
     job = await bench.store.job(reply.body["job_id"])
@@ -180,14 +182,14 @@ async def test_a_signed_request_is_a_job_on_disk(bench: Bench) -> None:
 
 @pytest.mark.parametrize("form", ["sha256={}", "{}", "SHA"])
 async def test_both_forms_of_the_signature_are_accepted(bench: Bench, form: str) -> None:
-    """SPEC 9.1: `sha256=<hex>` or bare hex."""
+    """`sha256=<hex>` or bare hex."""
     digits = sign_body(SECRET, b"{}").removeprefix("sha256=")
     written = digits.upper() if form == "SHA" else form.format(digits)
     assert (await bench.post("/hook/plain", b"{}", **{HEADER: written})).status == 202
 
 
 async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
-    """SPEC 9.1: 403 without details, whatever was wrong; no job."""
+    """403 without details, whatever was wrong; no job."""
     good = sign_body(SECRET, b"{}")
     replies = [
         await bench.post("/hook/plain", b"{}"),
@@ -213,7 +215,7 @@ async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
 
 
 async def test_paths_and_methods(bench: Bench) -> None:
-    """SPEC 9.1: 404 path, 405 method."""
+    """404 path, 405 method."""
     assert (await bench.signed("/hook/plain/", b"{}")).status == 404
     assert (await bench.signed("/", b"{}")).status == 404
     assert (await bench.signed("/hook/plain?x=1", b"{}")).status == 202
@@ -224,7 +226,7 @@ async def test_paths_and_methods(bench: Bench) -> None:
 
 
 async def test_a_body_above_the_limit_is_refused(bench: Bench) -> None:
-    """SPEC 9.1: 413, also for a lying or missing Content-Length."""
+    """413, also for a lying or missing Content-Length."""
     large = b'"' + b"x" * 1000 + b'"'
     assert (await bench.signed("/hook/plain", large)).status == 413
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (large[:600], large[600:]))
@@ -276,7 +278,7 @@ async def test_a_body_shorter_than_it_says_is_no_job(tmp_path: Path) -> None:
     ],
 )
 async def test_any_other_body_is_under_body(bench: Bench, body: bytes, payload: JsonObject | None) -> None:
-    """SPEC 9.1: the JSON object, other bodies `{"body": …}`."""
+    """The JSON object, other bodies `{"body": …}`."""
     reply = await bench.signed("/hook/plain", body)
     assert reply.status == 202
     event = await bench.event(reply.body["job_id"])
@@ -290,7 +292,7 @@ async def test_lone_surrogates_do_no_harm(bench: Bench) -> None:
 
 
 async def test_headers_come_along_without_what_opens_doors(bench: Bench) -> None:
-    """SPEC 9.1: lower-case, without credentials and signature."""
+    """Lower-case, without credentials and signature."""
     reply = await bench.signed(
         "/hook/plain",
         b"{}",
@@ -310,7 +312,7 @@ async def test_headers_come_along_without_what_opens_doors(bench: Bench) -> None
 
 
 async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
-    """SPEC 9.1, ENGINE 7: by `delivery_header`, while it waits and runs and after it succeeded."""
+    """By `delivery_header`, while it waits and runs and after it succeeded."""
     first = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     again = await bench.signed("/hook/plain", b'{"other": 1}', X_Delivery=" d1 ")
     assert (again.status, again.body["job_id"], again.body["deduplicated"]) == (
@@ -329,7 +331,7 @@ async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
 
 
 async def test_deliveries_of_two_endpoints_never_meet(bench: Bench) -> None:
-    """ENGINE 7: keys are namespaced by endpoint."""
+    """Keys are namespaced by endpoint."""
     one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     other = await bench.signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
     assert one.body["job_id"] != other.body["job_id"]
@@ -338,7 +340,7 @@ async def test_deliveries_of_two_endpoints_never_meet(bench: Bench) -> None:
 async def test_whoever_gets_the_name_of_another_endpoint_does_not_get_its_deliveries(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """ENGINE 7: a reload may give a name away; what its former bearer was sent is another matter."""
+    """A reload may give a name away; what its former bearer was sent is another matter."""
     one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     other = "  - {path: /other, name: plain, plugin: p, secret: another, delivery_header: X-Delivery}\n"
     bench.snapshot = a_snapshot(tmp_path / "other", other)
@@ -363,7 +365,7 @@ async def test_without_an_id_every_delivery_is_its_own(bench: Bench) -> None:
     ],
 )
 async def test_presets_know_their_sender(bench: Bench, path: str, scheme: SignatureScheme) -> None:
-    """SPEC 9.1: header, format, delivery id and replay window of the preset."""
+    """Header, format, delivery id and replay window of the preset."""
     body = b'{"id": "evt_1", "event_id": "evt_1"}'
 
     async def send(*, late: float = 0, secret: str = SECRET) -> Reply:
@@ -420,7 +422,7 @@ async def test_names_commands_and_headers_of_the_operators_choice(bench: Bench) 
 
 
 async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
-    """SPEC 9.1: without waiting for it, whatever its mode; a redelivery is the same run."""
+    """Without waiting for it, whatever its mode; a redelivery is the same run."""
     reply = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
     assert reply.status == 202
     run = await bench.store.job(reply.body["job_id"])
@@ -435,7 +437,7 @@ async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
 
 
 async def test_a_pipeline_that_is_not_for_this_one_is_no_fault_of_the_sender(bench: Bench) -> None:
-    """SPEC 7.1: a pipeline's `if`; a refusal would make senders try again, or switch the webhook off."""
+    """A pipeline's `if`; a refusal would make senders try again, or switch the webhook off."""
     reply = await bench.signed("/hook/line", b'{"action": "closed"}')
     assert (reply.status, reply.body["job_id"]) == (202, None)
     assert "does not start" in reply.body["message"]
@@ -443,7 +445,7 @@ async def test_a_pipeline_that_is_not_for_this_one_is_no_fault_of_the_sender(ben
 
 
 async def test_an_endpoint_publishes_an_event(bench: Bench) -> None:
-    """SPEC 9.1: everything that listens to the type is started; a redelivery starts none of it again."""
+    """Everything that listens to the type is started; a redelivery starts none of it again."""
     reply = await bench.signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
     assert reply.status == 202
     assert [entry["target"] for entry in reply.body["started"]] == ["pipeline:first", "pipeline:second"]
@@ -458,7 +460,7 @@ async def test_an_endpoint_publishes_an_event(bench: Bench) -> None:
 
 
 async def test_a_disabled_plugin_is_closed_here_too(bench: Bench) -> None:
-    """SPEC 3.1: `enabled: false` is enforced at every door; strangers do not learn of it."""
+    """`enabled: false` is enforced at every door; strangers do not learn of it."""
     plugin = replace(bench.snapshot.plugins["p"], enabled=False)
     bench.snapshot = replace(bench.snapshot, plugins={"p": plugin})
     assert (await bench.signed("/hook/plain", b"{}")).status == 422
@@ -467,7 +469,7 @@ async def test_a_disabled_plugin_is_closed_here_too(bench: Bench) -> None:
 
 
 async def test_endpoints_switch_with_the_configuration(bench: Bench, tmp_path: Path) -> None:
-    """SPEC 10: a reload switches endpoints and secrets without dropping the listener."""
+    """A reload switches endpoints and secrets without dropping the listener."""
     other = "  - {path: /hook/new, plugin: p, secret: another}\n"
     bench.snapshot = a_snapshot(tmp_path / "other", other)
     assert (await bench.signed("/hook/plain", b"{}")).status == 404
@@ -475,7 +477,7 @@ async def test_endpoints_switch_with_the_configuration(bench: Bench, tmp_path: P
 
 
 async def test_health_is_there_without_a_signature(bench: Bench) -> None:
-    """SPEC 9.2: the same body as the API's."""
+    """The same body as the API's."""
     reply = await bench.post("/healthz", b"", method="GET")
     assert reply.status == 200
     assert {"status", "uptime_seconds", "queue_depth", "plugins_loaded", "version"} <= reply.body.keys()
@@ -483,7 +485,7 @@ async def test_health_is_there_without_a_signature(bench: Bench) -> None:
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-proto", "Via"])
 async def test_whoever_a_proxy_asks_for_is_not_on_this_machine(bench: Bench, header: str) -> None:
-    """SPEC 8, 9.2: peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+    """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
     reply = await bench.ask("GET", "/healthz", b"", {header: "203.0.113.7"})
     assert (reply.status, reply.body["status"]) == (200, "ok")
     assert not {"queue_depth", "version", "uptime_seconds"} & reply.body.keys()
@@ -510,8 +512,8 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_the_body_that_was_waited_for_longest_gives_way(tmp_path: Path) -> None:
-    """SPEC 1: whoever sends half a body keeps nobody out. It is told 503; nothing is lost of others."""
-    async with serving(tmp_path, strangers=Readers(3, 10_000)) as bench:
+    """Whoever sends half a body keeps nobody out. It is told 503; nothing is lost of others."""
+    async with serving(tmp_path, strangers=BodyQuota(3, 10_000)) as bench:
         held = [await begun(bench, b"{}", 1) for _ in range(3)]
         assert (await bench.signed("/hook/plain", b"{}")).status == 202
         told = await answered(held[0][0])
@@ -528,9 +530,9 @@ async def test_the_body_that_was_waited_for_longest_gives_way(tmp_path: Path) ->
 
 
 async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
-    """SPEC 1: so many bytes are held for all of them; the oldest that holds any gives way."""
+    """So many bytes are held for all of them; the oldest that holds any gives way."""
     body = b'"' + b"x" * 900 + b'"'
-    async with serving(tmp_path, strangers=Readers(9, 1500)) as bench:
+    async with serving(tmp_path, strangers=BodyQuota(9, 1500)) as bench:
         patient = await begun(bench, b"{}", 0)
         first, second = await begun(bench, body, 800), await begun(bench, body, 800)
         assert (await answered(first[0])).startswith(b"HTTP/1.1 503 ")
@@ -546,7 +548,7 @@ async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
     [("/hook/plain", b"{}"), ("/hook/line", b'{"action": "closed"}'), ("/hook/event", b"{}")],
 )
 async def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, path: str, body: bytes) -> None:
-    """SPEC 4.8, 8: intake has ended when the daemon stops, also for who is not for the pipeline anyway."""
+    """Intake has ended when the daemon stops, also for who is not for the pipeline anyway."""
     engine: Any = SimpleNamespace(stopping=False)
     async with serving(tmp_path, engine=engine) as bench:
         reader, writer = await begun(bench, body, 1, path)
@@ -558,7 +560,7 @@ async def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, pat
 
 
 async def test_whose_body_has_not_come_when_the_daemon_ends_is_told_to_come_back(tmp_path: Path) -> None:
-    """SPEC 8: 503 with Retry-After in our own shape, and not a fault of the daemon; no job."""
+    """503 with Retry-After in our own shape, and not a fault of the daemon; no job."""
     async with serving(tmp_path) as bench:
         reader, writer = await begun(bench, b"{}", 1)
         await bench.listener.stop(0)
@@ -573,7 +575,7 @@ async def test_whose_body_has_not_come_when_the_daemon_ends_is_told_to_come_back
 
 
 async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: Path) -> None:
-    """SPEC 1: the daemon ends while a commit takes long. The job is there afterwards, and nobody said no."""
+    """The daemon ends while a commit takes long. The job is there afterwards, and nobody said no."""
     async with serving(tmp_path) as bench:
         disk, stuck = threading.Event(), threading.Event()
         assert isinstance(bench.store, SqliteStore)
@@ -582,18 +584,18 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
             stuck.set()
             disk.wait(20)
 
-        commit = bench.store._writer.submit(Lane.SETTLE, hang)
+        commit = bench.store._writer.submit(Priority.SETTLE, hang)
         await asyncio.to_thread(stuck.wait, 20)
         asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
         async with asyncio.timeout(20):
-            while not bench.store._writer._lanes[Lane.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+            while not bench.store._writer._lanes[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0)
         await bench.listener.stop(0)
         disk.set()
         reply = await asking
         await commit
         # The submission may be in a later batch than the commit that hung; this one comes after both.
-        await bench.store._writer.submit(Lane.MAINTENANCE, lambda _session: None)
+        await bench.store._writer.submit(Priority.MAINTENANCE, lambda _session: None)
         assert reply.status == 503
         assert "may be on the queue" in reply.body["message"]
         assert await bench.count() == 1

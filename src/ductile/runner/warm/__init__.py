@@ -1,1 +1,1 @@
-"""Warm start: Python plugins are forked from an interpreter that is already up (ENGINE 12)."""
+"""Warm start: Python plugins are forked from an interpreter that is already up."""

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from signal import Signals
 
-from ductile.runner.leader import lead
-from ductile.runner.start_faults import PASSING
-from ductile.runner.warm.eligibility import ServerKey
-from ductile.runner.warm.link import ServerLink
-from ductile.value import Value
+from ductile.runner.process.handle import open_handle
+from ductile.runner.process.spawn_errors import TRANSIENT_ERRNOS
+from ductile.runner.warm.client import ForkServerClient
+from ductile.runner.warm.policy import ServerKey
+from ductile.struct import Value
 
 SERVER_PROGRAM = str(Path(__file__).with_name("server.py"))
 _MAX_MESSAGE = 64 * 1024
 
 
-class Unfit(Value):
+class UnusableInterpreter(Value):
     """This interpreter, or what it was to import, cannot be used warm."""
 
     reason: str
@@ -30,9 +30,9 @@ class Unfit(Value):
 
 
 async def launch(
-    key: ServerKey, *, within: float, on_change: Callable[[ServerLink], None]
-) -> ServerLink | Unfit:
-    """Start a server for the key. What is odd about the interpreter ends in `Unfit`, never in an error."""
+    key: ServerKey, *, within: float, on_change: Callable[[ForkServerClient], None]
+) -> ForkServerClient | UnusableInterpreter:
+    """Start a server for the key. Returns `UnusableInterpreter`, and raises nothing, if that fails."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
@@ -48,20 +48,20 @@ async def launch(
     unfit = await _hear(ours, key, within)
     if unfit is None:
         try:
-            leader = lead(popen.pid, asyncio.get_running_loop())
+            leader = open_handle(popen.pid, asyncio.get_running_loop())
         except OSError as error:
             unfit = _not_started(key, error)
         else:
             popen.returncode = 0  # the leader waits for it from here on, and Popen must not
-            return ServerLink(control=ours, leader=leader, on_change=on_change)
+            return ForkServerClient(control=ours, leader=leader, on_change=on_change)
     ours.close()
     await asyncio.to_thread(_end, popen)
     return unfit
 
 
-def _not_started(key: ServerKey, error: OSError) -> Unfit:
+def _not_started(key: ServerKey, error: OSError) -> UnusableInterpreter:
     words = f"{key.interpreter} could not be started: {error.strerror}"
-    return Unfit(reason=words, passing=error.errno in PASSING)
+    return UnusableInterpreter(reason=words, passing=error.errno in TRANSIENT_ERRNOS)
 
 
 def _popen(key: ServerKey, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -82,23 +82,23 @@ def _end(popen: subprocess.Popen[bytes]) -> None:
     popen.wait()
 
 
-async def _hear(ours: socket.socket, key: ServerKey, within: float) -> Unfit | None:
+async def _hear(ours: socket.socket, key: ServerKey, within: float) -> UnusableInterpreter | None:
     """Wait for the server's first word; None when it is ready."""
     try:
         async with asyncio.timeout(within):
             data = await asyncio.get_running_loop().sock_recv(ours, _MAX_MESSAGE)
     except TimeoutError:
-        return Unfit(reason=f"{key.interpreter} was not ready within {within:g} s")
+        return UnusableInterpreter(reason=f"{key.interpreter} was not ready within {within:g} s")
     except OSError:
         data = b""
     if not data:
-        return Unfit(reason=f"{key.interpreter} could not run the fork server")
+        return UnusableInterpreter(reason=f"{key.interpreter} could not run the fork server")
     message = json.loads(data)
     if message["told"] == "unfit":
-        return Unfit(reason=f"{key.interpreter}: {message['reason']}")
+        return UnusableInterpreter(reason=f"{key.interpreter}: {message['reason']}")
     if not _same_file(message["executable"], key.interpreter):
         # A version manager's shim, which decides anew each time, or sets variables on the way.
-        return Unfit(reason=f"{key.interpreter} is a wrapper of {message['executable']}")
+        return UnusableInterpreter(reason=f"{key.interpreter} is a wrapper of {message['executable']}")
     return None
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 
-from ductile.runner.pipes import PipeEnds, hand_over, open_pipes
-from ductile.runner.port import CouldNotStart, Patience, Run, RunnerLost, StartedBy
-from ductile.runner.spawn import SpawnRunner
-from ductile.runner.supervision import Moments, Supervised
-from ductile.runner.warm.eligibility import ServerKey, StartsCold, WarmPlan, plan_warm_start
-from ductile.runner.warm.launch import Unfit, launch
-from ductile.runner.warm.link import ForkedLeader, NotSentError, RefusedError, ServerLink, ServerLostError
-from ductile.value import Value
+from ductile.runner.port import CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
+from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
+from ductile.runner.process.spawn import SpawnRunner
+from ductile.runner.process.supervisor import SharedTimer, SupervisedProcess
+from ductile.runner.warm.client import (
+    ForkedHandle,
+    ForkRefusedError,
+    ForkServerClient,
+    NotSentError,
+    ServerLostError,
+)
+from ductile.runner.warm.launch import UnusableInterpreter, launch
+from ductile.runner.warm.policy import ColdStart, ServerKey, WarmPlan, plan_warm_start
+from ductile.struct import Value
 
 
 class WarmTimes(Value):
@@ -32,34 +38,34 @@ class WarmTimes(Value):
 class WarmRunner:
     """Implements `ductile.runner.port.Runner`."""
 
-    def __init__(self, patience: Patience | None = None, times: WarmTimes | None = None) -> None:
-        self._patience = patience or Patience()
+    def __init__(self, patience: GracePeriods | None = None, times: WarmTimes | None = None) -> None:
+        self._patience = patience or GracePeriods()
         self._times = times or WarmTimes()
         self._plain = SpawnRunner(self._patience)
-        self._servers: dict[ServerKey, asyncio.Task[ServerLink | Unfit]] = {}
-        self._links: set[ServerLink] = set()
-        self._idle_timers: dict[ServerLink, asyncio.TimerHandle] = {}
-        self._asked: set[asyncio.Future[ForkedLeader]] = set()
-        self._moments = Moments()
-        self._alive: set[Supervised] = set()
+        self._servers: dict[ServerKey, asyncio.Task[ForkServerClient | UnusableInterpreter]] = {}
+        self._links: set[ForkServerClient] = set()
+        self._idle_timers: dict[ForkServerClient, asyncio.TimerHandle] = {}
+        self._asked: set[asyncio.Future[ForkedHandle]] = set()
+        self._moments = SharedTimer()
+        self._alive: set[SupervisedProcess] = set()
 
-    async def start(self, run: Run) -> Supervised | CouldNotStart | RunnerLost:
+    async def start(self, run: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
         plan = plan_warm_start(run)
         if isinstance(plan, WarmPlan):
             server = await self._server_for(plan.key)
-            if isinstance(server, ServerLink):
+            if isinstance(server, ForkServerClient):
                 started = await self._fork(server, run, plan)
                 if started is not None:
                     return started
         return await self._plain.start(run)
 
-    async def why_cold(self, run: Run) -> str | None:
+    async def why_cold(self, run: Launch) -> str | None:
         """Why this run would be spawned plainly; None when it would start warm."""
         plan = plan_warm_start(run)
-        if isinstance(plan, StartsCold):
+        if isinstance(plan, ColdStart):
             return plan.reason
         server = await self._server_for(plan.key)
-        return server.reason if isinstance(server, Unfit) else None
+        return server.reason if isinstance(server, UnusableInterpreter) else None
 
     async def close(self) -> None:
         """End everything that still runs or is about to, at once, then the servers."""
@@ -80,16 +86,16 @@ class WarmRunner:
         """The servers that new processes may come from."""
         return frozenset(link.pid for link in self._links if link.usable)
 
-    async def _server_for(self, key: ServerKey) -> ServerLink | Unfit:
+    async def _server_for(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
         task = self._servers.get(key)
         if task is None or (task.done() and not _still_good(task)):
             task = asyncio.get_running_loop().create_task(self._launch(key))
             self._servers[key] = task
         return await asyncio.shield(task)
 
-    async def _launch(self, key: ServerKey) -> ServerLink | Unfit:
+    async def _launch(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
         server = await launch(key, within=self._times.to_start, on_change=self._link_changed)
-        if isinstance(server, ServerLink):
+        if isinstance(server, ForkServerClient):
             self._links.add(server)
             self._link_changed(server)
         else:
@@ -97,7 +103,9 @@ class WarmRunner:
             asyncio.get_running_loop().call_later(pause, self._servers.pop, key, None)
         return server
 
-    async def _fork(self, server: ServerLink, run: Run, plan: WarmPlan) -> Supervised | RunnerLost | None:
+    async def _fork(
+        self, server: ForkServerClient, run: Launch, plan: WarmPlan
+    ) -> SupervisedProcess | RunnerLost | None:
         """A process, or None when there is certainly none and a plain spawn may be tried."""
         try:
             pipes = open_pipes()
@@ -118,7 +126,7 @@ class WarmRunner:
         except asyncio.CancelledError:
             asked.add_done_callback(lambda done: self._discard(done, run, pipes))
             raise
-        except RefusedError:
+        except ForkRefusedError:
             pipes.close()
             return None
         except ServerLostError as error:
@@ -126,28 +134,28 @@ class WarmRunner:
             return RunnerLost(error=str(error))
         return self._supervise(leader, run, pipes)
 
-    def _supervise(self, leader: ForkedLeader, run: Run, pipes: PipeEnds) -> Supervised:
+    def _supervise(self, leader: ForkedHandle, run: Launch, pipes: PipeEnds) -> SupervisedProcess:
         pipes.close_theirs()
-        return Supervised(
+        return SupervisedProcess(
             leader=leader,
             started_at=asyncio.get_running_loop().time(),
             ours=pipes.ours,
             run=run,
-            rest=hand_over(pipes.ours[0], run.request),
+            rest=write_request(pipes.ours[0], run.request),
             patience=self._patience,
             moments=self._moments,
             started_by=StartedBy.WARM,
             among=self._alive,
         )
 
-    def _discard(self, done: asyncio.Future[ForkedLeader], run: Run, pipes: PipeEnds) -> None:
+    def _discard(self, done: asyncio.Future[ForkedHandle], run: Launch, pipes: PipeEnds) -> None:
         """The caller was cancelled while the process was made: end it."""
         if done.exception() is None:
             self._supervise(done.result(), run, pipes).stop(at_once=True)
         else:
             pipes.close()
 
-    def _link_changed(self, link: ServerLink) -> None:
+    def _link_changed(self, link: ForkServerClient) -> None:
         self._stop_idle_timer(link)
         if link.gone:
             self._links.discard(link)
@@ -155,14 +163,14 @@ class WarmRunner:
             loop = asyncio.get_running_loop()
             self._idle_timers[link] = loop.call_later(self._times.until_idle_stop, link.retire)
 
-    def _stop_idle_timer(self, link: ServerLink) -> None:
+    def _stop_idle_timer(self, link: ForkServerClient) -> None:
         timer = self._idle_timers.pop(link, None)
         if timer is not None:
             timer.cancel()
 
 
-def _still_good(task: asyncio.Task[ServerLink | Unfit]) -> bool:
+def _still_good(task: asyncio.Task[ForkServerClient | UnusableInterpreter]) -> bool:
     if task.cancelled() or task.exception() is not None:
         return False
     found = task.result()
-    return isinstance(found, Unfit) or found.usable
+    return isinstance(found, UnusableInterpreter) or found.usable

@@ -56,7 +56,7 @@ MAX_MESSAGE = 1024 * 1024
 PR_SET_PDEATHSIG = 1
 
 
-class Job:
+class ForkRequest:
     """One request, in the process that was forked for it.
 
     The environment holds secrets. Only this process reads it: what the server had read would be found in
@@ -79,7 +79,7 @@ def read_environment(descriptor: int) -> dict[str, str]:
     return environment
 
 
-class Server:
+class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.pid = os.getpid()
@@ -134,7 +134,7 @@ class Server:
         self.send({"told": "ready", "executable": sys.executable, "missing": missing})
         return True
 
-    def serve(self) -> Job | None:
+    def serve(self) -> ForkRequest | None:
         """Returns a job in each forked process, and None in the server when it is time to end."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -155,7 +155,7 @@ class Server:
                 if message["do"] == "reap":
                     self.reap(message["pid"])
                 elif self.fork(message, descriptors):
-                    return Job(message, descriptors)
+                    return ForkRequest(message, descriptors)
 
     def receive(self) -> tuple[dict[str, Any] | None, Sequence[int]]:
         space = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
@@ -228,7 +228,7 @@ class Server:
 
     # In the forked process
 
-    def enter(self, job: Job) -> None:
+    def enter(self, job: ForkRequest) -> None:
         """Become what a freshly started interpreter would be, up to the plugin's first line."""
         os.setsid()
         if self.libc is not None:
@@ -268,7 +268,7 @@ class Server:
         beside = os.listdir(os.path.dirname(os.path.realpath(path)))
         return any(name.partition(".")[0] in self.hidable for name in beside)
 
-    def load(self, job: Job) -> CodeType:
+    def load(self, job: ForkRequest) -> CodeType:
         """The plugin's code, from memory if the file still holds the same bytes."""
         try:
             with open(job.path, "rb") as file:
@@ -297,13 +297,13 @@ def compile_quietly(source: bytes, path: str) -> CodeType:
         return compile(source, path, "exec", dont_inherit=True)
 
 
-def start_plainly(job: Job) -> NoReturn:
+def start_plainly(job: ForkRequest) -> NoReturn:
     """A new interpreter in this process: same process id, pipes, session and environment."""
     os.execve(sys.executable, [job.argv0, job.path], job.environment)  # noqa: S606 - no shell is meant
 
 
 if __name__ == "__main__":
-    server = Server(socket.socket(fileno=int(sys.argv[1])))
+    server = ForkServer(socket.socket(fileno=int(sys.argv[1])))
     server.control.setblocking(True)
     os.set_inheritable(server.control.fileno(), False)
     job = server.serve() if server.prepare(sys.argv[2:]) else None

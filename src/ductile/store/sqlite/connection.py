@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from ductile.config.files import make_private_directory
+from ductile.config.file_io import make_private_directory
 from ductile.errors import (
     StoreBusyError,
     StoreError,
@@ -29,7 +29,7 @@ BUSY_TIMEOUT_MS = 5000
 _CACHE_KIB = 4 * 1024
 _JOURNAL_LIMIT = 64 * 1024 * 1024
 
-#: Locks and shared memory do not work across these; WAL would corrupt the store (SPEC 13).
+#: Locks and shared memory do not work across these; WAL would corrupt the store.
 NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "beegfs"}
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2", "davfs"}
@@ -42,7 +42,7 @@ def open_writer(path: Path) -> apsw.Connection:
     with translated(path):
         make_private_directory(path.parent)
         refuse_log_without_database(path)
-        has_log = log_path(path).exists()
+        has_log = wal_path(path).exists()
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -62,13 +62,13 @@ def open_writer(path: Path) -> apsw.Connection:
         return connection
 
 
-def log_path(path: Path) -> Path:
+def wal_path(path: Path) -> Path:
     """The write-ahead log of a database. SQLite puts it beside the file that a link leads to."""
     real = Path(os.path.realpath(path))
     return real.with_name(f"{real.name}-wal")
 
 
-def release_log(connection: apsw.Connection) -> None:
+def checkpoint_on_close(connection: apsw.Connection) -> None:
     """Let the last connection copy the log into the file when it closes, and remove it: the file is sound."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
@@ -82,7 +82,7 @@ def refuse_log_without_database(path: Path) -> None:
 
     SQLite removes the log when it makes the database anew, and with it what was accepted last.
     """
-    real, log = Path(os.path.realpath(path)), log_path(path)
+    real, log = Path(os.path.realpath(path)), wal_path(path)
     rescued = sorted(real.parent.glob(f"{real.name}.{RESCUED}*"))
     if rescued and not real.exists():
         raise StoreFailedError(
@@ -198,7 +198,7 @@ def _full(path: Path) -> StoreFullError:
 
 
 def must_stop(error: BaseException) -> bool:
-    """Whether, after this, nothing the file says may be trusted until it is opened anew (ENGINE 5)."""
+    """Whether, after this, nothing the file says may be trusted until it is opened anew."""
     return not is_search_damage(error) and isinstance(
         error,
         apsw.IOError

@@ -17,7 +17,7 @@ from ductile.errors import StoreFailedError
 _Identity: TypeAlias = tuple[int, int]
 
 
-class Found(Enum):
+class PathState(Enum):
     """What lies at the path of a file that is in use."""
 
     SAME = auto()
@@ -33,12 +33,12 @@ class FileWatch:
         paths = (self.database, self.log, self.shared_memory)
         self._known = [(path, found) for path in paths if (found := _identity(path)) is not None]
 
-    def find(self, path: str) -> Found:
+    def find(self, path: str) -> PathState:
         """What lies at the path of one of the files now."""
         found = _identity(path)
         if found is None:
-            return Found.MISSING
-        return Found.SAME if (path, found) in self._known else Found.OTHER
+            return PathState.MISSING
+        return PathState.SAME if (path, found) in self._known else PathState.OTHER
 
     @property
     def device(self) -> int:

@@ -1,4 +1,4 @@
-"""Migrations: numbered files in the package, applied in order, forward only (SPEC 13)."""
+"""Migrations: numbered files in the package, applied in order, forward only."""
 
 from __future__ import annotations
 

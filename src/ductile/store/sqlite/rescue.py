@@ -13,10 +13,10 @@ from secrets import token_hex
 
 import apsw
 
-from ductile.config.files import PRIVATE_FILE, make_private_directory, sync_directory
+from ductile.config.file_io import PRIVATE_FILE, make_private_directory, sync_directory
 from ductile.store.sqlite.connection import RESCUED
-from ductile.store.sqlite.file_watch import FileWatch, Found
-from ductile.value import Value
+from ductile.store.sqlite.file_watch import FileWatch, PathState
+from ductile.struct import Value
 
 
 class Rescue(Value):
@@ -33,13 +33,13 @@ def rescue_store(connection: apsw.Connection, files: FileWatch) -> Rescue:
     Raises `OSError` or `apsw.Error` if that is not possible.
     """
     path = Path(files.database)
-    if files.find(files.database) is Found.SAME and files.find(files.log) is Found.SAME:
+    if files.find(files.database) is PathState.SAME and files.find(files.log) is PathState.SAME:
         return Rescue(path=path, put_back=True)  # only the shared memory is gone, and SQLite makes it anew
     make_private_directory(path.parent)
     copy = _copy(connection, path)
     # On another device the directory of the store was unmounted, and what is here is not its place.
     is_here = path.parent.stat().st_dev == files.device
-    put_back = is_here and files.find(files.log) is not Found.OTHER and _put_back(copy, files)
+    put_back = is_here and files.find(files.log) is not PathState.OTHER and _put_back(copy, files)
     sync_directory(path.parent)
     return Rescue(path=path if put_back else copy, put_back=put_back)
 
@@ -61,11 +61,11 @@ def _copy(connection: apsw.Connection, path: Path) -> Path:
 def _put_back(copy: Path, files: FileWatch) -> bool:
     """Give the copy the store's name in one step; False if another file has that name, or links fail."""
     match files.find(files.database):
-        case Found.OTHER:
+        case PathState.OTHER:
             return False
-        case Found.SAME:  # without its log, which held what was accepted last
+        case PathState.SAME:  # without its log, which held what was accepted last
             copy.replace(files.database)
-        case Found.MISSING:
+        case PathState.MISSING:
             try:
                 os.link(copy, files.database)
             except OSError:  # another process was first, or the filesystem has no links
@@ -73,6 +73,6 @@ def _put_back(copy: Path, files: FileWatch) -> bool:
             copy.unlink()
     # Last: until here the store could be recovered with them, and now the copy has all of it.
     for name in (files.log, files.shared_memory):
-        if files.find(name) is Found.SAME:
+        if files.find(name) is PathState.SAME:
             Path(name).unlink(missing_ok=True)
     return True

@@ -10,12 +10,12 @@ from typing import cast
 
 import apsw
 
-from ductile.core.instants import format_instant
-from ductile.core.patterns import MatchBudget
+from ductile.core.expressions.regex import MatchBudget
+from ductile.core.timestamps import format_timestamp
 from ductile.errors import StoreError
 from ductile.store.session import Cell
-from ductile.store.sqlite.appending import Rows
-from ductile.store.sqlite.places import Query
+from ductile.store.sqlite.insert_buffer import InsertBuffer
+from ductile.store.sqlite.statements import Statement
 
 #: Rows that weigh more are written by a statement that is not kept: with it would be kept what it wrote.
 _KEPT = 64 * 1024
@@ -34,15 +34,15 @@ class SqliteSession:
         "_queries",
         "_rows",
         "_version",
-        "dice",
-        "has_mail",
         "now",
+        "outbox_dirty",
+        "rng",
         "stamp",
         "weight",
     )
 
     def __init__(
-        self, connection: apsw.Connection, queries: Mapping[str, Query], dice: Random, now: datetime
+        self, connection: apsw.Connection, queries: Mapping[str, Statement], rng: Random, now: datetime
     ) -> None:
         self._connection = connection
         self._execute = connection.execute
@@ -50,19 +50,19 @@ class SqliteSession:
         self._last_stamp = ""
         self._budget: MatchBudget | None = None
         #: By query, and the tables for which some wait.
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, InsertBuffer] = {}
         self._appended: set[str] = set()
         #: The highest number of a table, by the query that tells it.
         self._numbers: dict[str, int] = {}
         #: Of the whole file, after the last commit of ours.
         self._version = -1
         #: Whether the transaction has made a delivery due.
-        self.has_mail = False
+        self.outbox_dirty = False
         #: Of all that was appended so far, in whatever transaction.
         self.weight = 0
-        self.dice = dice
+        self.rng = rng
         self.now = now
-        self.stamp = format_instant(now)
+        self.stamp = format_timestamp(now)
 
     def begin_unit(self) -> None:
         """Another verb's work begins; a batch has many."""
@@ -75,16 +75,16 @@ class SqliteSession:
         return self._budget
 
     def begin_at(self, now: datetime) -> None:
-        self.has_mail = False
+        self.outbox_dirty = False
         if self._connection.data_version() != self._version:
             self._numbers.clear()  # somebody else has written since
         self.now = now
-        self.stamp = self._last_stamp = max(format_instant(now), self._last_stamp)
+        self.stamp = self._last_stamp = max(format_timestamp(now), self._last_stamp)
 
     def committed(self) -> None:
         self._version = self._connection.data_version()
 
-    def never_before(self, stamp: str) -> None:
+    def set_floor(self, stamp: str) -> None:
         """Instants written from now on are not earlier than this one."""
         self._last_stamp = max(self._last_stamp, stamp)
 
@@ -94,9 +94,9 @@ class SqliteSession:
         return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql, in_order, looks_at, _ = self._queries[query]
-        if not self._appended.isdisjoint(looks_at):
-            self._write(self._appended & looks_at)
+        sql, in_order, tables, _ = self._queries[query]
+        if not self._appended.isdisjoint(tables):
+            self._write(self._appended & tables)
         return cast("list[tuple[Cell, ...]]", self._execute(sql, in_order(values)).fetchall())
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
@@ -105,9 +105,9 @@ class SqliteSession:
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
     def run(self, query: str, /, **values: Cell) -> None:
-        sql, in_order, looks_at, _ = self._queries[query]
-        if not self._appended.isdisjoint(looks_at):
-            self._write(self._appended & looks_at)
+        sql, in_order, tables, _ = self._queries[query]
+        if not self._appended.isdisjoint(tables):
+            self._write(self._appended & tables)
         self._execute(sql, in_order(values))
 
     def number(self, highest: str, /) -> int:
@@ -121,7 +121,7 @@ class SqliteSession:
     def append(self, query: str, values: Mapping[str, Cell], /) -> None:
         rows = self._rows.get(query)
         if rows is None:
-            rows = self._rows[query] = Rows(self._queries[query].text)
+            rows = self._rows[query] = InsertBuffer(self._queries[query].text)
         self.weight += rows.add(values)
         self._appended.add(rows.table)
 
@@ -146,7 +146,7 @@ class SqliteSession:
             rows.discard()
 
     def outbox_grew(self) -> None:
-        self.has_mail = True
+        self.outbox_dirty = True
 
     def change(self, query: str, /, **values: Cell) -> None:
         self.run(query, **values)

@@ -12,46 +12,54 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from ductile.core.admission import Caps
+from ductile.core.events.model import NewContext
 from ductile.core.ids import make_id
-from ductile.core.jobs import Job, NewJob, Reason
-from ductile.core.json_values import JsonObject
-from ductile.core.lineage import NewContext
-from ductile.core.outcomes import Outcome
-from ductile.core.pipelines import Graph
-from ductile.core.rules import Rules
-from ductile.core.run_values import NewRun
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job, JobReason, NewJob
+from ductile.core.jobs.outcomes import Outcome
+from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.state import NewRun
 from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.invariants import Invariant
-from ductile.store.sqlite.connection import (
-    SearchIndexError,
-    damaged,
-    log_path,
-    open_reader,
-    open_writer,
-    release_log,
-    translated,
-)
-from ductile.store.sqlite.log_damage import LogDamage, find_log_damage, keep_log
-from ductile.store.sqlite.migrate import migrate, refuse_other_version
-from ductile.store.sqlite.places import load_compiled
-from ductile.store.sqlite.readers import Readers
-from ductile.store.sqlite.rescue import Rescue, rescue_store
-from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.vitals import find_damage, read_vitals
-from ductile.store.sqlite.writer import Lane, Writer
-from ductile.store.values.deliveries import (
+from ductile.store.model.deliveries import (
     Delivery,
+    DeliveryCapacity,
     DeliveryReport,
-    DeliveryRoom,
     DeliveryStatus,
     TakenDeliveries,
 )
-from ductile.store.values.reading import (
-    Account,
+from ductile.store.model.jobs import (
+    CancelResult,
+    ClaimedJob,
+    InitKey,
+    InitRecord,
+    InitResult,
+    NewInit,
+    OverdueRuns,
+    ReleaseResult,
+    RetryResult,
+    SettleResult,
+    StoredEvent,
+    SweepResult,
+)
+from ductile.store.model.maintenance import (
+    ConfigOrigin,
+    ConfigRecord,
+    PluginVersion,
+    PluginWork,
+    PruneResult,
+    RecentFailures,
+    Retention,
+    StoreStats,
+)
+from ductile.store.model.records import (
     BreakerRow,
     BreakerTransitionRow,
+    ExecutionStats,
     FactRow,
+    JobDetails,
     JobFilter,
     LedgerRow,
     LogFilter,
@@ -61,52 +69,44 @@ from ductile.store.values.reading import (
     PluginState,
     QueueCounts,
     RunRecord,
-    Tally,
     TransitionRow,
 )
-from ductile.store.values.schedules import Firing, FiringReport, Occurrence, ScheduleEntry
-from ductile.store.values.settling import (
-    Cancelling,
-    Claim,
-    InitAnswer,
-    InitKey,
-    InitRecord,
-    Moved,
-    NewInit,
-    Overdue,
-    Released,
-    RetryAnswer,
-    SettleAnswer,
-    StoredEvent,
+from ductile.store.model.schedules import FireResult, Firing, Occurrence, ScheduleEntry
+from ductile.store.model.submission import EnqueueResult, Submission
+from ductile.store.sqlite.connection import (
+    SearchIndexError,
+    checkpoint_on_close,
+    damaged,
+    open_reader,
+    open_writer,
+    translated,
+    wal_path,
 )
-from ductile.store.values.submitting import Enqueued, Submission
-from ductile.store.values.upkeep import (
-    ConfigOrigin,
-    ConfigRecord,
-    PluginVersion,
-    PluginWork,
-    Pruned,
-    Retention,
-    StoreVitals,
-    Troubles,
-)
+from ductile.store.sqlite.migrate import migrate, refuse_other_version
+from ductile.store.sqlite.read_pool import ReadPool
+from ductile.store.sqlite.rescue import Rescue, rescue_store
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.statements import load_statements
+from ductile.store.sqlite.stats import find_damage, read_stats
+from ductile.store.sqlite.wal_damage import WalDamage, copy_damaged_wal, find_wal_damage
+from ductile.store.sqlite.writer import Priority, Writer
 from ductile.store.verbs import (
     accounts,
     breakers,
-    checking,
     claim,
     deliveries,
-    ending,
     enqueue,
     holds,
     inits,
+    integrity_check,
+    maintenance,
     pending,
     reading,
     retry,
     schedules,
     settle,
-    upkeep,
 )
+from ductile.store.verbs import cancel as ending
 
 Answer = TypeVar("Answer")
 
@@ -116,7 +116,7 @@ CHECKED_AT_START = 256 * 1024 * 1024
 CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
 
 
-class KeptLog(NamedTuple):
+class DamagedWal(NamedTuple):
     path: Path
     #: Transactions that could not be read.
     lost: int
@@ -125,7 +125,7 @@ class KeptLog(NamedTuple):
 class SqliteStore:
     """`ductile.store.port.Store` on one SQLite file. Make one with `open_sqlite_store`."""
 
-    def __init__(self, connection: apsw.Connection, writer: Writer, readers: Readers, store_id: str) -> None:
+    def __init__(self, connection: apsw.Connection, writer: Writer, readers: ReadPool, store_id: str) -> None:
         self._connection = connection
         self._writer = writer
         self._readers = readers
@@ -134,7 +134,7 @@ class SqliteStore:
         self._read = readers.read
         self._indexing: set[asyncio.Task[None]] = set()
         #: A damaged write-ahead log that was kept when the store was opened, and how much was in it.
-        self.kept_log: KeptLog | None = None
+        self.damaged_wal: DamagedWal | None = None
         self._is_closed = False
         #: Where the store was saved to when it was closed, if its files had been removed; or why it was not.
         self.rescue: Rescue | OSError | apsw.Error | None = None
@@ -153,8 +153,8 @@ class SqliteStore:
         if not self._writer.is_full:
             return False
         with suppress(StoreFullError, StoreBusyError):
-            await self._write(Lane.ENQUEUE, upkeep.fill_a_little)
-            await self._write(Lane.ENQUEUE, upkeep.remove_filling)
+            await self._write(Priority.ENQUEUE, maintenance.fill_a_little)
+            await self._write(Priority.ENQUEUE, maintenance.remove_filling)
         return self._writer.is_full
 
     async def close(self) -> None:
@@ -185,9 +185,9 @@ class SqliteStore:
     # -- jobs
 
     def enqueue(
-        self, submission: Submission, told: Callable[[tuple[Enqueued, ...]], None] | None = None
-    ) -> Awaitable[tuple[Enqueued, ...]]:
-        return self._write(Lane.ENQUEUE, lambda session: enqueue.enqueue(session, submission), told=told)
+        self, submission: Submission, told: Callable[[tuple[EnqueueResult, ...]], None] | None = None
+    ) -> Awaitable[tuple[EnqueueResult, ...]]:
+        return self._write(Priority.ENQUEUE, lambda session: enqueue.enqueue(session, submission), told=told)
 
     def claim(
         self,
@@ -196,98 +196,100 @@ class SqliteStore:
         caps: Caps,
         limit: int,
         lease: timedelta,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         return self._write(
-            Lane.CLAIM,
+            Priority.CLAIM,
             lambda session: claim.claim(session, owner=owner, caps=caps, limit=limit, lease=lease),
             told=told,
         )
 
-    def claim_these(
+    def claim_by_id(
         self,
         job_ids: Sequence[str],
         *,
         owner: str,
         lease: timedelta,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         return self._write(
-            Lane.CLAIM,
-            lambda session: claim.claim_these(session, job_ids, owner=owner, lease=lease),
+            Priority.CLAIM,
+            lambda session: claim.claim_by_id(session, job_ids, owner=owner, lease=lease),
             told=told,
         )
 
-    def start_now(
+    def enqueue_and_claim(
         self,
         job: NewJob,
         *,
         owner: str,
         lease: timedelta,
         limit: int | None,
-        told: Callable[[tuple[Claim, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[Claim, ...]]:
+        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
+    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
         # Not in the lane of submissions: it does not wait behind a flood of them.
         return self._write(
-            Lane.SETTLE,
-            lambda session: claim.start_now(session, job, owner=owner, lease=lease, limit=limit),
+            Priority.SETTLE,
+            lambda session: claim.enqueue_and_claim(session, job, owner=owner, lease=lease, limit=limit),
             told=told,
         )
 
-    def note_working(self, job_id: str, execution: int) -> Awaitable[None]:
+    def mark_working(self, job_id: str, execution: int) -> Awaitable[None]:
         # In the lane of settling: the end of a quick job must not overtake the news that it works.
-        return self._write(Lane.SETTLE, lambda session: claim.note_working(session, job_id, execution))
+        return self._write(Priority.SETTLE, lambda session: claim.mark_working(session, job_id, execution))
 
-    async def settle(self, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
+    async def settle(self, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
         evidence = outcome.evidence
         return await self._write(
-            Lane.SETTLE,
+            Priority.SETTLE,
             lambda session: settle.settle_execution(session, claimed, outcome, rules),
             size=len(evidence.stdout or "") + len(evidence.stderr or ""),
         )
 
-    async def cancel(self, job_id: str, rules: Rules) -> Cancelling:
-        return await self._write(Lane.SETTLE, lambda session: ending.cancel(session, job_id, rules))
+    async def cancel(self, job_id: str, rules: Policy) -> CancelResult:
+        return await self._write(Priority.SETTLE, lambda session: ending.cancel(session, job_id, rules))
 
-    async def cancel_overdue(self, rules: Rules) -> Overdue:
-        return await self._write(Lane.SETTLE, lambda session: ending.cancel_overdue(session, rules))
+    async def cancel_overdue(self, rules: Policy) -> OverdueRuns:
+        return await self._write(Priority.SETTLE, lambda session: ending.cancel_overdue(session, rules))
 
-    async def retry(self, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
+    async def retry(self, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
         # In the lane of cancels: the two are carried out in the order in which they were requested.
         return await self._write(
-            Lane.SETTLE, lambda session: retry.retry(session, job_id, rules, ended_at=ended_at)
+            Priority.SETTLE, lambda session: retry.retry(session, job_id, rules, ended_at=ended_at)
         )
 
-    async def try_retry(self, job_id: str) -> RetryAnswer:
-        return await self._read(lambda session: retry.try_retry(session, job_id))
+    async def check_retry(self, job_id: str) -> RetryResult:
+        return await self._read(lambda session: retry.check_retry(session, job_id))
 
-    async def rerun(self, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+    async def rerun(
+        self, run_id: str, step_path: str, run: NewRun, rules: Policy
+    ) -> EnqueueResult | RetryResult:
         return await self._write(
-            Lane.ENQUEUE, lambda session: retry.rerun(session, run_id, step_path, run, rules)
+            Priority.ENQUEUE, lambda session: retry.rerun(session, run_id, step_path, run, rules)
         )
 
-    async def try_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
-        return await self._read(lambda session: retry.try_rerun(session, run_id, step_path, graph))
+    async def check_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryResult:
+        return await self._read(lambda session: retry.check_rerun(session, run_id, step_path, graph))
 
-    async def release_due(self) -> Released:
-        return await self._write(Lane.CLAIM, holds.release_due)
+    async def release_due(self) -> ReleaseResult:
+        return await self._write(Priority.CLAIM, holds.release_due)
 
     async def clamp_waits(self) -> int:
-        return await self._write(Lane.CLAIM, holds.clamp_waits)
+        return await self._write(Priority.CLAIM, holds.clamp_waits)
 
-    async def recover(self, rules: Rules) -> Moved:
-        return await self._write(Lane.SETTLE, lambda session: ending.recover(session, rules))
+    async def recover(self, rules: Policy) -> SweepResult:
+        return await self._write(Priority.SETTLE, lambda session: ending.recover(session, rules))
 
     async def end_queued(
-        self, reason: Reason, rules: Rules, *, plugins: Sequence[str] | None = None, keep: bool = False
-    ) -> Moved:
+        self, reason: JobReason, rules: Policy, *, plugins: Sequence[str] | None = None, keep: bool = False
+    ) -> SweepResult:
         return await self._write(
-            Lane.MAINTENANCE,
+            Priority.MAINTENANCE,
             lambda session: ending.end_queued(session, reason, rules, plugins=plugins, keep=keep),
         )
 
-    async def begin_init(self, key: InitKey, job: NewJob) -> InitAnswer:
-        return await self._write(Lane.ENQUEUE, lambda session: inits.begin_init(session, key, job))
+    async def begin_init(self, key: InitKey, job: NewJob) -> InitResult:
+        return await self._write(Priority.ENQUEUE, lambda session: inits.begin_init(session, key, job))
 
     async def inits(self) -> tuple[InitRecord, ...]:
         return await self._read(inits.inits)
@@ -333,23 +335,25 @@ class SqliteStore:
     async def run(self, run_id: str) -> RunRecord | None:
         return await self._read(lambda session: accounts.run(session, run_id))
 
-    async def account(self, job_id: str) -> Account | None:
+    async def account(self, job_id: str) -> JobDetails | None:
         return await self._read(lambda session: accounts.account(session, job_id))
 
     async def counts(self) -> QueueCounts:
         return await self._read(reading.counts)
 
-    async def depths(self) -> tuple[PluginDepth, ...]:
-        return await self._read(reading.depths)
+    async def queue_depths(self) -> tuple[PluginDepth, ...]:
+        return await self._read(reading.queue_depths)
 
-    async def tallies(self, *, since: datetime, latest: int) -> tuple[Tally, ...]:
-        return await self._read(lambda session: reading.tallies(session, since=since, latest=latest))
+    async def execution_stats(self, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
+        return await self._read(lambda session: reading.execution_stats(session, since=since, latest=latest))
 
     async def pending_work(
         self, plugins: Sequence[str], *, after_writes: bool = False
     ) -> tuple[PluginWork, ...]:
         if after_writes:  # the lowest lane: everything that was submitted before is written before
-            return await self._write(Lane.MAINTENANCE, lambda session: pending.pending_work(session, plugins))
+            return await self._write(
+                Priority.MAINTENANCE, lambda session: pending.pending_work(session, plugins)
+            )
         return await self._read(lambda session: pending.pending_work(session, plugins))
 
     async def outstanding(self, plugin: str, command: str) -> int:
@@ -371,23 +375,23 @@ class SqliteStore:
 
     async def reset_breaker(self, plugin: str, command: str | None = None) -> int:
         return await self._write(
-            Lane.SETTLE, lambda session: breakers.reset_breakers(session, plugin, command)
+            Priority.SETTLE, lambda session: breakers.reset_breakers(session, plugin, command)
         )
 
     # -- schedules
 
     async def put_schedules(self, entries: Sequence[ScheduleEntry]) -> None:
-        await self._write(Lane.ENQUEUE, lambda session: schedules.put_schedules(session, entries))
+        await self._write(Priority.ENQUEUE, lambda session: schedules.put_schedules(session, entries))
 
     async def schedules(self) -> tuple[ScheduleEntry, ...]:
         return await self._read(reading.schedules)
 
-    async def fire(self, firing: Firing) -> FiringReport:
-        return await self._write(Lane.ENQUEUE, lambda session: schedules.fire(session, firing))
+    async def fire(self, firing: Firing) -> FireResult:
+        return await self._write(Priority.ENQUEUE, lambda session: schedules.fire(session, firing))
 
     async def pause_schedule(self, plugin: str, schedule_id: str, *, paused: bool) -> bool:
         return await self._write(
-            Lane.ENQUEUE, lambda session: schedules.pause(session, plugin, schedule_id, paused=paused)
+            Priority.ENQUEUE, lambda session: schedules.pause(session, plugin, schedule_id, paused=paused)
         )
 
     async def occurrences(
@@ -402,16 +406,16 @@ class SqliteStore:
     def watch_outbox(self, grew: Callable[[], None]) -> None:
         self._writer.watch_outbox(grew)
 
-    async def take_deliveries(self, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
+    async def take_deliveries(self, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
         return await self._write(
-            Lane.CLAIM, lambda session: deliveries.take(session, room, retry_at=retry_at)
+            Priority.CLAIM, lambda session: deliveries.take(session, room, retry_at=retry_at)
         )
 
     async def report_delivery(self, report: DeliveryReport) -> None:
-        await self._write(Lane.SETTLE, lambda session: deliveries.report(session, report))
+        await self._write(Priority.SETTLE, lambda session: deliveries.report(session, report))
 
     async def resend(self, delivery_id: str) -> bool:
-        return await self._write(Lane.ENQUEUE, lambda session: deliveries.resend(session, delivery_id))
+        return await self._write(Priority.ENQUEUE, lambda session: deliveries.resend(session, delivery_id))
 
     async def delivery(self, delivery_id: str) -> Delivery | None:
         return await self._read(lambda session: reading.delivery(session, delivery_id))
@@ -445,26 +449,26 @@ class SqliteStore:
         content: JsonObject,
         inits: Sequence[NewInit] = (),
         plugins: Mapping[str, PluginVersion] | None = None,
-    ) -> tuple[InitAnswer, ...]:
+    ) -> tuple[InitResult, ...]:
         return await self._write(
-            Lane.CONFIGURE,
-            lambda session: upkeep.record_config(session, config_hash, origin, content, inits, plugins),
+            Priority.CONFIGURE,
+            lambda session: maintenance.record_config(session, config_hash, origin, content, inits, plugins),
         )
 
     async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:
         return await self._read(lambda session: reading.config_history(session, limit=limit))
 
-    async def make_searchable(self) -> int:
+    async def index_log(self) -> int:
         return await self._search_or_rebuild(self._index_more)
 
-    async def prune(self, retention: Retention) -> Pruned:
+    async def prune(self, retention: Retention) -> PruneResult:
         return await self._search_or_rebuild(
-            lambda: self._write(Lane.MAINTENANCE, lambda session: upkeep.prune(session, retention))
+            lambda: self._write(Priority.MAINTENANCE, lambda session: maintenance.prune(session, retention))
         )
 
     async def _index_more(self) -> int:
         try:
-            return await self._write(Lane.MAINTENANCE, upkeep.make_searchable)
+            return await self._write(Priority.MAINTENANCE, maintenance.index_log)
         except StoreError as error:
             if error.code != StoreError.code:
                 raise
@@ -484,7 +488,7 @@ class SqliteStore:
 
     async def _rebuild_search_index(self) -> None:
         """Empty the index, then fill it again in the background. Nothing but the search is affected."""
-        await self._write(Lane.MAINTENANCE, upkeep.empty_search_index)
+        await self._write(Priority.MAINTENANCE, maintenance.empty_search_index)
         task = asyncio.create_task(self._index_everything(), name="search index")
         self._indexing.add(task)
         task.add_done_callback(self._indexing.discard)
@@ -494,28 +498,28 @@ class SqliteStore:
             while await self._index_more():
                 pass
 
-    async def prunable(self, retention: Retention) -> Mapping[str, int]:
-        return await self._read(lambda session: upkeep.count_prunable(session, retention))
+    async def count_prunable(self, retention: Retention) -> Mapping[str, int]:
+        return await self._read(lambda session: maintenance.count_prunable(session, retention))
 
     # -- looking at the store itself
 
     async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
-        return await self._read(lambda session: checking.violations(session, invariant, limit=limit))
+        return await self._read(lambda session: integrity_check.violations(session, invariant, limit=limit))
 
-    async def vitals(self) -> StoreVitals:
-        vitals = await self._readers.read_afresh(lambda session: read_vitals(session, self._readers.path))
-        if vitals.search_damage:
+    async def stats(self) -> StoreStats:
+        stats = await self._readers.read_fresh(lambda session: read_stats(session, self._readers.path))
+        if stats.search_damage:
             await self._rebuild_search_index()
-        return vitals
+        return stats
 
-    async def troubles(self, *, since: datetime) -> Troubles:
-        return await self._read(lambda session: checking.troubles(session, since))
+    async def recent_failures(self, *, since: datetime) -> RecentFailures:
+        return await self._read(lambda session: integrity_check.recent_failures(session, since))
 
 
-class SqliteStoreToRead(SqliteStore):
+class ReadOnlySqliteStore(SqliteStore):
     """The same file while another process writes it. What would write is refused: that one has to do it."""
 
-    def __init__(self, readers: Readers, store_id: str) -> None:
+    def __init__(self, readers: ReadPool, store_id: str) -> None:
         self._readers = readers
         self._store_id = store_id
         self._write = _refuse_to_write
@@ -546,9 +550,9 @@ def _refuse_to_write(*_given: object, **_named: object) -> Any:
     raise StoreBusyError("another process writes to the store", hint="Try again when it has ended.")
 
 
-def open_sqlite_store_to_read(path: Path, *, clock: Callable[[], datetime]) -> SqliteStoreToRead:
+def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) -> ReadOnlySqliteStore:
     """Look into a store that another process has open, and has brought up to date."""
-    queries = load_compiled("ductile.store.sqlite.queries")
+    queries = load_statements("ductile.store.sqlite.queries")
     connection = open_reader(path)
     try:
         refuse_other_version(connection, path)
@@ -557,43 +561,43 @@ def open_sqlite_store_to_read(path: Path, *, clock: Callable[[], datetime]) -> S
             found = session.one("get_meta", key="store_id")
     finally:
         connection.close()
-    return SqliteStoreToRead(Readers(path, queries, clock), str(found[0]) if found else "")
+    return ReadOnlySqliteStore(ReadPool(path, queries, clock), str(found[0]) if found else "")
 
 
 def open_sqlite_store(
-    path: Path, *, clock: Callable[[], datetime], dice: Random, thorough: bool = False
+    path: Path, *, clock: Callable[[], datetime], rng: Random, thorough: bool = False
 ) -> SqliteStore:
     """Open the store, creating or upgrading the file as needed; a clear error if that cannot be.
 
     The file is looked through for damage first if the last process ended without closing it, and if this
     is to be `thorough`. A damaged file is refused and left as it is.
     """
-    queries = load_compiled("ductile.store.sqlite.queries")
-    log = log_path(path)
+    queries = load_statements("ductile.store.sqlite.queries")
+    log = wal_path(path)
     crashed = _size(log) > 0
-    log_damage = find_log_damage(log) if crashed else None
+    log_damage = find_wal_damage(log) if crashed else None
     connection = open_writer(path)
     try:
         with translated(path):
-            session = SqliteSession(connection, queries, dice, clock())
+            session = SqliteSession(connection, queries, rng, clock())
             is_search_damaged = False
             if _size(path) <= (CHECKED_AFTER_CRASH if crashed else CHECKED_AT_START if thorough else 0):
                 is_search_damaged = _refuse_damage(session, path)
             # Before anything is written: that goes into the log, over what is to be kept.
             kept = None if log_damage is None else _keep_log(log, log_damage)
             if is_search_damaged:
-                upkeep.empty_search_index(session)
-        release_log(connection)
+                maintenance.empty_search_index(session)
+        checkpoint_on_close(connection)
         migrate(connection, path)
         with translated(path):
-            session.never_before((session.one("latest_instant") or (None,))[0] or "")
+            session.set_floor((session.one("latest_instant") or (None,))[0] or "")
             store_id = _store_id(session)
     except BaseException:
         connection.close()
         raise
     writer = Writer(connection, session, clock, path)
-    store = SqliteStore(connection, writer, Readers(path, queries, clock), store_id)
-    store.kept_log = kept
+    store = SqliteStore(connection, writer, ReadPool(path, queries, clock), store_id)
+    store.damaged_wal = kept
     return store
 
 
@@ -612,12 +616,12 @@ def _refuse_damage(session: SqliteSession, path: Path) -> bool:
     return bool(damage.search)
 
 
-def _keep_log(log: Path, damage: LogDamage) -> KeptLog:
-    return KeptLog(path=keep_log(log, damage), lost=damage.transactions)
+def _keep_log(log: Path, damage: WalDamage) -> DamagedWal:
+    return DamagedWal(path=copy_damaged_wal(log, damage), lost=damage.transactions)
 
 
 def _store_id(session: SqliteSession) -> str:
     """Made once, when the store is, and kept for good; two who open it first agree on one."""
-    session.run("keep_meta", key="store_id", value=make_id(session.now, session.dice))
+    session.run("keep_meta", key="store_id", value=make_id(session.now, session.rng))
     found = session.one("get_meta", key="store_id")
     return str(found[0]) if found else ""

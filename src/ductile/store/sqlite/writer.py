@@ -27,26 +27,26 @@ import msgspec
 from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.sqlite.connection import must_stop, translate
 from ductile.store.sqlite.file_watch import FileWatch
-from ductile.store.sqlite.log_file import LogFile
 from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.wal_room import WalRoom
 
 Answer = TypeVar("Answer")
 
-#: A batch ends at whichever comes first (ENGINE 5).
-MAX_UNITS = 256
+#: A batch ends at whichever comes first.
+MAX_REQUESTS = 256
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
 #: More submissions than this waiting, and further ones are told to come back later.
 CAPACITY = 10_000
 #: Where so many submissions wake a writer that was idle, more are being read: it waits so many turns of the
 #: loop for them. A commit without them would be fought for with all that the loop does for them meanwhile.
-_CROWD = 8
-_TURNS_FOR_A_CROWD = 2
+BURST = 8
+BURST_TURNS = 2
 #: Pages in the write-ahead log at which it is copied back into the file, between batches.
 CHECKPOINT_PAGES = 1000
 
 
-class Lane(IntEnum):
+class Priority(IntEnum):
     """Who comes into the next batch when several wait: finishing work makes room, accepting more does not."""
 
     SETTLE = 0
@@ -58,13 +58,13 @@ class Lane(IntEnum):
 
 #: A claim never finds what these bring or take in its own batch: it was asked for before, by the
 #: configuration of then, and would run an init of a plugin that this does not have.
-_AFTER_CLAIMS = frozenset({Lane.CONFIGURE, Lane.MAINTENANCE})
+_AFTER_CLAIMS = frozenset({Priority.CONFIGURE, Priority.MAINTENANCE})
 
 
-class Unit(msgspec.Struct, Generic[Answer], eq=False):
+class WriteRequest(msgspec.Struct, Generic[Answer], eq=False):
     """A verb's transaction that waits for its commit."""
 
-    lane: Lane
+    priority: Priority
     work: Callable[[SqliteSession], Answer]
     size: int
     told: Callable[[Answer], None] | None
@@ -86,7 +86,7 @@ class Writer:
         self._session = session
         self._clock = clock
         self._path = path
-        self._lanes: tuple[deque[Unit[Any]], ...] = tuple(deque() for _ in Lane)
+        self._lanes: tuple[deque[WriteRequest[Any]], ...] = tuple(deque() for _ in Priority)
         self._lock = threading.Lock()
         self._work_waits = threading.Condition(self._lock)
         self._closing = False
@@ -96,7 +96,7 @@ class Writer:
         self.is_full = False
         self._has_written = False
         self._wal_pages = 0
-        self._log = LogFile(connection.filename_wal, connection.pragma("page_size"))
+        self._log = WalRoom(connection.filename_wal, connection.pragma("page_size"))
         self._files = FileWatch(connection.filename, connection.filename_wal)
         self._outbox_watcher: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
         self._failure_watcher: tuple[asyncio.AbstractEventLoop, Callable[[StoreFailedError], None]] | None = (
@@ -108,7 +108,7 @@ class Writer:
 
     def submit(
         self,
-        lane: Lane,
+        priority: Priority,
         work: Callable[[SqliteSession], Answer],
         *,
         size: int = 0,
@@ -116,19 +116,19 @@ class Writer:
     ) -> asyncio.Future[Answer]:
         """Run `work` in a transaction; its answer comes once that is on disk, to `told` in any case."""
         loop = asyncio.get_running_loop()
-        unit = Unit(lane, work, size, told, loop, loop.create_future())
+        unit = WriteRequest(priority, work, size, told, loop, loop.create_future())
         with self._lock:
-            if self._closing or self._failure is not None or len(self._lanes[lane]) >= CAPACITY:
-                self._refuse_if_unfit(lane)
-            self._lanes[lane].append(unit)
+            if self._closing or self._failure is not None or len(self._lanes[priority]) >= CAPACITY:
+                self._refuse_if_unfit(priority)
+            self._lanes[priority].append(unit)
             if self._idle:
                 # At the end of this turn of the loop: whoever submits within it shares the commit.
                 self._idle = False
-                loop.call_soon(self._end_idleness, loop, _TURNS_FOR_A_CROWD)
+                loop.call_soon(self._end_idleness, loop, BURST_TURNS)
         return unit.future
 
     def _end_idleness(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        if turns and len(self._lanes[Lane.ENQUEUE]) >= _CROWD:
+        if turns and len(self._lanes[Priority.ENQUEUE]) >= BURST:
             loop.call_soon(self._end_idleness, loop, turns - 1)
             return
         with self._work_waits:
@@ -170,12 +170,12 @@ class Writer:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(failed, failure)
 
-    def _refuse_if_unfit(self, lane: Lane) -> None:
+    def _refuse_if_unfit(self, priority: Priority) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closing:
             raise StoreBusyError("the store is closing", hint="Try again when the daemon is back.")
-        if lane is Lane.ENQUEUE and len(self._lanes[lane]) >= CAPACITY:
+        if priority is Priority.ENQUEUE and len(self._lanes[priority]) >= CAPACITY:
             raise StoreBusyError(f"{CAPACITY} submissions wait for the disk", hint="Try again in a moment.")
 
     async def close(self) -> None:
@@ -201,7 +201,7 @@ class Writer:
             f"the store has stopped: {error!r}", hint="Restart Ductile: it recovers from what is on disk."
         )
         self._stop(stopped)
-        waiting: list[Unit[Any]] = []
+        waiting: list[WriteRequest[Any]] = []
         while (unit := self._take()) is not None:
             unit.error = self._failure or stopped
             waiting.append(unit)
@@ -217,14 +217,14 @@ class Writer:
             self._idle = False
         return True
 
-    def _take(self) -> Unit[Any] | None:
-        for lane in self._lanes:
-            if lane:
-                return lane.popleft()
+    def _take(self) -> WriteRequest[Any] | None:
+        for priority in self._lanes:
+            if priority:
+                return priority.popleft()
         return None
 
     def _write_batch(self) -> None:
-        batch: list[Unit[Any]] = []
+        batch: list[WriteRequest[Any]] = []
         try:
             try:
                 self._begin()
@@ -238,7 +238,7 @@ class Writer:
             raise
         finally:
             self._tell(batch)
-            if self._session.has_mail:
+            if self._session.outbox_dirty:
                 self._tell_outbox()
 
     def _begin(self) -> None:
@@ -246,7 +246,7 @@ class Writer:
             raise self._failure
         self._has_written = False
         self._execute("BEGIN IMMEDIATE")
-        self._log.keep_room(self._wal_pages)
+        self._log.preallocate(self._wal_pages)
         self._session.begin_at(self._clock())
 
     def _commit(self) -> None:
@@ -257,12 +257,12 @@ class Writer:
         self._files.check()
         self._session.committed()
 
-    def _run_plainly(self, done: list[Unit[Any]]) -> None:
+    def _run_plainly(self, done: list[WriteRequest[Any]]) -> None:
         """Run what waits, claims after submissions: so they find what the same commit brings."""
         size, deadline = 0, time.monotonic() + MAX_SECONDS
-        held: deque[Unit[Any]] = deque()
+        held: deque[WriteRequest[Any]] = deque()
 
-        def run(unit: Unit[Any]) -> None:
+        def run(unit: WriteRequest[Any]) -> None:
             nonlocal size
             done.append(unit)
             before = self._session.weight
@@ -275,13 +275,13 @@ class Writer:
                 run(held.popleft())
 
         try:
-            while len(done) < MAX_UNITS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
+            while len(done) < MAX_REQUESTS and size < MAX_BYTES and (not done or time.monotonic() < deadline):
                 unit = self._take()
                 if unit is None:
                     break
-                if unit.lane is Lane.CLAIM:
+                if unit.priority is Priority.CLAIM:
                     held.append(unit)
-                elif unit.lane in _AFTER_CLAIMS:
+                elif unit.priority in _AFTER_CLAIMS:
                     held.append(unit)
                     run_held()
                 else:
@@ -290,7 +290,7 @@ class Writer:
         finally:
             done += held  # of a batch that failed: whoever is in it is served in another way
 
-    def _recover_batch(self, batch: list[Unit[Any]], error: Exception) -> None:
+    def _recover_batch(self, batch: list[WriteRequest[Any]], error: Exception) -> None:
         """A unit or the commit failed. Run them again one by one, unless the file is not to be trusted."""
         self._roll_back()
         if not batch or must_stop(error):
@@ -303,7 +303,7 @@ class Writer:
         while waiting:
             waiting = self._run_isolated(waiting)
 
-    def _run_isolated(self, units: list[Unit[Any]]) -> list[Unit[Any]]:
+    def _run_isolated(self, units: list[WriteRequest[Any]]) -> list[WriteRequest[Any]]:
         """Each unit in its savepoint, then one commit. Returns who must run again in a new transaction.
 
         A full disk inside a savepoint rolls back the whole transaction, not only the savepoint: then
@@ -326,7 +326,7 @@ class Writer:
             self._fail([unit for unit in units if unit.error is None], error)
         return []
 
-    def _try_unit(self, unit: Unit[Any]) -> BaseException | None:
+    def _try_unit(self, unit: WriteRequest[Any]) -> BaseException | None:
         self._execute("SAVEPOINT unit")
         try:
             self._session.begin_unit()
@@ -341,7 +341,7 @@ class Writer:
         self._execute("RELEASE unit")
         return None
 
-    def _fail(self, units: Iterable[Unit[Any]], error: BaseException) -> None:
+    def _fail(self, units: Iterable[WriteRequest[Any]], error: BaseException) -> None:
         self._stop_if_untrusted(error)
         for unit in units:
             unit.error = error
@@ -365,9 +365,9 @@ class Writer:
     def _execute(self, sql: str) -> None:
         self._connection.execute(sql).fetchall()
 
-    def _tell(self, units: list[Unit[Any]]) -> None:
+    def _tell(self, units: list[WriteRequest[Any]]) -> None:
         """Nobody hears of anything before the commit has returned; then everybody does, in one go."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Unit[Any]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[WriteRequest[Any]]] = {}
         for unit in units:
             if unit.error is not None and isinstance(unit.error, apsw.Error):
                 unit.error = translate(unit.error, self._path)
@@ -382,11 +382,13 @@ class Writer:
             except RuntimeError:  # the loop is closed: nobody is waiting any more
                 continue
 
-    def _note_room(self, units: list[Unit[Any]]) -> None:
+    def _note_room(self, units: list[WriteRequest[Any]]) -> None:
         """A full disk is one for submissions: the end of a job may still fit where a new job does not."""
         if any(isinstance(unit.error, StoreFullError) for unit in units):
             self.is_full = True
-        elif self._has_written and any(unit.lane is Lane.ENQUEUE and unit.error is None for unit in units):
+        elif self._has_written and any(
+            unit.priority is Priority.ENQUEUE and unit.error is None for unit in units
+        ):
             self.is_full = False
 
     def _tell_outbox(self) -> None:
@@ -416,7 +418,7 @@ class Writer:
         self._log.forget()
 
 
-def _resolve(units: list[Unit[Any]]) -> None:
+def _resolve(units: list[WriteRequest[Any]]) -> None:
     """On the loop. Whoever waits goes on in its next turn, so after `told`."""
     for unit in units:
         if unit.told is not None and unit.error is None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ductile.core.jobs import Job
-from ductile.core.pipelines import RUN_PLUGIN
+from ductile.core.jobs.model import Job
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.store.model.records import JobDetails, RunRecord
 from ductile.store.rows import job_from_log, read_job, read_log
 from ductile.store.session import Session
-from ductile.store.values.reading import Account, RunRecord
 from ductile.store.verbs.reading import job, read_ledger
 from ductile.store.verbs.runs import graph_of
 
-#: Jobs of a run, and notes about it (ENGINE 2).
+#: Jobs of a run, and notes about it.
 _LARGEST_RUN = 10_000
 
 
-def account(session: Session, job_id: str) -> Account | None:
+def account(session: Session, job_id: str) -> JobDetails | None:
     """Without what the job was given: whoever waited for it knows that."""
     row = session.one("job_for_settle", id=job_id)
     own = job(session, job_id) if row is None else read_job(row)
@@ -39,11 +39,11 @@ def run(session: Session, run_id: str) -> RunRecord | None:
     )
 
 
-def _account_of(session: Session, own: Job) -> Account:
+def _account_of(session: Session, own: Job) -> JobDetails:
     last = session.one("last_execution", job_id=own.id)
     executions = {} if last is None else {own.id: read_log(last)}
     if own.plugin != RUN_PLUGIN:
-        return Account(job=own, members=(), executions=executions)
+        return JobDetails(job=own, members=(), executions=executions)
     members = {
         row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=_LARGEST_RUN)
     }
@@ -51,7 +51,7 @@ def _account_of(session: Session, own: Job) -> Account:
         logged = read_log(row)
         executions[logged.job_id] = logged
         members.setdefault(logged.job_id, job_from_log(logged, None))
-    return Account(
+    return JobDetails(
         job=own,
         members=tuple(sorted(members.values(), key=lambda member: member.created_at)),
         executions=executions,

@@ -1,12 +1,12 @@
-"""Circuit breakers: the current row, and every change of state beside it (SPEC 4.7)."""
+"""Circuit breakers: the current row, and every change of state beside it."""
 
 from __future__ import annotations
 
-from ductile.core.breaker import Breaker, BreakerReason, BreakerState
-from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.breaker import Breaker, BreakerReason, BreakerState
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
 from ductile.store.rows import read_breaker, text_or_none
 from ductile.store.session import Session
-from ductile.store.verbs.writing import write_ledger
+from ductile.store.verbs.ledger import write_ledger
 
 
 def write_breaker(
@@ -76,7 +76,7 @@ def reset_breakers(session: Session, plugin: str, command: str | None) -> int:
 
 
 def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> None:
-    """The cooldown is over: half open, and this job is the one that may try (ENGINE 8).
+    """The cooldown is over: half open, and this job is the one that may try.
 
     Half open follows open and nothing else: a breaker that was reset, or has its probe, stays as it is.
     """

@@ -1,39 +1,41 @@
-"""Taking jobs to run: the heads of plugins below their cap, oldest first (SPEC 4.4, ENGINE 4)."""
+"""Taking jobs to run: the heads of plugins below their cap, oldest first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ductile.core.admission import Caps, next_start
-from ductile.core.instants import format_instant
-from ductile.core.jobs import Job, JobStatus, NewJob, Reason, Transition
-from ductile.core.json_values import JsonObject
-from ductile.core.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.admission import Caps, choose_next_plugin
+from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob, Transition
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.json import JsonObject
+from ductile.core.timestamps import format_timestamp
 from ductile.errors import StoreError
+from ductile.store.model.jobs import ClaimedJob
+from ductile.store.model.submission import Accepted
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
-from ductile.store.values.settling import Claim
-from ductile.store.values.submitting import Accepted
+from ductile.store.verbs.insert import submit_job
+from ductile.store.verbs.ledger import next_ledger_seq, write_callback, write_transition
 from ductile.store.verbs.runs import graph_of
 from ductile.store.verbs.settle import claim_run
-from ductile.store.verbs.submit import submit_job
-from ductile.store.verbs.writing import next_in_ledger, write_callback, write_transition
 
-_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
-_TOLD_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=Reason.CLAIMED)
-_TOLD_WORKING = CallbackEvent(state=CallbackState.WORKING, reason=Reason.CLAIMED)
+_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
+_TOLD_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
+_TOLD_WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
 
 
-def claim(session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta) -> tuple[Claim, ...]:
+def claim(
+    session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta
+) -> tuple[ClaimedJob, ...]:
     """Claim up to `limit` jobs. Counts come from the store: whatever else claims is seen."""
     heads: dict[str, int] = dict(session.all("ready_heads"))
     if not heads:
         return ()  # as most find it who ask whether there is more
     running: dict[str, int] = dict(session.all("running_counts"))
-    until = format_instant(session.now + lease)
-    claims: list[Claim] = []
-    while len(claims) < limit and (plugin := next_start(heads, running, caps)) is not None:
+    until = format_timestamp(session.now + lease)
+    claims: list[ClaimedJob] = []
+    while len(claims) < limit and (plugin := choose_next_plugin(heads, running, caps)) is not None:
         seq = heads.pop(plugin)
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
@@ -47,11 +49,11 @@ def _head_after(session: Session, plugin: str, seq: int) -> int | None:
     return None if row is None else row[0]
 
 
-def claim_these(
+def claim_by_id(
     session: Session, job_ids: Sequence[str], *, owner: str, lease: timedelta
-) -> tuple[Claim, ...]:
+) -> tuple[ClaimedJob, ...]:
     """Claim those of these jobs that are ready now, in the order given."""
-    until = format_instant(session.now + lease)
+    until = format_timestamp(session.now + lease)
     ready = [
         row[0]
         for job_id in dict.fromkeys(job_ids)
@@ -60,9 +62,9 @@ def claim_these(
     return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in ready)
 
 
-def start_now(
+def enqueue_and_claim(
     session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
-) -> tuple[Claim, ...]:
+) -> tuple[ClaimedJob, ...]:
     """Submit and claim one job in a single step; nothing if `limit` jobs of its plugin run already."""
     running: dict[str, int] = {} if limit is None else dict(session.all("running_counts"))
     if limit is not None and running.get(job.plugin, 0) >= limit:
@@ -70,12 +72,12 @@ def start_now(
     answer = submit_job(session, job, timedelta(0))
     if not isinstance(answer, Accepted):
         raise StoreError(f"the job {job.id} was not accepted")
-    until = format_instant(session.now + lease)
+    until = format_timestamp(session.now + lease)
     return (_claim_one(session, answer.seq, owner=owner, until=until),)
 
 
-def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
-    number = next_in_ledger(session)
+def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> ClaimedJob:
+    number = next_ledger_seq(session)
     row = session.one(
         "claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until, claim_seq=number
     )
@@ -88,7 +90,7 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claim:
     return _with_surroundings(session, job, object_or_none(row[-1]) or {})
 
 
-def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claim:
+def _with_surroundings(session: Session, job: Job, state: JsonObject) -> ClaimedJob:
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
     run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
@@ -97,7 +99,7 @@ def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claim:
         claim_run(session, str(job.run_id))  # a run starts when the first of its steps does
     graph = None if fingerprint is None else graph_of(session, fingerprint)
     step = None if graph is None else graph.step(job.step_path)
-    return Claim(
+    return ClaimedJob(
         job=job,
         event=None if event is None else read_event(event),
         state=state,
@@ -108,7 +110,7 @@ def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claim:
     )
 
 
-def note_working(session: Session, job_id: str, execution: int) -> None:
+def mark_working(session: Session, job_id: str, execution: int) -> None:
     """Tell the caller's URL that the plugin has its request, if this execution still runs.
 
     A run is at work when the first of its steps is, so for that its caller is told as well.

@@ -1,22 +1,22 @@
-"""The outbox of state webhooks: taken, tried, reported, sent again (SPEC 9.3, ENGINE 9)."""
+"""The outbox of state webhooks: taken, tried, reported, sent again."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from ductile.core.instants import format_instant, parse_instant
-from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.store.rows import read_delivery, text_or_none
-from ductile.store.session import Session
-from ductile.store.values.deliveries import (
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.store.model.deliveries import (
     Delivery,
+    DeliveryCapacity,
     DeliveryReport,
-    DeliveryRoom,
     DeliveryStatus,
     TakenDeliveries,
 )
-from ductile.store.verbs.writing import write_ledger
-from ductile.value import replace
+from ductile.store.rows import read_delivery, text_or_none
+from ductile.store.session import Session
+from ductile.store.verbs.ledger import write_ledger
+from ductile.struct import replace
 
 _KINDS = {
     DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
@@ -25,11 +25,11 @@ _KINDS = {
 }
 
 
-def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDeliveries:
+def take(session: Session, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
     """Count the attempt before it is made: a crash while sending must not make it endless."""
-    now = format_instant(session.now)
+    now = format_timestamp(session.now)
     taken: list[Delivery] = []
-    places = room.allotment()
+    places = room.allocator()
     for receiver in places.in_turn(receiver for (receiver,) in session.all("due_receivers", now=now)):
         if places.left <= 0:
             break
@@ -41,13 +41,13 @@ def take(session: Session, room: DeliveryRoom, *, retry_at: datetime) -> TakenDe
         session.run(
             "count_attempt",
             seq=delivery.seq,
-            retry_at=format_instant(retry_at),
+            retry_at=format_timestamp(retry_at),
             retry_wait=_seconds_until(session, retry_at),
         )
     following = session.one("next_delivery_at", now=now)
     return TakenDeliveries(
         deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
-        next_due_at=parse_instant(following[0]) if following and following[0] else None,
+        next_due_at=parse_timestamp(following[0]) if following and following[0] else None,
     )
 
 
@@ -88,7 +88,7 @@ def _seconds_until(session: Session, instant: datetime) -> float:
 
 
 def resend(session: Session, delivery_id: str) -> bool:
-    found = session.one("resend_delivery", id=delivery_id, at=format_instant(session.now)) is not None
+    found = session.one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
     if found:
         session.outbox_grew()
     return found

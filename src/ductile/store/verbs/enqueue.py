@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ductile.core.lineage import NewContext
+from ductile.core.events.model import NewContext
+from ductile.store.model.submission import Accepted, EnqueueResult, Submission
 from ductile.store.session import Session
-from ductile.store.values.submitting import Accepted, Enqueued, Submission
+from ductile.store.verbs.insert import insert_context, insert_event, submit_job
+from ductile.store.verbs.ledger import write_ledger
 from ductile.store.verbs.settle import start_run
-from ductile.store.verbs.submit import insert_context, insert_event, submit_job
-from ductile.store.verbs.writing import write_ledger
 
 
-def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
+def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ...]:
     """An answer for each job, then for each run, in the order they were given."""
     if submission.event is not None:
         insert_event(session, submission.event)
@@ -26,10 +26,10 @@ def enqueue(session: Session, submission: Submission) -> tuple[Enqueued, ...]:
     return answers
 
 
-def _contexts_of(submission: Submission, answers: tuple[Enqueued, ...]) -> list[NewContext]:
+def _contexts_of(submission: Submission, answers: tuple[EnqueueResult, ...]) -> list[NewContext]:
     """The contexts of what was accepted and, among those submitted with it, the ones they descend from.
 
-    A duplicate leaves no context behind (ENGINE 2).
+    A duplicate leaves no context behind.
     """
     accepted = {answer.job_id for answer in answers if isinstance(answer, Accepted)}
     by_id = {context.id: context for context in submission.contexts}

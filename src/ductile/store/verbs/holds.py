@@ -1,15 +1,15 @@
-"""Who waits for whom: computing holds and releasing them, oldest first (SPEC 4.4, ENGINE 3 and 4)."""
+"""Who waits for whom: computing holds and releasing them, oldest first."""
 
 from __future__ import annotations
 
-from ductile.core.admission import decide_hold
-from ductile.core.instants import format_instant
-from ductile.core.jobs import Hold, Job, JobStatus
+from ductile.core.jobs.admission import decide_hold
+from ductile.core.jobs.model import Hold, Job, JobStatus
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.jobs import ReleaseResult
 from ductile.store.rows import instant_or_none, read_job
 from ductile.store.session import Cell, Session
-from ductile.store.values.settling import Released
 
-#: Rows a sweep touches at most, so that no transaction delays dispatch for long (ENGINE 5).
+#: Rows a sweep touches at most, so that no transaction delays dispatch for long.
 SWEEP = 500
 
 
@@ -74,18 +74,18 @@ def _rehold(session: Session, job: Job) -> Hold | None:
     return hold
 
 
-def release_due(session: Session, *, limit: int = SWEEP) -> Released:
+def release_due(session: Session, *, limit: int = SWEEP) -> ReleaseResult:
     """Move jobs on whose retry time has come: to ready, or behind whoever holds their key by now."""
-    due = session.all("due_waiting", now=format_instant(session.now), limit=limit)
+    due = session.all("due_waiting", now=format_timestamp(session.now), limit=limit)
     for row in due:
         _rehold(session, read_job(row))
     following = session.one("next_due")
-    return Released(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
+    return ReleaseResult(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
 
 
 def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
     """After the clock went back, nothing waits longer than the span its wait was drawn from."""
-    now = format_instant(session.now)
+    now = format_timestamp(session.now)
     return sum(
         len(session.all(query, now=now, limit=limit))
         for query in ("clamp_waits", "clamp_delivery_waits", "clamp_deadlines")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ductile.core.instants import format_instant
-from ductile.core.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.session import Cell, Session
-from ductile.store.values.schedules import Occurrence, OccurrenceOutcome
-from ductile.store.verbs.writing import write_ledger
+from ductile.store.verbs.ledger import write_ledger
 
 
 def has_row(session: Session, occurrence: Occurrence) -> bool:
@@ -14,13 +14,13 @@ def has_row(session: Session, occurrence: Occurrence) -> bool:
         "occurrence_exists",
         plugin=occurrence.plugin,
         schedule_id=occurrence.schedule_id,
-        nominal_at=format_instant(occurrence.nominal_at),
+        nominal_at=format_timestamp(occurrence.nominal_at),
     )
     return found is not None
 
 
 def record(session: Session, occurrence: Occurrence) -> None:
-    until = format_instant(occurrence.until_at or occurrence.nominal_at)
+    until = format_timestamp(occurrence.until_at or occurrence.nominal_at)
     skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
     late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
     place = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
@@ -32,7 +32,7 @@ def record(session: Session, occurrence: Occurrence) -> None:
         session.run(
             "insert_occurrence",
             **place,
-            nominal_at=format_instant(occurrence.nominal_at),
+            nominal_at=format_timestamp(occurrence.nominal_at),
             until_at=until,
             count=occurrence.count,
             outcome=occurrence.outcome,
@@ -46,7 +46,7 @@ def record(session: Session, occurrence: Occurrence) -> None:
         job_id=occurrence.job_id,
         data={
             **place,
-            "nominal_at": format_instant(occurrence.nominal_at),
+            "nominal_at": format_timestamp(occurrence.nominal_at),
             "until_at": until,
             "count": occurrence.count,
             "reason": occurrence.reason,
@@ -59,5 +59,5 @@ def record(session: Session, occurrence: Occurrence) -> None:
 def _continues(last: tuple[Cell, ...], occurrence: Occurrence) -> bool:
     """Whether a skip goes on with the row before it, and lies after it: the clock may have been set back."""
     _, outcome, reason, until = last
-    later: bool = until < format_instant(occurrence.nominal_at)
+    later: bool = until < format_timestamp(occurrence.nominal_at)
     return later and outcome == OccurrenceOutcome.SKIPPED and bool(reason == occurrence.reason)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ductile.core.jobs import JobStatus
+from ductile.core.jobs.model import JobStatus
+from ductile.store.model.maintenance import PluginWork
 from ductile.store.rows import to_json
 from ductile.store.session import Session
-from ductile.store.values.upkeep import PluginWork
 from ductile.store.verbs.runs import graph_of
 
 

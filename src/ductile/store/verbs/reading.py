@@ -6,13 +6,33 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from ductile.core.instants import format_instant, parse_instant
-from ductile.core.jobs import Job, JobStatus, Reason, Transition
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerKind
-from ductile.core.lineage import NewContext
-from ductile.core.settlement import LogStatus
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Job, JobReason, JobStatus, Transition
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.cursors import decode_cursor, encode_cursor
+from ductile.store.model.deliveries import Delivery, DeliveryStatus
+from ductile.store.model.jobs import StoredEvent
+from ductile.store.model.maintenance import ConfigOrigin, ConfigRecord, versions_from_json
+from ductile.store.model.records import (
+    LARGEST_PAGE,
+    BreakerRow,
+    BreakerTransitionRow,
+    ExecutionStats,
+    FactRow,
+    JobFilter,
+    LedgerRow,
+    LogFilter,
+    LogRow,
+    Page,
+    PluginDepth,
+    PluginState,
+    QueueCounts,
+    TransitionRow,
+)
+from ductile.store.model.schedules import Occurrence, ScheduleEntry
 from ductile.store.rows import (
     job_from_log,
     object_or_none,
@@ -26,26 +46,6 @@ from ductile.store.rows import (
     text_or_none,
 )
 from ductile.store.session import Cell, Session
-from ductile.store.values.deliveries import Delivery, DeliveryStatus
-from ductile.store.values.reading import (
-    LARGEST_PAGE,
-    BreakerRow,
-    BreakerTransitionRow,
-    FactRow,
-    JobFilter,
-    LedgerRow,
-    LogFilter,
-    LogRow,
-    Page,
-    PluginDepth,
-    PluginState,
-    QueueCounts,
-    Tally,
-    TransitionRow,
-)
-from ductile.store.values.schedules import Occurrence, ScheduleEntry
-from ductile.store.values.settling import StoredEvent
-from ductile.store.values.upkeep import ConfigOrigin, ConfigRecord, versions_from_json
 
 Row = TypeVar("Row")
 
@@ -191,9 +191,9 @@ def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
             transition=Transition(
                 from_status=None if source is None else JobStatus(source),
                 to_status=JobStatus(target),
-                reason=Reason(reason),
+                reason=JobReason(reason),
             ),
-            at=parse_instant(at),
+            at=parse_timestamp(at),
         )
         for seq, execution, source, target, reason, at in session.all("transitions_of_job", job_id=job_id)
     )
@@ -229,23 +229,23 @@ def counts(session: Session) -> QueueCounts:
     return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
 
 
-def depths(session: Session) -> tuple[PluginDepth, ...]:
+def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
     return tuple(
         PluginDepth(
             plugin=plugin,
             ready=ready,
             waiting=waiting,
             running=running,
-            oldest_ready_at=None if oldest is None else parse_instant(oldest),
+            oldest_ready_at=None if oldest is None else parse_timestamp(oldest),
         )
         for plugin, ready, waiting, running, oldest in session.all("depths")
     )
 
 
-def tallies(session: Session, *, since: datetime, latest: int) -> tuple[Tally, ...]:
-    rows = session.all("tallies", since=format_instant(since), latest=latest)
+def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
+    rows = session.all("tallies", since=format_timestamp(since), latest=latest)
     return tuple(
-        Tally(
+        ExecutionStats(
             plugin=plugin,
             status=LogStatus(status),
             executions=executions,
@@ -265,7 +265,7 @@ def plugin_state(session: Session, plugin: str) -> PluginState | None:
     row = session.one("plugin_state", plugin=plugin)
     if row is None:
         return None
-    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_instant(row[2]))
+    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_timestamp(row[2]))
 
 
 def facts(session: Session, plugin: str, *, limit: int, cursor: str | None) -> Page[FactRow]:
@@ -283,14 +283,14 @@ def _read_fact(row: tuple[Cell, ...]) -> FactRow:
         job_id=job_id,
         command=command,
         body=object_or_none(body) or {},
-        created_at=parse_instant(created_at),
+        created_at=parse_timestamp(created_at),
     )
 
 
 def breakers(session: Session) -> tuple[BreakerRow, ...]:
     return tuple(
         BreakerRow(
-            plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_instant(row[8])
+            plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_timestamp(row[8])
         )
         for row in session.all("all_breakers")
     )
@@ -307,7 +307,7 @@ def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[Break
             failures=row[5],
             reason=row[6],
             job_id=row[7],
-            created_at=parse_instant(row[8]),
+            created_at=parse_timestamp(row[8]),
         )
         for row in session.all("breaker_history", plugin=plugin, limit=limit)
     )
@@ -357,7 +357,7 @@ def read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
     seq, at, kind, job_id, run_id, data = row
     return LedgerRow(
         seq=seq,
-        at=parse_instant(at),
+        at=parse_timestamp(at),
         kind=LedgerKind(kind),
         job_id=job_id,
         run_id=run_id,
@@ -378,7 +378,7 @@ def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
             hash=row[1],
             origin=ConfigOrigin(row[2]),
             content=object_or_none(row[3]) or {},
-            loaded_at=parse_instant(row[4]),
+            loaded_at=parse_timestamp(row[4]),
             plugins=versions_from_json(object_or_none(row[5])),
         )
         for row in rows

@@ -5,20 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
-from ductile.core.jobs import TERMINAL, Hold, Job, JobStatus, Reason, Transition
-from ductile.core.lineage import NewEvent
-from ductile.core.pipelines import RUN_PLUGIN, Graph, Split
-from ductile.core.rules import Rules
-from ductile.core.run_values import BranchEnd, Leaf, NewRun, Place, RunFacts, Scope, ScopeView, Start
-from ductile.core.runs import Emission, advance, set_out
-from ductile.core.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, Transition
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import RUN_PLUGIN, Graph, SplitNode
+from ductile.core.runs.progress import EmittedToken, advance_run, start_tokens
+from ductile.core.runs.state import (
+    BranchResult,
+    JoinScope,
+    JoinScopeView,
+    NewRun,
+    RunInfo,
+    TokenPosition,
+    TokenResult,
+    TokenStart,
+)
 from ductile.protocol.response import result_in
+from ductile.store.model.jobs import RetryResult
+from ductile.store.model.submission import Accepted, EnqueueResult
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
-from ductile.store.values.settling import RetryAnswer
-from ductile.store.values.submitting import Accepted, Enqueued
 from ductile.store.verbs.holds import hold_for
+from ductile.store.verbs.insert import submit_job
+from ductile.store.verbs.ledger import write_callback, write_transition
 from ductile.store.verbs.runs import (
     baggage_of,
     branch_ends,
@@ -32,69 +43,67 @@ from ductile.store.verbs.runs import (
     reopen_line,
 )
 from ductile.store.verbs.settle import continue_run, write_steps
-from ductile.store.verbs.submit import submit_job
-from ductile.store.verbs.writing import write_callback, write_transition
-from ductile.value import replace
+from ductile.struct import replace
 
 
-def retry(session: Session, job_id: str, rules: Rules, *, ended_at: datetime | None = None) -> RetryAnswer:
+def retry(session: Session, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
     """Put a failed or dead job back with fresh attempts; its executions go on counting."""
     found = _retryable(session, job_id, ended_at)
-    if isinstance(found, RetryAnswer):
+    if isinstance(found, RetryResult):
         return found
     if found.plugin == RUN_PLUGIN:
         _retry_run(session, found, rules)
     else:
         _requeue(session, found)
-    return RetryAnswer.QUEUED
+    return RetryResult.QUEUED
 
 
-def try_retry(session: Session, job_id: str) -> RetryAnswer:
+def check_retry(session: Session, job_id: str) -> RetryResult:
     """What a retry would answer. Changes nothing."""
     found = _retryable(session, job_id, None)
-    return found if isinstance(found, RetryAnswer) else RetryAnswer.QUEUED
+    return found if isinstance(found, RetryResult) else RetryResult.QUEUED
 
 
-def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job | RetryAnswer:
+def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job | RetryResult:
     """The job, or the answer that refuses its retry."""
     found = _ended_job(session, job_id)
-    if isinstance(found, RetryAnswer):
+    if isinstance(found, RetryResult):
         return found
     if ended_at is not None and found.completed_at != ended_at:
-        return RetryAnswer.ENDED_AGAIN
+        return RetryResult.ENDED_AGAIN
     if found.plugin == RUN_PLUGIN:
         failed = session.all("retryable_members", run_id=found.id)
         halted = () if failed else session.all("halted_members", run_id=found.id)
-        return found if failed or halted else RetryAnswer.NOTHING_TO_RETRY
+        return found if failed or halted else RetryResult.NOTHING_TO_RETRY
     if found.run_id is not None and (refusal := _refuse_step(session, found, found.run_id)) is not None:
         return refusal
     return found
 
 
-def _refuse_step(session: Session, step: Job, run_id: str) -> RetryAnswer | None:
+def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None:
     """Why a step of a run cannot be retried by itself, or None."""
     row = session.one("job_for_settle", id=run_id)
     run = None if row is None else read_job(row)
     if run is None or run.status in TERMINAL:
-        return RetryAnswer.RUN_ENDED
+        return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
-        return RetryAnswer.RUN_CANCELLED
-    return RetryAnswer.NOTHING_TO_RETRY if step.reason in _CANNOT_CHANGE else None
+        return RetryResult.RUN_CANCELLED
+    return RetryResult.NOTHING_TO_RETRY if step.reason in _CANNOT_CHANGE else None
 
 
 #: A step that failed for one of these was never made, and what it would be made from stays as it is.
-_CANNOT_CHANGE = frozenset({Reason.BAD_TEMPLATE, Reason.BAD_BAGGAGE, Reason.BAD_CONDITION})
+_CANNOT_CHANGE = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
 
 
-def _ended_job(session: Session, job_id: str) -> Job | RetryAnswer:
+def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
     row = session.one("job_for_settle", id=job_id)
     if row is None:
         logged = session.one("job_was_logged", job_id=job_id)
-        return RetryAnswer.UNKNOWN_JOB if logged is None else RetryAnswer.RETAINED_NO_MORE
+        return RetryResult.UNKNOWN_JOB if logged is None else RetryResult.RETAINED_NO_MORE
     job = read_job(row)
     if job.status not in TERMINAL:
-        return RetryAnswer.NOT_ENDED
-    return RetryAnswer.SUCCEEDED if job.status is JobStatus.SUCCEEDED else job
+        return RetryResult.NOT_ENDED
+    return RetryResult.SUCCEEDED if job.status is JobStatus.SUCCEEDED else job
 
 
 def _requeue(session: Session, job: Job) -> None:
@@ -105,15 +114,15 @@ def _requeue(session: Session, job: Job) -> None:
 
 def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
-    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=Reason.MANUAL_RETRY)
+    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
-        told = CallbackEvent(state=CallbackState.QUEUED, reason=Reason.MANUAL_RETRY)
+        told = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
         write_callback(session, told, job, attempt=1)
 
 
-def _retry_run(session: Session, run: Job, rules: Rules) -> None:
-    """The run keeps its id and its graph; the lines that failed in it are live again (ENGINE 2)."""
+def _retry_run(session: Session, run: Job, rules: Policy) -> None:
+    """The run keeps its id and its graph; the lines that failed in it are live again."""
     failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
     halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
     earlier = earlier_run(session, run)
@@ -125,7 +134,7 @@ def _retry_run(session: Session, run: Job, rules: Rules) -> None:
         _take_up_line(session, job, rules)
 
 
-def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
+def _take_up_line(session: Session, job: Job, rules: Policy) -> None:
     """A step that succeeded while its run was being cancelled: its line goes on from what it emitted."""
     place = place_of(session, job.id)
     if place is None or job.run_id is None:
@@ -136,7 +145,7 @@ def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
     if view is None:
         return
     emitted = [
-        Emission(
+        EmittedToken(
             event=NewEvent(
                 id=event_id,
                 type=kind,
@@ -150,17 +159,19 @@ def _take_up_line(session: Session, job: Job, rules: Rules) -> None:
     ]
     result = result_in(answered[0]) if answered else None
     budgeted = replace(rules, budget=session.budget)
-    progress = advance(view, job, emitted, result, budgeted, session.now, session.dice)
+    progress = advance_run(view, job, emitted, result, budgeted, session.now, session.rng)
     write_steps(session, job.run_id, progress, rules)
 
 
 # ------------------------------------------------------------------------------ a new run, from a step
 
 
-def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rules) -> Enqueued | RetryAnswer:
+def rerun(
+    session: Session, run_id: str, step_path: str, run: NewRun, rules: Policy
+) -> EnqueueResult | RetryResult:
     """Begin `run` at a step of an ended one, with what that step was given and what its neighbours made."""
     plan = _plan_rerun(session, run_id, step_path, run.graph)
-    if isinstance(plan, RetryAnswer):
+    if isinstance(plan, RetryResult):
         return plan
     copied, starts = plan
     answer = submit_job(session, run.job, rules.dedupe_ttl)
@@ -169,50 +180,50 @@ def rerun(session: Session, run_id: str, step_path: str, run: NewRun, rules: Rul
     insert_run(session, run)
     for leaf in copied.leaves:
         insert_leaf(session, run.job.id, leaf)
-    facts = RunFacts(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
-    progress = set_out(
+    facts = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
+    progress = start_tokens(
         facts,
         tuple(copied.views.values()),
         starts,
         replace(rules, budget=session.budget),
         session.now,
-        session.dice,
+        session.rng,
     )
     return continue_run(session, answer, progress, rules).told()
 
 
-def try_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryAnswer:
+def check_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryResult:
     """What a new run by this graph, from this step, would be refused for; `queued` if nothing."""
     plan = _plan_rerun(session, run_id, step_path, graph)
-    return plan if isinstance(plan, RetryAnswer) else RetryAnswer.QUEUED
+    return plan if isinstance(plan, RetryResult) else RetryResult.QUEUED
 
 
 def _plan_rerun(
     session: Session, run_id: str, step_path: str, graph: Graph
-) -> tuple[_CopiedScopes, tuple[Start, ...]] | RetryAnswer:
+) -> tuple[_CopiedScopes, tuple[TokenStart, ...]] | RetryResult:
     """What a new run begins with, or the answer that refuses it."""
     found = _ended_job(session, run_id)
-    if isinstance(found, RetryAnswer):
+    if isinstance(found, RetryResult):
         return found
     jobs = [read_job(row) for row in session.all("members_at_step", run_id=run_id, step_path=step_path)]
     if not jobs or graph.step(step_path) is None:
-        return RetryAnswer.UNKNOWN_STEP
+        return RetryResult.UNKNOWN_STEP
     again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
     copied = _CopiedScopes(session=session, graph=graph)
     starts = [_start_at(session, job, step_path, copied) for job in again]
     if copied.changed or None in starts:
-        return RetryAnswer.CHANGED
+        return RetryResult.CHANGED
     return copied, tuple(start for start in starts if start is not None)
 
 
-def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> Start | None:
+def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> TokenStart | None:
     place = place_of(session, job.id)
     row = None if job.source_event_id is None else session.one("event_by_id", id=job.source_event_id)
     if place is None or row is None:
         return None
     event = read_event(row)
     context_id = _context_before(session, job)
-    return Start(
+    return TokenStart(
         path=path,
         place=copied.place(place, lines=1),
         event=NewEvent(
@@ -247,11 +258,11 @@ class _CopiedScopes:
 
     session: Session
     graph: Graph
-    views: dict[str, ScopeView] = field(default_factory=dict)
-    leaves: list[Leaf] = field(default_factory=list)
+    views: dict[str, JoinScopeView] = field(default_factory=dict)
+    leaves: list[TokenResult] = field(default_factory=list)
     changed: bool = False
 
-    def place(self, old: Place, *, lines: int) -> Place:
+    def place(self, old: TokenPosition, *, lines: int) -> TokenPosition:
         """The same place in the new run; `lines` more are live there."""
         known = self.views.get(old.scope_id)
         if known is None:
@@ -266,19 +277,19 @@ class _CopiedScopes:
         ]
         return replace(old, scope_id=scope.id)
 
-    def _copy(self, scope_id: str) -> ScopeView:
+    def _copy(self, scope_id: str) -> JoinScopeView:
         old = read_scope(self.session, scope_id)
         node = None if old.split is None else self.graph.nodes.get(old.split)
-        self.changed |= old.split is not None and not isinstance(node, Split)
-        scope = Scope(
-            id=make_id(self.session.now, self.session.dice),
+        self.changed |= old.split is not None and not isinstance(node, SplitNode)
+        scope = JoinScope(
+            id=make_id(self.session.now, self.session.rng),
             live=0,
             split=old.split,
             place=None if old.place is None else self.place(old.place, lines=1),
             entry_job_id=None,
             context_id=old.context_id,
         )
-        if isinstance(node, Split):
+        if isinstance(node, SplitNode):
             ends = branch_ends(self.session, scope_id)
             self.changed |= any(end.branch >= len(node.branches) for end in ends)
             self.leaves += [
@@ -287,14 +298,14 @@ class _CopiedScopes:
             ]
         else:
             ends = ()
-        view = ScopeView(scope=scope, ends=ends, baggage=baggage_of(self.session, old.context_id))
+        view = JoinScopeView(scope=scope, ends=ends, baggage=baggage_of(self.session, old.context_id))
         self.views[scope_id] = view
         return view
 
 
-def _comes_from(end: BranchEnd, place: Place) -> bool:
+def _comes_from(end: BranchResult, place: TokenPosition) -> bool:
     return end.branch == place.branch and end.order.startswith(place.order)
 
 
-def _comes_from_leaf(leaf: Leaf, place: Place) -> bool:
+def _comes_from_leaf(leaf: TokenResult, place: TokenPosition) -> bool:
     return leaf.place.branch == place.branch and leaf.place.order.startswith(place.order)

@@ -1,34 +1,34 @@
-"""Pipeline runs in the store: reading where a run stands, and writing how far it got (ENGINE 2).
+"""Pipeline runs in the store: reading where a run stands, and writing how far it got.
 
-What happens next in a run is decided by `ductile.core.runs`; here it is only read and written.
+What happens next in a run is decided by `ductile.core.runs.progress`; here it is only read and written.
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from ductile.core.graph_json import graph_from_json, graph_to_json
-from ductile.core.instants import format_instant
-from ductile.core.jobs import Job, NewJob
-from ductile.core.json_values import JsonObject
-from ductile.core.pipelines import RUN_PLUGIN, Graph
-from ductile.core.run_values import (
-    BranchEnd,
-    Leaf,
-    LeafStatus,
+from ductile.core.jobs.model import Job, NewJob
+from ductile.core.json import JsonObject
+from ductile.core.runs.graph import RUN_PLUGIN, Graph
+from ductile.core.runs.graph_codec import graph_from_json, graph_to_json
+from ductile.core.runs.state import (
+    BranchResult,
+    FinalTokenResult,
+    JoinScope,
+    JoinScopeState,
+    JoinScopeView,
     NewRun,
-    Place,
-    Progress,
-    RunEnd,
-    RunFacts,
+    RunInfo,
+    RunProgress,
     RunView,
-    Scope,
-    ScopeState,
-    ScopeView,
+    TokenPosition,
+    TokenResult,
+    TokenStatus,
 )
+from ductile.core.timestamps import format_timestamp
 from ductile.store.rows import object_or_none, storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.submit import insert_context, insert_event
+from ductile.store.verbs.insert import insert_context, insert_event
 
 Kept = TypeVar("Kept")
 
@@ -83,9 +83,9 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
-    place = Place(scope_id=scope_id, branch=branch, order=order)
+    place = TokenPosition(scope_id=scope_id, branch=branch, order=order)
     return RunView(
-        facts=RunFacts(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
+        facts=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
         jobs=jobs,
         cancelled=cancelled_at is not None,
         place=place,
@@ -94,20 +94,20 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
 
 
-def place_of(session: Session, job_id: str) -> Place | None:
+def place_of(session: Session, job_id: str) -> TokenPosition | None:
     row = session.one("member_by_id", job_id=job_id)
-    return None if row is None else Place(scope_id=row[0], branch=row[1], order=row[2])
+    return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], order=row[2])
 
 
-def _closable(session: Session, scope_id: str) -> list[ScopeView]:
+def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
     """The scope and those above it, as far as the end of one line can close them."""
-    views: list[ScopeView] = []
+    views: list[JoinScopeView] = []
     at: str | None = scope_id
     while at is not None:
         scope = read_scope(session, at)
         closes = scope.live == 1 and scope.split is not None
         views.append(
-            ScopeView(
+            JoinScopeView(
                 scope=scope,
                 ends=branch_ends(session, at) if closes else (),
                 baggage=baggage_of(session, scope.context_id) if closes else None,
@@ -117,27 +117,27 @@ def _closable(session: Session, scope_id: str) -> list[ScopeView]:
     return views
 
 
-def read_scope(session: Session, scope_id: str) -> Scope:
+def read_scope(session: Session, scope_id: str) -> JoinScope:
     row = session.one("scope_by_id", id=scope_id)
     assert row is not None  # noqa: S101 - pruned together with its run
     found, split, parent, branch, order, live, state, entry_job_id, context_id = row
-    return Scope(
+    return JoinScope(
         id=found,
         live=live,
         split=split,
-        place=None if parent is None else Place(scope_id=parent, branch=branch, order=order),
+        place=None if parent is None else TokenPosition(scope_id=parent, branch=branch, order=order),
         entry_job_id=entry_job_id,
         context_id=context_id,
-        state=ScopeState(state),
+        state=JoinScopeState(state),
     )
 
 
-def branch_ends(session: Session, scope_id: str) -> tuple[BranchEnd, ...]:
+def branch_ends(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
     return tuple(
-        BranchEnd(
+        BranchResult(
             branch=branch,
             order=order,
-            status=LeafStatus(status),
+            status=TokenStatus(status),
             payload=object_or_none(payload),
             error=error,
             job_id=job_id,
@@ -148,13 +148,13 @@ def branch_ends(session: Session, scope_id: str) -> tuple[BranchEnd, ...]:
     )
 
 
-def leaves_of(session: Session, scope_id: str) -> tuple[Leaf, ...]:
+def leaves_of(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
-        Leaf(
-            place=Place(scope_id=scope_id, branch=branch, order=order),
+        TokenResult(
+            place=TokenPosition(scope_id=scope_id, branch=branch, order=order),
             position=position,
             step_path=step_path,
-            status=LeafStatus(status),
+            status=TokenStatus(status),
             job_id=job_id,
             event_id=event_id,
             error=error,
@@ -165,11 +165,11 @@ def leaves_of(session: Session, scope_id: str) -> tuple[Leaf, ...]:
     )
 
 
-def ends_of(session: Session, run_id: str) -> tuple[RunEnd, ...]:
+def ends_of(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
     return tuple(
-        RunEnd(
-            status=LeafStatus(status),
-            counts=split is None or state == ScopeState.BROKEN,
+        FinalTokenResult(
+            status=TokenStatus(status),
+            counts=split is None or state == JoinScopeState.BROKEN,
             job_id=job_id,
             step_path=step_path,
             error=error,
@@ -210,13 +210,13 @@ def insert_run(session: Session, run: NewRun) -> None:
         run_id=run.job.id,
         pipeline=graph.pipeline,
         fingerprint=graph.fingerprint,
-        deadline_at=None if run.deadline_at is None else format_instant(run.deadline_at),
+        deadline_at=None if run.deadline_at is None else format_timestamp(run.deadline_at),
         deadline_wait=None if run.deadline_at is None else (run.deadline_at - session.now).total_seconds(),
         at=session.stamp,
     )
 
 
-def write_progress(session: Session, run_id: str, progress: Progress) -> None:
+def write_progress(session: Session, run_id: str, progress: RunProgress) -> None:
     """Everything but the steps themselves, which are jobs, and the run's end, which is a settlement."""
     for event in progress.events:
         insert_event(session, event)
@@ -234,7 +234,7 @@ def write_progress(session: Session, run_id: str, progress: Progress) -> None:
         session.change("count_run_jobs", run_id=run_id, more=len(progress.steps))
 
 
-def insert_scope(session: Session, run_id: str, scope: Scope) -> None:
+def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
     place = scope.place
     session.run(
         "insert_scope",
@@ -257,7 +257,7 @@ def leave_line(session: Session, run: Job) -> None:
         session.run("wait_for_another", id=run.id, other_id=row[0])
 
 
-def insert_leaf(session: Session, run_id: str, leaf: Leaf) -> None:
+def insert_leaf(session: Session, run_id: str, leaf: TokenResult) -> None:
     session.run(
         "insert_leaf",
         **_key(leaf.place),
@@ -271,23 +271,23 @@ def insert_leaf(session: Session, run_id: str, leaf: Leaf) -> None:
     )
 
 
-def insert_member(session: Session, run_id: str, job_id: str, place: Place) -> None:
+def insert_member(session: Session, run_id: str, job_id: str, place: TokenPosition) -> None:
     session.run("insert_member", job_id=job_id, run_id=run_id, **_key(place))
 
 
-def reopen_line(session: Session, place: Place) -> None:
+def reopen_line(session: Session, place: TokenPosition) -> None:
     """A line that had failed is live again, and with it every scope that its failure had closed."""
     session.run("delete_leaf", **_key(place))
-    at: Place | None = place
+    at: TokenPosition | None = place
     while at is not None:
         scope = read_scope(session, at.scope_id)
         session.change("set_live", id=scope.id, live=scope.live + 1)
-        if scope.state is ScopeState.BROKEN and scope.place is not None:
-            session.change("set_scope_state", id=scope.id, state=ScopeState.OPEN)
+        if scope.state is JoinScopeState.BROKEN and scope.place is not None:
+            session.change("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
             session.run("delete_leaf", **_key(scope.place))
         # A scope with live lines is counted in the one above it already.
         at = scope.place if scope.live == 0 else None
 
 
-def _key(place: Place) -> dict[str, Cell]:
+def _key(place: TokenPosition) -> dict[str, Cell]:
     return {"scope_id": place.scope_id, "branch": place.branch, "line_order": place.order}

@@ -1,38 +1,38 @@
-"""Schedules: where they stand, and an account of every due instant (SPEC 5.9, ENGINE 8)."""
+"""Schedules: where they stand, and an account of every due instant."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ductile.core.firing import FireView, Start, decide_start
-from ductile.core.instants import format_instant
-from ductile.core.jobs import TERMINAL, Job, JobStatus, NewJob, Reason
-from ductile.core.json_values import JsonObject
-from ductile.core.ledger import LedgerEntry, LedgerKind
-from ductile.core.occurrences import SkipReason
-from ductile.core.schedule import IfRunning, Slot
-from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
-from ductile.store.session import Session
-from ductile.store.values.schedules import (
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob
+from ductile.core.json import JsonObject
+from ductile.core.schedules.admission import Admitted, FireView, decide_admission
+from ductile.core.schedules.planner import SkipReason
+from ductile.core.schedules.rule import IfRunning, Slot
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.schedules import (
+    FireResult,
+    FireStatus,
     Firing,
-    FiringAnswer,
-    FiringReport,
     Occurrence,
     OccurrenceOutcome,
     ScheduleEntry,
 )
-from ductile.store.values.submitting import MovedJob
+from ductile.store.model.submission import JobStateChange
+from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
+from ductile.store.session import Session
 from ductile.store.verbs.breakers import begin_probe
-from ductile.store.verbs.ending import cancel
+from ductile.store.verbs.cancel import cancel
+from ductile.store.verbs.insert import submit_job
+from ductile.store.verbs.ledger import write_ledger
 from ductile.store.verbs.occurrences import has_row, record
-from ductile.store.verbs.submit import submit_job
-from ductile.store.verbs.writing import write_ledger
-from ductile.value import replace
+from ductile.struct import replace
 
 _REFUSALS = {
-    SkipReason.RUNNING: FiringAnswer.REFUSED_RUNNING,
-    SkipReason.OUTSTANDING_POLLS: FiringAnswer.REFUSED_POLLS,
+    SkipReason.RUNNING: FireStatus.REFUSED_RUNNING,
+    SkipReason.OUTSTANDING_POLLS: FireStatus.REFUSED_POLLS,
 }
 
 
@@ -54,15 +54,15 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
     session.run("forget_schedules", kept=kept)
 
 
-def fire(session: Session, firing: Firing) -> FiringReport:
+def fire(session: Session, firing: Firing) -> FireResult:
     """Occurrences, jobs and next instant together, or nothing where it is not what it was planned from."""
     if (refusal := _outdated(session, firing)) is not None:
-        return FiringReport(answer=refusal)
+        return FireResult(answer=refusal)
     firing = _without_repeats(session, firing)
     chain = _live_chain(session, firing.entry) if firing.job is not None else ()
     start = _decide(session, firing, chain)
     if firing.on_demand and isinstance(start, SkipReason):
-        return FiringReport(answer=_REFUSALS[start])
+        return FireResult(answer=_REFUSALS[start])
     if start is SkipReason.OUTSTANDING_POLLS:
         return _defer(session, firing)
     jobs = _started_jobs(firing, start)
@@ -76,20 +76,20 @@ def fire(session: Session, firing: Firing) -> FiringReport:
         # The occurrence is the identity; a schedule's job needs no dedupe key.
         submit_job(session, replace(job, after_job_id=job.after_job_id or previous), timedelta(0))
         previous = job.id
-    if jobs and isinstance(start, Start) and start.probe:
+    if jobs and isinstance(start, Admitted) and start.probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)
-    return FiringReport(
-        answer=FiringAnswer.FIRED if jobs else FiringAnswer.SKIPPED,
+    return FireResult(
+        answer=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
         ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
         stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
         reason=start if isinstance(start, SkipReason) else None,
     )
 
 
-def _defer(session: Session, firing: Firing) -> FiringReport:
+def _defer(session: Session, firing: Firing) -> FireResult:
     """Other polls are outstanding: the occurrence waits until one of them has ended."""
-    report = FiringReport(answer=FiringAnswer.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
+    report = FireResult(answer=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
     if firing.was_deferred:
         return report
     deferred = None
@@ -102,7 +102,7 @@ def _defer(session: Session, firing: Firing) -> FiringReport:
             data: JsonObject = {
                 "plugin": occurrence.plugin,
                 "schedule_id": occurrence.schedule_id,
-                "nominal_at": format_instant(occurrence.nominal_at),
+                "nominal_at": format_timestamp(occurrence.nominal_at),
                 "reason": SkipReason.OUTSTANDING_POLLS,
             }
             write_ledger(session, (LedgerEntry(kind=LedgerKind.SCHEDULE_DEFERRED, data=data),))
@@ -110,14 +110,14 @@ def _defer(session: Session, firing: Firing) -> FiringReport:
     return report
 
 
-def _outdated(session: Session, firing: Firing) -> FiringAnswer | None:
+def _outdated(session: Session, firing: Firing) -> FireStatus | None:
     """Why a firing comes too late: the schedule is no longer where it was, or this was done before."""
     if firing.planned_from is None:
         done = any(_is_accounted(session, occurrence) for occurrence in firing.occurrences)
-        return FiringAnswer.ALREADY_FIRED if done else None
+        return FireStatus.ALREADY_FIRED if done else None
     entry = firing.planned_from
     row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
-    return FiringAnswer.STALE if row is None or read_schedule(row) != entry else None
+    return FireStatus.STALE if row is None or read_schedule(row) != entry else None
 
 
 def _without_repeats(session: Session, firing: Firing) -> Firing:
@@ -156,10 +156,10 @@ def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
     return tuple(chain)
 
 
-def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Start | SkipReason:
+def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted | SkipReason:
     job, conditions = firing.job, firing.conditions
     if job is None or conditions is None:
-        return Start(probe=firing.probe)
+        return Admitted(probe=firing.probe)
     outstanding = 0
     if conditions.max_polls is not None:
         row = session.one("outstanding", plugin=job.plugin, command=job.command)
@@ -173,17 +173,17 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Start | S
         breaker=None if breaker is None else read_breaker(breaker),
         deferred=firing.entry.deferred is not None and not firing.on_demand,
     )
-    return decide_start(conditions, view, session.now)
+    return decide_admission(conditions, view, session.now)
 
 
-def _started_jobs(firing: Firing, start: Start | SkipReason) -> tuple[NewJob, ...]:
+def _started_jobs(firing: Firing, start: Admitted | SkipReason) -> tuple[NewJob, ...]:
     """What really goes on the queue. A probe goes alone: the others would not wait for its verdict."""
     if firing.job is None or isinstance(start, SkipReason):
         return ()
     return (firing.job,) if start.probe else (firing.job, *firing.followers)
 
 
-def _not_started(occurrence: Occurrence, start: Start | SkipReason) -> Occurrence:
+def _not_started(occurrence: Occurrence, start: Admitted | SkipReason) -> Occurrence:
     reason = start if isinstance(start, SkipReason) else SkipReason.BREAKER_HALF_OPEN
     return replace(
         occurrence, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None, until_at=None
@@ -207,13 +207,13 @@ def _predecessor(firing: Firing, chain: Sequence[Job], replaced: Sequence[Job]) 
     return chain[0].id if chain and firing.conditions is not None else None
 
 
-def _as_cancelled(job: Job) -> MovedJob:
-    return MovedJob(
+def _as_cancelled(job: Job) -> JobStateChange:
+    return JobStateChange(
         id=job.id,
         plugin=job.plugin,
         command=job.command,
         status=JobStatus.DEAD,
-        reason=Reason.CANCELLED,
+        reason=JobReason.CANCELLED,
         attempt=job.attempt,
     )
 
@@ -228,8 +228,8 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
         nominal_at=text_or_none(entry.nominal_at),
         last_job_id=jobs[-1].id if jobs else None,
         last_fired_at=session.stamp if jobs else None,
-        deferred_nominal_at=None if deferred is None else format_instant(deferred.nominal_at),
-        deferred_due_at=None if deferred is None else format_instant(deferred.start_at),
+        deferred_nominal_at=None if deferred is None else format_timestamp(deferred.nominal_at),
+        deferred_due_at=None if deferred is None else format_timestamp(deferred.start_at),
         at=session.stamp,
     )
 
@@ -238,7 +238,7 @@ def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
     place = {
         "plugin": occurrence.plugin,
         "schedule_id": occurrence.schedule_id,
-        "nominal_at": format_instant(occurrence.nominal_at),
+        "nominal_at": format_timestamp(occurrence.nominal_at),
     }
     covered = session.one("last_covered", **place)
     return has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])

@@ -1,4 +1,4 @@
-"""Ending jobs: read the view, ask the core, apply its answer, all in one transaction (ENGINE 1).
+"""Ending jobs: read the view, ask the core, apply its answer, all in one transaction.
 
 Nothing else writes a job's status, but for the claim and an operator's retry.
 """
@@ -8,33 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ductile.core.artifacts import combine_artifacts
-from ductile.core.instants import parse_instant
-from ductile.core.jobs import REASONS, Job, JobStatus, Reason, SubmittedBy, Transition
-from ductile.core.outcomes import (
+from ductile.core.jobs.model import JOB_REASONS, Job, JobReason, JobStatus, SubmittedBy, Transition
+from ductile.core.jobs.outcomes import (
     Completed,
-    Ended,
+    EndedEarly,
     Evidence,
     Interrupted,
-    NotMade,
     Orphaned,
     Outcome,
     RunEnded,
+    StepNotCreated,
 )
-from ductile.core.rules import Rules
-from ductile.core.run_values import NewRun, Progress, RunFacts
-from ductile.core.runs import begin, last_job, summarise
-from ductile.core.schedule import Slot
-from ductile.core.settle import as_event, settle
-from ductile.core.settlement import (
-    CallbackEvent,
-    CallbackState,
-    LogStatus,
-    Settlement,
-    SettleView,
-)
+from ductile.core.jobs.settle import as_event, settle
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState, LogStatus, Settlement, SettleView
+from ductile.core.policy import Policy
+from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
+from ductile.core.runs.state import NewRun, RunInfo, RunProgress
+from ductile.core.schedules.rule import Slot
+from ductile.core.timestamps import parse_timestamp
 from ductile.errors import StoreError
 from ductile.protocol.response import result_in
+from ductile.store.model.jobs import Settled, SettleResult, Unsettled
+from ductile.store.model.submission import Accepted, EnqueueResult, JobStateChange
 from ductile.store.rows import (
     list_or_empty,
     object_or_none,
@@ -42,11 +37,10 @@ from ductile.store.rows import (
     read_job,
 )
 from ductile.store.session import Session
-from ductile.store.values.settling import SettleAnswer, Settled, Unsettled
-from ductile.store.values.submitting import Accepted, Enqueued, MovedJob
 from ductile.store.verbs.holds import release_after
 from ductile.store.verbs.inits import note_init
-from ductile.store.verbs.recording import log_late_result, write_end, write_plugin_effects
+from ductile.store.verbs.insert import insert_event, submit_job
+from ductile.store.verbs.ledger import write_callback, write_ledger, write_transition
 from ductile.store.verbs.runs import (
     baggage_of,
     earlier_run,
@@ -57,15 +51,14 @@ from ductile.store.verbs.runs import (
     read_run_view,
     write_progress,
 )
-from ductile.store.verbs.submit import insert_event, submit_job
-from ductile.store.verbs.writing import write_callback, write_ledger, write_transition
-from ductile.value import Value, replace
+from ductile.store.verbs.settle_rows import log_late_result, write_end, write_plugin_effects
+from ductile.struct import Value, replace
 
 _CANCELLED = "cancelled before any of its steps ran"
-_RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=Reason.CLAIMED)
+_RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
 
 
-def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Rules) -> SettleAnswer:
+def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
     """Apply an outcome if the job still runs with this execution; otherwise only take note of it.
 
     Most are still as they were claimed, which the writing itself finds out; only the others are read again.
@@ -88,7 +81,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Ru
     return Unsettled.SUPERSEDED if first else Unsettled.ALREADY_SETTLED
 
 
-def settle_job(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled:
+def settle_job(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled:
     """Decide and apply. The caller has read `job` in this transaction."""
     settled = _settle_as_seen(session, job, outcome, rules)
     if settled is None:
@@ -101,10 +94,10 @@ def _changed_under_us(job_id: str) -> StoreError:
     return StoreError(f"the job {job_id} is not as it was read")
 
 
-def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Settled | None:
+def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled | None:
     """Decide and apply; None, and nothing is written, if the job is not as in `job` any more."""
     view = _read_view(session, job, outcome, rules)
-    settlement = settle(view, outcome, replace(rules, budget=session.budget), session.now, session.dice)
+    settlement = settle(view, outcome, replace(rules, budget=session.budget), session.now, session.rng)
     awaited = write_end(session, job, settlement)
     if awaited is None:
         return None
@@ -132,8 +125,8 @@ def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Rules) 
 class _Followed:
     """What a settlement led to, collected on the way."""
 
-    started: list[Enqueued] = field(default_factory=list)
-    ended: list[MovedJob] = field(default_factory=list)
+    started: list[EnqueueResult] = field(default_factory=list)
+    ended: list[JobStateChange] = field(default_factory=list)
 
     def add(self, other: _Followed | StartedRun) -> None:
         if isinstance(other, StartedRun):
@@ -143,11 +136,11 @@ class _Followed:
 
 
 class StartedRun(Value):
-    answer: Enqueued
-    started: tuple[Enqueued, ...] = ()
-    ended: tuple[MovedJob, ...] = ()
+    answer: EnqueueResult
+    started: tuple[EnqueueResult, ...] = ()
+    ended: tuple[JobStateChange, ...] = ()
 
-    def told(self) -> Enqueued:
+    def told(self) -> EnqueueResult:
         """The answer for whoever submitted it, with all that it led to at once."""
         if not isinstance(self.answer, Accepted):
             return self.answer
@@ -155,9 +148,9 @@ class StartedRun(Value):
         return replace(self.answer, members=members, ended=self.ended)
 
 
-def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) -> StartedRun:
-    """Insert a run and its first steps, unless it is a duplicate (ENGINE 2)."""
-    facts = RunFacts(
+def start_run(session: Session, run: NewRun, rules: Policy, window: timedelta) -> StartedRun:
+    """Insert a run and its first steps, unless it is a duplicate."""
+    facts = RunInfo(
         id=run.job.id,
         graph=run.graph,
         hops=run.job.hops,
@@ -171,17 +164,19 @@ def start_run(session: Session, run: NewRun, rules: Rules, window: timedelta) ->
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
-    progress = begin(run, facts, baggage, replace(rules, budget=session.budget), session.now, session.dice)
+    progress = start_first_steps(
+        run, facts, baggage, replace(rules, budget=session.budget), session.now, session.rng
+    )
     return continue_run(session, answer, progress, rules)
 
 
-def continue_run(session: Session, answer: Accepted, progress: Progress, rules: Rules) -> StartedRun:
+def continue_run(session: Session, answer: Accepted, progress: RunProgress, rules: Policy) -> StartedRun:
     """The first steps of a run that was accepted."""
     followed = write_steps(session, answer.job_id, progress, rules)
     return StartedRun(answer=answer, started=tuple(followed.started), ended=tuple(followed.ended))
 
 
-def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules) -> _Followed:
+def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Policy) -> _Followed:
     """How far a run got: its new steps, those that could not be made, and its end if it has come."""
     write_progress(session, run_id, progress)
     followed = _Followed()
@@ -201,34 +196,34 @@ def write_steps(session: Session, run_id: str, progress: Progress, rules: Rules)
     return followed
 
 
-def _end_unmade(session: Session, job_id: str, fault: NotMade, rules: Rules) -> MovedJob:
+def _end_unmade(session: Session, job_id: str, fault: StepNotCreated, rules: Policy) -> JobStateChange:
     """A step that failed before it could run. Its run has counted its end already."""
     job = _read_again(session, job_id)
-    settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.dice)
+    settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.rng)
     if write_end(session, job, settlement) is None:
         raise _changed_under_us(job.id)
-    return moved(job, settlement)
+    return state_change(job, settlement)
 
 
-def end_run(session: Session, run_id: str, rules: Rules, *, stalled: bool = False) -> _Followed:
+def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = False) -> _Followed:
     """No line of the run is live: it ends as they did, and answers what its last step answered."""
     job = _read_again(session, run_id)
     if job.status is JobStatus.QUEUED:  # nothing of it was ever claimed
         leave_line(session, job)
         if job.cancel_requested_at is not None:
-            return _end_with(session, job, Ended(reason=Reason.CANCELLED, error=_CANCELLED), rules)
+            return _end_with(session, job, EndedEarly(reason=JobReason.CANCELLED, error=_CANCELLED), rules)
         job = claim_run(session, run_id)
     ends = ends_of(session, run_id)
     if stalled:
-        outcome = RunEnded(reason=Reason.STALLED, error=REASONS[Reason.STALLED])
+        outcome = RunEnded(reason=JobReason.STALLED, error=JOB_REASONS[JobReason.STALLED])
     else:
-        outcome = _with_last_answer(session, summarise(ends), last_job(ends), job)
+        outcome = _with_last_answer(session, summarise_run(ends), last_job(ends), job)
     return _end_with(session, job, outcome, rules)
 
 
-def _end_with(session: Session, job: Job, outcome: Outcome, rules: Rules) -> _Followed:
+def _end_with(session: Session, job: Job, outcome: Outcome, rules: Policy) -> _Followed:
     settled = settle_job(session, job, outcome, rules)
-    ended = [moved(job, settled.settlement), *settled.ended]
+    ended = [state_change(job, settled.settlement), *settled.ended]
     return _Followed(started=list(settled.started), ended=ended)
 
 
@@ -240,7 +235,7 @@ def claim_run(session: Session, run_id: str) -> Job:
     started = read_job(row)
     write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
     if started.callback is not None:
-        told = CallbackEvent(state=CallbackState.LOADING, reason=Reason.CLAIMED)
+        told = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
         write_callback(session, told, started, attempt=started.attempt)
     return started
 
@@ -266,8 +261,8 @@ def _read_again(session: Session, job_id: str) -> Job:
     return read_job(row)
 
 
-def moved(job: Job, settlement: Settlement) -> MovedJob:
-    return MovedJob(
+def state_change(job: Job, settlement: Settlement) -> JobStateChange:
+    return JobStateChange(
         id=job.id,
         plugin=job.plugin,
         command=job.command,
@@ -281,7 +276,7 @@ def moved(job: Job, settlement: Settlement) -> MovedJob:
 # ------------------------------------------------------------------------------------------- plain jobs
 
 
-def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> SettleView:
+def _read_view(session: Session, job: Job, outcome: Outcome, rules: Policy) -> SettleView:
     """Only what this outcome can need is read: most jobs keep no state and have no breaker."""
     state, breaker, latest = None, None, None
     baggage = baggage_of(session, job.event_context_id)
@@ -312,4 +307,4 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Rules) -> Se
 def _slot(next_at: str | None, nominal_at: str | None) -> Slot | None:
     if next_at is None or nominal_at is None:
         return None
-    return Slot(nominal_at=parse_instant(nominal_at), start_at=parse_instant(next_at))
+    return Slot(nominal_at=parse_timestamp(nominal_at), start_at=parse_timestamp(next_at))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ductile.core.instants import format_instant
-from ductile.core.jobs import TERMINAL, Callback, Job, JobStatus
-from ductile.core.settlement import CallbackEvent, CallbackState
-from ductile.core.subscriptions import MAX_SUBSCRIPTIONS, Choice, merge_choices, wants
+from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.timestamps import format_timestamp
+from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS, StateChoice, merge_choices, wants
 from ductile.protocol.response import result_in
 from ductile.store.rows import read_choice, read_job, write_choice
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.writing import encode_callback, write_delivery
+from ductile.store.verbs.ledger import encode_callback, write_delivery
 
 
 def callback_columns(callback: Callback) -> dict[str, Cell]:
@@ -49,7 +49,7 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
     return True
 
 
-def _known_choice(session: Session, job: Job, url: str) -> tuple[bool, Choice]:
+def _known_choice(session: Session, job: Job, url: str) -> tuple[bool, StateChoice]:
     if job.callback is not None and job.callback.url == url:
         return True, job.callback.events
     row = session.one("subscription", job_id=job.id, url=url)
@@ -71,7 +71,7 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
     assert row is not None  # noqa: S101 - the caller has just read the job
     sequence, latest, model = row
     if sequence == 0:  # no event of this job was written yet
-        completed = session.stamp if job.completed_at is None else format_instant(job.completed_at)
+        completed = session.stamp if job.completed_at is None else format_timestamp(job.completed_at)
         numbered = session.one("next_callback", job_id=job.id, state=event.state, at=completed)
         assert numbered is not None  # noqa: S101 - as above
         sequence, latest = numbered[0], completed

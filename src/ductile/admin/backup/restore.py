@@ -1,0 +1,221 @@
+"""`system restore` and the check of an archive: all hashes first, then everything at once, or nothing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ductile.admin.backup.archive import (
+    ArchiveMember,
+    BackupManifest,
+    check_digest,
+    hash_stream,
+    open_archive,
+)
+from ductile.admin.backup.backup import BackupProgress, StoreFiles
+from ductile.config.file_io import sync_directory
+from ductile.core.json import JsonObject
+from ductile.errors import ConflictError, RefusedError, file_error
+
+_INSIDE = "inside"
+_BESIDE = "beside"
+_MIB = 1024 * 1024
+
+
+def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObject:
+    """Read all of an archive and open its store; raises what is wrong with it."""
+    with _scratch_for(path) as scratch:
+        manifest, version = _unpack(path, Path(scratch), files, progress, only_store=True)
+    return {
+        "path": str(path),
+        "sound": True,
+        "created_at": manifest.created_at,
+        "ductile": manifest.version,
+        "directory": manifest.directory,
+        "scopes": list(manifest.scopes),
+        "files": len(manifest.members),
+        "bytes": manifest.size,
+        "schema_version": version,
+        "secrets": manifest.secrets,
+        "left_out": list(manifest.left_out),
+    }
+
+
+def _scratch_for(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Beside the archive, where there was room for it: the usual place is often kept in memory."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+    except OSError:
+        return tempfile.TemporaryDirectory(prefix="ductile-verify-")
+
+
+def restore(
+    path: Path,
+    to: Path | None,
+    files: StoreFiles,
+    progress: BackupProgress,
+    *,
+    known: Sequence[Path] = (),
+    dry_run: bool = False,
+) -> JsonObject:
+    """Put everything into a directory that is empty or not there.
+
+    Without `to` that is the directory which the archive names, if it lies in one of the `known` ones: an
+    archive may be somebody else's, and name any place.
+    """
+    with open_archive(path) as (manifest, _members):
+        target = _target(manifest, path, known) if to is None else to.absolute()
+    _refuse_to_overwrite(target)
+    _refuse_without_room(target, manifest)
+    if dry_run:
+        verify(path, files, progress)
+        return _shown(target, manifest, dry_run=True)
+    with _beside(target) as scratch:
+        manifest, _version = _unpack(path, scratch, files, progress)
+        for member in manifest.members:
+            if member.name == manifest.store:
+                files.renew(scratch / restored_path(member, manifest))
+        for place, _directories, _files in os.walk(scratch, topdown=False):
+            sync_directory(Path(place))
+        try:
+            # Allowed onto an empty directory, and not onto one that holds something: both as wanted.
+            scratch.rename(target)
+        except OSError as error:
+            raise file_error(f"cannot put it at {target}", error) from error
+        sync_directory(target.parent)
+    return _shown(target, manifest, dry_run=False)
+
+
+def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path:
+    """The directory that was backed up, with what lay beside it."""
+    named = Path(manifest.directory)
+    for _ in Path(manifest.prefix or "").parts:
+        named = named.parent
+    resolved = Path(os.path.realpath(named))
+    if any(resolved.is_relative_to(Path(os.path.realpath(place))) for place in known):
+        return named
+    command = f"ductile system restore {shlex.quote(str(path))} --to"
+    raise RefusedError(
+        f"the backup names {named} as its place, which is not in the directory of the present configuration",
+        hint=f"Say where to put it: `{command} {shlex.quote(str(named))}`, or `{command} restored`.",
+    )
+
+
+def _refuse_without_room(target: Path, manifest: BackupManifest) -> None:
+    """Before anything is unpacked; a small archive may hold a great deal."""
+    place = next(each for each in (target, *target.parents) if each.is_dir())
+    free = shutil.disk_usage(place).free
+    if manifest.size > free:
+        raise ConflictError(
+            f"unpacked it takes {manifest.size / _MIB:.1f} MiB, "
+            f"and there are {free / _MIB:.1f} MiB free at {place}",
+            hint="Free some space, or name another place with --to.",
+        )
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise ConflictError(f"{target} is not a directory", hint="Name another place with --to.")
+    if any(target.iterdir()):
+        raise ConflictError(
+            f"{target} is not empty, and nothing is overwritten",
+            hint="Name another place with --to, or move what is there out of the way.",
+        )
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A private directory that can be renamed to the target; gone if it was not."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise file_error(f"cannot write to {target.parent}", error) from error
+    try:
+        yield made
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(made)
+
+
+def _unpack(
+    path: Path, scratch: Path, files: StoreFiles, progress: BackupProgress, *, only_store: bool = False
+) -> tuple[BackupManifest, int | None]:
+    """Every member with its hash checked; the version of the store that was among them."""
+    version: int | None = None
+    with open_archive(path) as (manifest, members):
+        total, done = manifest.size, 0
+        for member, stream in members:
+            is_store = member.name == manifest.store
+            place = None if only_store and not is_store else scratch / restored_path(member, manifest)
+            found = hash_stream(stream) if place is None else _write(stream, place, member, scratch)
+            check_digest(path, member, found)
+            if is_store and place is not None:
+                version = files.inspect(place)
+            done += member.size
+            progress("reading the archive", done, total)
+    return manifest, version
+
+
+def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
+    """Where a member belongs, below the directory that is restored.
+
+    That is the one of the configuration. If something lay beside it that the configuration reaches by a
+    relative path, it is the one that holds both, so that the path leads there again.
+    """
+    first, _, rest = member.name.partition("/")
+    if first == _INSIDE:
+        return rest if manifest.prefix is None else f"{manifest.prefix}/{rest}"
+    return rest if first == _BESIDE else member.name
+
+
+def _write(stream: IO[bytes], place: Path, member: ArchiveMember, scratch: Path) -> tuple[int, str]:
+    try:
+        _make_private(place.parent)
+        # Nothing for others, whatever the archive says.
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o700)
+        with os.fdopen(descriptor, "wb") as target:
+            found = hash_stream(stream, target.write)
+            target.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise file_error(f"cannot unpack {place.relative_to(scratch)} in {scratch.parent}", error) from error
+    return found
+
+
+def _make_private(directory: Path) -> None:
+    """Each directory on the way as well: `parents` of mkdir leaves those to the umask."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        directory.mkdir(mode=0o700)
+
+
+def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:
+    outside: list[JsonObject] = [
+        {"from": member.origin, "to": str(target / restored_path(member, manifest))}
+        for member in manifest.members
+        if member.origin is not None
+    ]
+    return {
+        "directory": str(target),
+        "config": str(target / (manifest.prefix or "") / manifest.config_file)
+        if "config" in manifest.scopes
+        else None,
+        "restored": not dry_run,
+        "dry_run": dry_run,
+        "files": len(manifest.members),
+        "bytes": manifest.size,
+        "scopes": list(manifest.scopes),
+        "outside": [*outside],
+        "left_out": list(manifest.left_out),
+        "created_at": manifest.created_at,
+        "ductile": manifest.version,
+    }

@@ -1,0 +1,184 @@
+"""`plugin test`: does a plugin keep the protocol?
+
+Every command is really run, twice, with a payload that is made from its schema. Nothing is stored: its state
+is empty and its events go nowhere; but what it does elsewhere, it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.admin.plugin_dev.contract_checks import (
+    CheckResult,
+    CheckVerdict,
+    ContractCheck,
+    check_answer,
+    check_end_of_input,
+    check_repetition,
+    check_unknown_command,
+    check_unknown_fields,
+    check_wrong_protocol,
+    passed,
+)
+from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, find_plugin_under_test, run_once
+from ductile.admin.plugin_dev.sample_payload import sample_payload
+from ductile.config.installed import RefusedPlugin
+from ductile.core.json import JsonObject
+from ductile.errors import NotFoundError
+from ductile.protocol.manifest.model import Command, CommandType
+from ductile.protocol.request import (
+    PROTOCOL_VERSION,
+    PluginRequest,
+    RequestEvent,
+    carries_event,
+    encode_request,
+)
+from ductile.runner.process.spawn import SpawnRunner
+from ductile.struct import Value, replace
+
+if TYPE_CHECKING:
+    from ductile.runner.port import Runner
+
+_JOB_ID = "00000000-0000-7000-8000-000000000001"
+_EVENT_ID = "00000000-0000-7000-8000-000000000002"
+_NO_COMMAND = "no_such_command"
+#: For a plugin that is told nothing: it has nothing to wait for.
+_AT_END_OF_INPUT = timedelta(seconds=10)
+
+
+class ContractReport(Value):
+    name: str
+    directory: Path
+    findings: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.verdict is not CheckVerdict.FAILED for finding in self.findings)
+
+
+class ContractTestOptions(Value):
+    """What the author says instead of what is made up."""
+
+    command: str | None = None
+    payload: JsonObject | None = None
+    config: JsonObject | None = None
+    timeout: timedelta | None = None
+
+
+async def check_contract(
+    named: str | None,
+    environ: Mapping[str, str],
+    target: str,
+    wishes: ContractTestOptions,
+    *,
+    now: Callable[[], datetime],
+) -> ContractReport:
+    """Look at a configured plugin, or at one in any directory."""
+    subject = find_plugin_under_test(named, environ, target)
+    if isinstance(subject, RefusedPlugin):
+        refused = CheckResult(
+            check=ContractCheck.MANIFEST,
+            verdict=CheckVerdict.FAILED,
+            message=subject.reason,
+            hint=subject.hint,
+        )
+        return ContractReport(name=subject.name, directory=subject.directory, findings=(refused,))
+    if wishes.config is not None:
+        subject = replace(subject, config=wishes.config)
+    runner = SpawnRunner()
+    try:
+        bench = _ContractRun(runner=runner, subject=subject, environ=environ, wishes=wishes, now=now)
+        findings = [finding async for finding in bench.findings()]
+    finally:
+        await runner.close()
+    return ContractReport(name=subject.name, directory=subject.plugin.directory, findings=tuple(findings))
+
+
+class _ContractRun(Value):
+    runner: Runner
+    subject: PluginUnderTest
+    environ: Mapping[str, str]
+    wishes: ContractTestOptions
+    now: Callable[[], datetime]
+
+    async def findings(self) -> AsyncIterator[CheckResult]:
+        commands = self._commands()
+        yield passed(
+            ContractCheck.MANIFEST,
+            f"valid and trusted, {len(self.subject.plugin.manifest.commands)} commands",
+        )
+        first: dict[str, RunOnceResult] = {}
+        for command in commands:
+            request = self._request(command)
+            first[command.name] = await self._try(request)
+            yield check_answer(command.name, first[command.name])
+            yield check_repetition(command, first[command.name], await self._try(request))
+        quiet = _least_intrusive(commands)
+        body = self._body(quiet)
+        more = await self._try(_with_more_fields(body))
+        yield check_unknown_fields(quiet.name, first[quiet.name], more)
+        yield check_unknown_command(await self._try(_encoded({**body, "command": _NO_COMMAND})))
+        yield check_wrong_protocol(await self._try(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
+        yield check_end_of_input(await self._try(b"", within=_AT_END_OF_INPUT), first.values())
+
+    def _commands(self) -> list[Command]:
+        declared = self.subject.plugin.manifest.commands
+        wanted = self.wishes.command
+        if wanted is not None and wanted not in declared:
+            raise NotFoundError(
+                f"{self.subject.name} has no command {wanted}", hint=f"there are {', '.join(declared)}"
+            )
+        return [command for name, command in declared.items() if wanted in (None, name)]
+
+    async def _try(self, request: bytes, within: timedelta | None = None) -> RunOnceResult:
+        within = within or self.wishes.timeout
+        return await run_once(self.runner, self.subject, request, self.environ, within=within)
+
+    def _body(self, command: Command) -> JsonObject:
+        decoded: JsonObject = json.loads(self._request(command))
+        return decoded
+
+    def _request(self, command: Command) -> bytes:
+        wished = self.wishes.payload
+        payload = sample_payload(command.input_schema) if wished is None else wished
+        now = self.now()
+        event = RequestEvent(
+            type="plugin.test", payload=payload, source="cli", timestamp=now, event_id=_EVENT_ID
+        )
+        timeout = self.wishes.timeout or self.subject.timeout_for(command.name)
+        return encode_request(
+            PluginRequest(
+                job_id=_JOB_ID,
+                command=command.name,
+                instance=self.subject.name,
+                config=self.subject.config,
+                state={},
+                context={"ductile_plugin": self.subject.name},
+                # Enough for both times: the second request is the first one, byte for byte.
+                deadline_at=now + 2 * timeout,
+                payload=payload or None,
+                event=event if carries_event(command.name, has_payload=bool(payload)) else None,
+            )
+        )
+
+
+def _least_intrusive(commands: list[Command]) -> Command:
+    """The one that does least: what is asked of it is not about the command."""
+    reading = [command for command in commands if command.type is CommandType.READ]
+    health = [command for command in commands if command.name == "health"]
+    return (health or reading or commands)[0]
+
+
+def _with_more_fields(body: JsonObject) -> bytes:
+    more: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
+    if isinstance(event := body.get("event"), dict):
+        more["event"] = {**event, "from_a_later_version": True}
+    return _encoded(more)
+
+
+def _encoded(body: JsonObject) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

@@ -1,0 +1,155 @@
+"""A payload that fits a JSON Schema, for trying a command that nobody has written an example for. Pure.
+
+It follows what manifests say in practice: types, required and other fields, enumerations, examples, bounds. A
+pattern is beyond it; a schema that asks for one gets a plain text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ductile.core.json import JsonObject, JsonValue
+    from ductile.protocol.manifest.schema import JsonSchema
+
+#: A schema may refer to itself; so deep is what is made of it.
+_DEEPEST = 6
+_TEXTS = {
+    "uri": "http://localhost/",
+    "url": "http://localhost/",
+    "email": "someone@example.org",
+    "date": "2026-01-02",
+    "time": "03:04:05Z",
+    "date-time": "2026-01-02T03:04:05Z",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+
+
+def sample_payload(schema: JsonSchema | None) -> JsonObject:
+    """An object for the schema of a command; empty where the schema says nothing."""
+    if not isinstance(schema, dict):
+        return {}
+    made = _value(schema, schema, 0)
+    return made if isinstance(made, dict) else {}
+
+
+def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
+    if not isinstance(schema, dict) or depth > _DEEPEST:
+        return None
+    if (given := _given(schema)) is not None:
+        return given
+    for word in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(word), list) and choices:
+            return _value({**_without(schema, word), **_object(choices[0])}, root, depth + 1)
+    if isinstance(parts := schema.get("allOf"), list):
+        return _value(_together([_without(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        return _value(_referred(reference, root), root, depth + 1)
+    return _of_type(_type(schema), schema, root, depth)
+
+
+def _given(schema: JsonObject) -> JsonValue:
+    """What the author has written down as a value."""
+    for word in ("const", "default", "example"):
+        if word in schema:
+            return schema[word]
+    for word in ("examples", "enum"):
+        if isinstance(values := schema.get(word), list) and values:
+            return values[0]
+    return None
+
+
+def _type(schema: JsonObject) -> JsonValue:
+    kind = schema.get("type")
+    if isinstance(kind, list) and kind:
+        return kind[0]
+    if kind is None and ("properties" in schema or "required" in schema):
+        return "object"
+    return kind
+
+
+def _of_type(kind: JsonValue, schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
+    match kind:
+        case "object":
+            return _fields(schema, root, depth)
+        case "array":
+            count = max(_whole(schema.get("minItems")), 1 if "items" in schema else 0)
+            return [_value(schema.get("items"), root, depth + 1) for _ in range(count)]
+        case "integer":
+            return _bounded(schema, 1)
+        case "number":
+            return float(_bounded(schema, 1))
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            return _text(schema)
+
+
+def _fields(schema: JsonObject, root: JsonObject, depth: int) -> JsonObject:
+    declared = _object(schema.get("properties"))
+    required = schema.get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    fields = {**{name: {} for name in names}, **declared}
+    if depth >= _DEEPEST:
+        fields = {name: fields[name] for name in names}
+    return {name: _value(field, root, depth + 1) for name, field in fields.items()}
+
+
+def _text(schema: JsonObject) -> str:
+    text = _TEXTS.get(str(schema.get("format")), "text")
+    text = text.ljust(_whole(schema.get("minLength")), "x")
+    longest = schema.get("maxLength")
+    return text[:longest] if isinstance(longest, int) else text
+
+
+def _bounded(schema: JsonObject, usual: int) -> int:
+    lowest, highest = schema.get("minimum"), schema.get("maximum")
+    if isinstance(above := schema.get("exclusiveMinimum"), int | float):
+        lowest = above + 1
+    if isinstance(below := schema.get("exclusiveMaximum"), int | float):
+        highest = below - 1
+    value = usual
+    if isinstance(highest, int | float):
+        value = min(value, int(highest // 1))
+    if isinstance(lowest, int | float):
+        value = max(value, int(-(-lowest // 1)))
+    return value
+
+
+def _referred(reference: str, root: JsonObject) -> JsonValue:
+    found: JsonValue = root
+    for name in reference.removeprefix("#").strip("/").split("/"):
+        found = _object(found).get(name) if name else found
+    return found
+
+
+def _together(parts: list[JsonObject]) -> JsonObject:
+    """All parts as one; their fields side by side."""
+    merged: JsonObject = {}
+    for part in parts:
+        fields = {**_object(merged.get("properties")), **_object(part.get("properties"))}
+        required = [*_list(merged.get("required")), *_list(part.get("required"))]
+        merged |= part
+        if fields:
+            merged["properties"] = fields
+        if required:
+            merged["required"] = required
+    return merged
+
+
+def _without(schema: JsonObject, word: str) -> JsonObject:
+    return {name: value for name, value in schema.items() if name != word}
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
+
+
+def _whole(value: JsonValue) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

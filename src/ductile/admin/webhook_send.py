@@ -1,0 +1,89 @@
+"""Trying an endpoint: a request signed as its sender would sign it, posted to our own listener."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
+
+from ductile.admin.config import open_configuration
+from ductile.core.json import JsonObject
+from ductile.core.webhooks.signatures import signed_headers
+from ductile.errors import DaemonNotRunningError
+from ductile.operations.webhooks.incoming import named_endpoint
+from ductile.struct import Value, hide_in_repr
+
+_SECONDS = 30.0
+_ACCEPTED = range(200, 300)
+#: What stands for every address of the machine cannot be called; its own loopback can.
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - to be replaced, not bound
+
+
+@hide_in_repr("body")
+class SignedRequest(Value):
+    host: str
+    port: int
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}{self.path}"
+
+    def shown(self) -> JsonObject:
+        return {"url": self.url, "headers": dict(self.headers), "bytes": len(self.body)}
+
+
+def sign_request(
+    named: str | None, environ: Mapping[str, str], name: str, body: bytes, delivery: str | None
+) -> SignedRequest:
+    snapshot = open_configuration(named, environ).snapshot
+    endpoint = named_endpoint(snapshot, name)
+    headers = signed_headers(
+        endpoint.scheme,
+        endpoint.secret.reveal(),
+        message_id=delivery or str(uuid.uuid4()),
+        body=body,
+        now=datetime.now(UTC),
+    )
+    host, _, port = snapshot.webhooks_listen.rpartition(":")
+    bare = host.strip("[]")
+    return SignedRequest(
+        host=_EVERYWHERE.get(bare, bare),
+        port=int(port),
+        path=endpoint.path,
+        headers={"content-type": "application/json", **headers},
+        body=body,
+    )
+
+
+def send_request(trial: SignedRequest) -> JsonObject:
+    """What the listener answered; an error if nobody listens."""
+    connection = HTTPConnection(trial.host, trial.port, timeout=_SECONDS)
+    try:
+        connection.request("POST", trial.path, body=trial.body, headers=dict(trial.headers))
+        response = connection.getresponse()
+        status, content = response.status, response.read()
+    except (OSError, HTTPException) as error:
+        raise DaemonNotRunningError(
+            f"nothing answers at {trial.host}:{trial.port}", hint="Start it with `ductile system start`."
+        ) from error
+    finally:
+        connection.close()
+    try:
+        said = json.loads(content)
+    except ValueError:
+        said = {}
+    answer: JsonObject = said if isinstance(said, dict) else {}
+    return {
+        "url": trial.url,
+        "status": status,
+        "accepted": status in _ACCEPTED,
+        "job_id": answer.get("job_id"),
+        "message": answer.get("message"),
+        "answer": answer,
+    }

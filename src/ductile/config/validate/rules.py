@@ -1,0 +1,104 @@
+"""Rules that no single value can break: between keys, sections and files.
+
+`check` is pure over the decoded model; places come from the tree it was decoded from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.config.find_config import is_url
+from ductile.config.names import VARIABLE, parse_target
+from ductile.config.validate.access import (
+    validate_access,
+    validate_access_references,
+    validate_literal_secrets,
+)
+from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
+from ductile.config.validate.plugins import validate_plugins, validate_timezone
+from ductile.core.durations import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ductile.config.key_paths import KeyPath
+    from ductile.config.schema.model import Config
+    from ductile.config.validate.report import ValidationReport
+
+
+def validate_config(config: Config, report: ValidationReport, *, complete: bool) -> None:
+    """Add every broken rule to the report.
+
+    `complete` says that all of the configuration could be read. Otherwise names are not looked up: what
+    they stand for may be among the things that could not.
+    """
+    _check_service(config, report)
+    _check_state(config, report)
+    _check_paths(config, report)
+    validate_timezone(config, report)
+    validate_plugins(config, report)
+    _check_routes(config, report)
+    validate_pipelines(config, report)
+    validate_access(config, report)
+    validate_literal_secrets(config, report)
+    if complete:
+        validate_references(config, report)
+        validate_access_references(config, report)
+
+
+def _check_service(config: Config, report: ValidationReport) -> None:
+    service = config.service
+    if service.job_queue_retention < service.dedupe_ttl:
+        report.error(
+            ("service", "job_queue_retention"),
+            "jobs would leave the queue before their dedupe key expires",
+            expected=f"at least dedupe_ttl, {format_duration(service.dedupe_ttl)}",
+            found=format_duration(service.job_queue_retention),
+        )
+    for index, variable in enumerate(service.plugin_env_passthrough):
+        if not VARIABLE.fullmatch(variable):
+            path = ("service", "plugin_env_passthrough", index)
+            report.error(path, f"{report.quote(path)} cannot be the name of a variable")
+
+
+def _check_state(config: Config, report: ValidationReport) -> None:
+    state = config.state
+    if state.path is not None and state.url is not None:
+        report.error(("state",), "there is one store", expected="`path` or `url`", found="both")
+    if state.url is not None and not state.url.reveal().startswith(("postgresql://", "postgres://")):
+        report.error(("state", "url"), "this is not a PostgreSQL URL", expected="postgresql://…")
+    if config.plugins_dir is not None and config.plugin_roots:
+        hint = "move it into `plugin_roots`"
+        report.error(("plugins_dir",), "`plugins_dir` and `plugin_roots` are both set", hint=hint)
+
+
+def _check_routes(config: Config, report: ValidationReport) -> None:
+    """A route that is written twice would make the same child twice, and the second be refused."""
+    first: dict[tuple[str, str, str, str], KeyPath] = {}
+    for index, route in enumerate(config.routes):
+        path = ("routes", index)
+        refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
+        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
+        if same is not path:
+            message = f"this route is written already, at {report.where(same)}"
+            report.error(path, message, hint="remove one of them; a route without a command means `handle`")
+
+
+def _check_paths(config: Config, report: ValidationReport) -> None:
+    for path, text in _local_paths(config):
+        if is_url(text):
+            report.error(path, "this has to be a local path, not a URL")
+        elif not text.strip() or "\0" in text:
+            report.error(path, "this is not a path")
+
+
+def _local_paths(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    if config.state.path is not None:
+        yield ("state", "path"), config.state.path
+    if config.plugins_dir is not None:
+        yield ("plugins_dir",), config.plugins_dir
+    yield from ((("plugin_roots", index), root) for index, root in enumerate(config.plugin_roots))
+    yield from ((("artifacts", "roots", index), root) for index, root in enumerate(config.artifacts.roots))
+    for index, token in enumerate(config.tokens):
+        if token.scopes_file is not None:
+            yield ("tokens", index, "scopes_file"), token.scopes_file

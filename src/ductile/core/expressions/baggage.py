@@ -1,0 +1,161 @@
+"""What a step claims from its payload for every step after it.
+
+Baggage only grows: what was claimed once keeps its value to the end of the run, so that a later step
+can rely on it whoever wrote the steps between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ductile.core.expressions.operators import json_equal
+from ductile.core.expressions.paths import (
+    MISSING,
+    PORTABLE_ROOTS,
+    EvalContext,
+    ExpressionFault,
+    fault_in_path,
+    look_up,
+)
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
+from ductile.struct import Value
+
+MAX_BAGGAGE_BYTES = 1024 * 1024
+#: What the core itself puts into the context.
+RESERVED_PREFIX = "ductile_"
+_WHOLE = ("from", "namespace")
+_SOURCE = "a path such as payload.x or context.x"
+
+
+class BaggageError(ValueError):
+    """The claim cannot be read or met; `path` is the path in the baggage that it was for."""
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class BaggageClaim(Value):
+    """Keep what is at `source` under `target`; if `spread`, an object key by key."""
+
+    target: tuple[str, ...]
+    source: str
+    spread: bool = False
+
+
+def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageClaim, ...]:
+    """The claims of a step. BaggageError for the first fault; `faults_in_baggage` tells them all."""
+    for fault in faults_in_baggage(written):
+        raise BaggageError(f"{fault.message}, in baggage", path=str(fault.where[0]) if fault.where else None)
+    if "from" in written:
+        target = tuple(str(written["namespace"]).split("."))
+        return (BaggageClaim(target=target, source=str(written["from"]), spread=True),)
+    return tuple(BaggageClaim(target=tuple(path.split(".")), source=str(at)) for path, at in written.items())
+
+
+def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
+    """Everything wrong with the baggage of a step, in the order it is written."""
+    if any(key in written for key in _WHOLE):
+        yield from _faults_in_whole(written)
+        return
+    for path, source in written.items():
+        if fault := _fault_in_target(path):
+            yield ExpressionFault(where=(path,), message=f"this name {fault}", hint="choose another name")
+        yield from _faults_in_source(path, source)
+        for other in written:
+            if path.startswith(f"{other}."):
+                yield ExpressionFault(
+                    where=(path,), message="this lies within another path of the same baggage"
+                )
+
+
+def _faults_in_whole(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
+    if set(written) != set(_WHOLE):
+        yield ExpressionFault(
+            where=(),
+            message="`from` and `namespace` go together, and with nothing else",
+            expected="both of them, or a map of names to paths",
+            found=" and ".join(written),
+        )
+        return
+    yield from _faults_in_source("from", written["from"])
+    namespace = written["namespace"]
+    if not isinstance(namespace, str):
+        yield ExpressionFault(where=("namespace",), message="this is not a name", expected="text")
+    elif fault := _fault_in_target(namespace):
+        yield ExpressionFault(where=("namespace",), message=f"this name {fault}", hint="choose another name")
+
+
+def _faults_in_source(key: str, source: JsonValue) -> Iterator[ExpressionFault]:
+    if not isinstance(source, str):
+        yield ExpressionFault(where=(key,), message="this is not a path", expected=_SOURCE)
+    elif fault := fault_in_path(source, PORTABLE_ROOTS):
+        braces = source.startswith("{") and source.endswith("}")
+        hint = "write the path without braces" if braces else None
+        yield ExpressionFault(
+            where=(key,), message=f"this path {fault}", expected=_SOURCE, found=f'"{source}"', hint=hint
+        )
+
+
+def _fault_in_target(path: str) -> str | None:
+    if path.startswith(RESERVED_PREFIX):
+        return f"begins with {RESERVED_PREFIX}, which is reserved"
+    if any(not part or part != part.strip() for part in path.split(".")):
+        return "has an empty part, or space around one"
+    return None
+
+
+def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext) -> JsonObject:
+    """The inherited baggage with the claims added; the inherited one is left as it is.
+
+    BaggageError if a source is missing, if an inherited path would change, or if it grows too large.
+    """
+    baggage = inherited
+    for wanted in claims:
+        baggage = _with_claim(baggage, wanted, _claimed_value(wanted, scope), depth=0)
+    if nests_too_deep(baggage):
+        raise BaggageError(f"the baggage nests deeper than {MAX_DEPTH} levels")
+    if encoded_size(baggage) > MAX_BAGGAGE_BYTES:
+        raise BaggageError(f"the baggage is larger than {MAX_BAGGAGE_BYTES} bytes")
+    return baggage
+
+
+def _claimed_value(wanted: BaggageClaim, scope: EvalContext) -> JsonValue:
+    name = ".".join(wanted.target)
+    value = look_up(wanted.source, scope)
+    if value is MISSING:
+        raise BaggageError(f"there is no {wanted.source} to keep as {name}", path=name)
+    if wanted.spread and not isinstance(value, dict):
+        raise BaggageError(
+            f"{wanted.source} is not an object, so it has no names to keep in {name}", path=name
+        )
+    return value
+
+
+def _with_claim(baggage: JsonObject, wanted: BaggageClaim, value: JsonValue, *, depth: int) -> JsonObject:
+    """The baggage with one claim more. Only the objects on the way to it are copied, each once."""
+    key = wanted.target[depth]
+    held = baggage.get(key, MISSING)
+    if depth < len(wanted.target) - 1 and (held is MISSING or isinstance(held, dict)):
+        inner = {} if held is MISSING else held
+        return {**baggage, key: _with_claim(inner, wanted, value, depth=depth + 1)}
+    if depth == len(wanted.target) - 1:
+        if held is MISSING:
+            return {**baggage, key: value}
+        if wanted.spread and isinstance(held, dict) and isinstance(value, dict):
+            return {**baggage, key: _merge_objects(held, value, wanted.target)}
+        if json_equal(held, value):
+            return baggage
+    raise _conflict_error(wanted.target[: depth + 1])
+
+
+def _merge_objects(held: JsonObject, value: JsonObject, target: tuple[str, ...]) -> JsonObject:
+    for key in value.keys() & held.keys():
+        if not json_equal(held[key], value[key]):
+            raise _conflict_error((*target, key))
+    return value | held
+
+
+def _conflict_error(target: tuple[str, ...]) -> BaggageError:
+    path = ".".join(target)
+    return BaggageError(f"{path} is in the baggage with another value, and cannot be changed", path=path)

@@ -1,0 +1,239 @@
+"""What a step's `with` makes of the payload and the context.
+
+A template is stored as it was written and compiled when the graph is loaded. Filling one in copies
+nothing it refers to: the result shares its parts with the scope, and neither is to be changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ductile.core.expressions.paths import (
+    MISSING,
+    PORTABLE_ROOTS,
+    EvalContext,
+    ExpressionFault,
+    FaultPath,
+    fault_in_path,
+    look_up,
+)
+from ductile.core.json import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
+from ductile.struct import Value
+
+MAX_FILLED_BYTES = 1024 * 1024
+_TOO_LARGE = f"what `with` makes is larger than {MAX_FILLED_BYTES} bytes"
+_TOKEN = re.compile(r"(?P<escape>\{\{|\}\})|\{(?P<path>[^{}]*)\}|(?P<brace>[{}])|(?P<text>[^{}]+)")
+_REFERENCE = "a reference such as {payload.x} or {context.x}"
+_DOUBLE_IT = "for a brace that is only text, write it twice: {{ or }}"
+
+
+class TemplateError(ValueError):
+    """The template cannot be read or filled in; `where` leads to the key of `with` that it was for."""
+
+    def __init__(self, message: str, *, where: FaultPath = ()) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class TemplateConstant(Value, kw_only=False):
+    """A value that is not a text: it stays as it is."""
+
+    value: JsonValue
+
+
+class TemplateReference(Value, kw_only=False):
+    """A lone reference: what it refers to keeps its type."""
+
+    path: str
+
+
+class TemplateText(Value, kw_only=False):
+    """Text with references in it; the result is text."""
+
+    parts: tuple[str | TemplateReference, ...]
+
+
+class TemplateList(Value, kw_only=False):
+    items: tuple[Template, ...]
+
+
+class TemplateObject(Value, kw_only=False):
+    """Keys are literal: only values are filled in."""
+
+    entries: tuple[tuple[str, Template], ...]
+
+
+Template: TypeAlias = TemplateConstant | TemplateReference | TemplateText | TemplateList | TemplateObject
+
+
+def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
+    """TemplateError for the first fault; `faults_in_template` tells them all."""
+    match value:
+        case dict():
+            return TemplateObject(
+                tuple((key, compile_template(inner, (*where, key))) for key, inner in value.items())
+            )
+        case list():
+            return TemplateList(
+                tuple(compile_template(inner, (*where, at)) for at, inner in enumerate(value))
+            )
+        case str():
+            for fault in _faults_in_text(value, where):
+                raise TemplateError(f"{fault.message}, in {_key_name(where)}", where=where)
+            return _compile_text(value)
+        case _:
+            return TemplateConstant(value)
+
+
+def faults_in_template(value: JsonValue, where: FaultPath = ()) -> Iterator[ExpressionFault]:
+    """Everything wrong in a template, in the order it is written."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                yield from faults_in_template(inner, (*where, key))
+        case list():
+            for at, inner in enumerate(value):
+                yield from faults_in_template(inner, (*where, at))
+        case str():
+            yield from _faults_in_text(value, where)
+        case _:
+            return
+
+
+def references_in(text: str) -> Iterator[str]:
+    """The paths that a text refers to."""
+    for token in _TOKEN.finditer(text):
+        if token["path"]:
+            yield token["path"]
+
+
+def paths_in(template: Template) -> Iterator[str]:
+    """The paths that a template refers to; one that leads nowhere makes filling it in fail."""
+    match template:
+        case TemplateReference(path):
+            yield path
+        case TemplateText(parts):
+            yield from (part.path for part in parts if isinstance(part, TemplateReference))
+        case TemplateList(items):
+            for item in items:
+                yield from paths_in(item)
+        case TemplateObject(entries):
+            for _, inner in entries:
+                yield from paths_in(inner)
+        case TemplateConstant():
+            return
+
+
+def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tuple[str, str]]:
+    """Each reference with the key that holds it, as an error names it: `("with.to", "payload.email")`."""
+    match template:
+        case TemplateList(items):
+            for at, item in enumerate(items):
+                yield from references_by_key(item, (*where, at))
+        case TemplateObject(entries):
+            for key, inner in entries:
+                yield from references_by_key(inner, (*where, key))
+        case _:
+            yield from ((_key_name(where), path) for path in paths_in(template))
+
+
+def escape_template(text: str) -> str:
+    """The template that gives this text, whatever is in it."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _compile_text(text: str) -> TemplateText | TemplateReference:
+    parts: list[str | TemplateReference] = []
+    for token in _TOKEN.finditer(text):
+        if token["path"] is not None:
+            parts.append(TemplateReference(token["path"]))
+        else:
+            parts.append(token["text"] or token["escape"][0])
+    match parts:
+        case [TemplateReference() as alone]:
+            return alone
+        case _:
+            return TemplateText(tuple(parts))
+
+
+def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
+    for token in _TOKEN.finditer(text):
+        if message := _fault_in_token(token):
+            found = token[0] if token["path"] else None
+            yield ExpressionFault(
+                where=where, message=message, expected=_REFERENCE, found=found, hint=_DOUBLE_IT
+            )
+
+
+def _fault_in_token(token: re.Match[str]) -> str | None:
+    place = f"at character {token.start() + 1}"
+    if token["brace"]:
+        return f"a {token['brace']} {place} has no partner"
+    if token["path"] is None:
+        return None
+    fault = fault_in_path(token["path"], PORTABLE_ROOTS) if token["path"] else "is empty"
+    return f"the reference {place} {fault}" if fault else None
+
+
+def fill(template: Template, scope: EvalContext) -> JsonValue:
+    """The value that a template makes. TemplateError if a path leads nowhere or the result is too large."""
+    filled = _TemplateFiller(scope=scope).fill(template, ())
+    if nests_too_deep(filled):
+        raise TemplateError(f"what `with` makes nests deeper than {MAX_DEPTH} levels")
+    if encoded_size(filled) > MAX_FILLED_BYTES:
+        raise TemplateError(_TOO_LARGE)
+    return filled
+
+
+@dataclass(slots=True)
+class _TemplateFiller:
+    """One template being filled in. What is put in is counted as it goes: a hundred references to a
+    large payload must fail before they have been written out, not after.
+    """
+
+    scope: EvalContext
+    bytes_left: int = MAX_FILLED_BYTES
+
+    def fill(self, template: Template, where: FaultPath) -> JsonValue:
+        match template:
+            case TemplateConstant(value):
+                return value
+            case TemplateReference():
+                value = self._look_up(template, where)
+                self._spend(value, where)
+                return value
+            case TemplateText(parts):
+                return "".join(self._as_text(part, where) for part in parts)
+            case TemplateList(items):
+                return [self.fill(item, (*where, at)) for at, item in enumerate(items)]
+            case TemplateObject(entries):
+                return {key: self.fill(inner, (*where, key)) for key, inner in entries}
+
+    def _look_up(self, reference: TemplateReference, where: FaultPath) -> JsonValue:
+        value = look_up(reference.path, self.scope)
+        if value is MISSING:
+            raise TemplateError(
+                f"there is no {reference.path}, which {_key_name(where)} refers to", where=where
+            )
+        return value
+
+    def _as_text(self, part: str | TemplateReference, where: FaultPath) -> str:
+        value = part if isinstance(part, str) else self._look_up(part, where)
+        self._spend(value, where)
+        if isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def _spend(self, value: JsonValue, where: FaultPath) -> None:
+        self.bytes_left -= len(value) if isinstance(value, str) else encoded_size(value)
+        if self.bytes_left < 0:
+            raise TemplateError(_TOO_LARGE, where=where)
+
+
+def _key_name(where: FaultPath) -> str:
+    """`with.list[0].text`: the key as an error names it."""
+    return "with" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)

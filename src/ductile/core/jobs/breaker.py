@@ -1,0 +1,82 @@
+"""The circuit breaker of one (plugin, command): a fold over scheduler jobs' verdicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ductile.struct import Value, replace
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class BreakerReason(StrEnum):
+    FAILURE_THRESHOLD = "failure_threshold"
+    SUCCESS = "success"
+    COOLDOWN_ELAPSED = "cooldown_elapsed"
+    MANUAL_RESET = "manual_reset"
+    PROBE_WITHOUT_VERDICT = "probe_without_verdict"
+
+
+class BreakerSignal(StrEnum):
+    """What the end of a scheduler's job says about the plugin."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NONE = "none"  # cancelled, purged, removed: nothing was learnt
+
+
+class BreakerPolicy(Value):
+    threshold: int = 3
+    reset_after: timedelta = timedelta(minutes=30)
+
+
+class Breaker(Value):
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    opened_at: datetime | None = None
+    last_failure_at: datetime | None = None
+    last_job_id: str | None = None
+    #: The one job that may run while half open.
+    probe_job_id: str | None = None
+
+
+def breaker_after_job(
+    breaker: Breaker, verdict: BreakerSignal, *, job_id: str, policy: BreakerPolicy, now: datetime
+) -> Breaker:
+    """The breaker after one scheduler job has ended."""
+    match verdict:
+        case BreakerSignal.SUCCESS:
+            return Breaker(last_job_id=job_id, last_failure_at=breaker.last_failure_at)
+        case BreakerSignal.FAILURE:
+            return _after_failure(breaker, job_id=job_id, policy=policy, now=now)
+        case BreakerSignal.NONE:
+            if breaker.probe_job_id == job_id:
+                return replace(breaker, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
+            return breaker
+
+
+def _after_failure(breaker: Breaker, *, job_id: str, policy: BreakerPolicy, now: datetime) -> Breaker:
+    failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
+    if breaker.state is BreakerState.HALF_OPEN:
+        if breaker.probe_job_id not in (None, job_id):
+            return failed  # an older job's failure does not decide for the probe
+        return replace(failed, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
+    if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
+        return replace(failed, state=BreakerState.OPEN, opened_at=now)
+    return failed
+
+
+def breaker_change_reason(before: Breaker, after: Breaker) -> BreakerReason | None:
+    """Why the state changed through a job's end, or None if it did not."""
+    if before.state is after.state:
+        return None
+    if after.state is BreakerState.CLOSED:
+        return BreakerReason.SUCCESS
+    if after.failures == before.failures:
+        return BreakerReason.PROBE_WITHOUT_VERDICT
+    return BreakerReason.FAILURE_THRESHOLD

@@ -1,0 +1,244 @@
+"""Jobs: what one is, the states it may be in, and every edge between them.
+
+`EDGES` is the one table of the state machine. The SQL constraints, the diagram in the docs and the
+API's enumerations repeat it and are tested against it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from ductile.core.json import JsonObject, JsonValue
+from ductile.struct import Value
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    DEAD = "dead"
+
+
+class JobReason(StrEnum):
+    """Why a job is in its state. Each is explained in `JOB_REASONS`."""
+
+    SUBMITTED = "submitted"
+    CLAIMED = "claimed"
+    COMPLETED = "completed"
+    PLUGIN_ERROR = "plugin_error"
+    PROTOCOL_ERROR = "protocol_error"
+    BAD_EXIT = "bad_exit"
+    KILLED = "killed"
+    OUTPUT_TOO_LARGE = "output_too_large"
+    STATE_TOO_LARGE = "state_too_large"
+    TOO_MANY_EVENTS = "too_many_events"
+    RUN_TOO_LARGE = "run_too_large"
+    COULD_NOT_START = "could_not_start"
+    PLUGIN_UNAVAILABLE = "plugin_unavailable"
+    RUNNER_LOST = "runner_lost"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    ORPHANED = "orphaned"
+    RETRY = "retry"
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    INTERRUPTED = "interrupted"
+    NO_RESOURCES = "no_resources"
+    RECOVERED = "recovered"
+    BAD_TEMPLATE = "bad_template"
+    BAD_BAGGAGE = "bad_baggage"
+    BAD_CONDITION = "bad_condition"
+    CANCELLED = "cancelled"
+    PLUGIN_REMOVED = "plugin_removed"
+    PURGED = "purged"
+    MANUAL_RETRY = "manual_retry"
+    STEP_FAILED = "step_failed"
+    PARTIAL_SUCCESS = "partial_success"
+    STALLED = "stalled"
+
+
+JOB_REASONS: dict[JobReason, str] = {
+    JobReason.SUBMITTED: "It was accepted and is on disk.",
+    JobReason.CLAIMED: "A worker claimed it; its process starts once this is on disk.",
+    JobReason.COMPLETED: "The plugin answered ok.",
+    JobReason.PLUGIN_ERROR: "The plugin answered with an error.",
+    JobReason.PROTOCOL_ERROR: "What the plugin printed is not a valid answer.",
+    JobReason.BAD_EXIT: "The plugin exited with a failure status and gave no usable answer.",
+    JobReason.KILLED: "A signal ended the plugin before it answered.",
+    JobReason.OUTPUT_TOO_LARGE: "The plugin printed more than the limit.",
+    JobReason.STATE_TOO_LARGE: "The state or fact the plugin wanted to keep is larger than 1 MiB.",
+    JobReason.TOO_MANY_EVENTS: "The plugin emitted more events in one answer than the limit.",
+    JobReason.RUN_TOO_LARGE: "What the step emitted would have made its pipeline run too large.",
+    JobReason.COULD_NOT_START: "The plugin's process could not be started.",
+    JobReason.PLUGIN_UNAVAILABLE: "The plugin is configured but missing or refused.",
+    JobReason.RUNNER_LOST: "The server that had started the process was lost before the answer came.",
+    JobReason.DEADLINE_EXCEEDED: "The plugin was still running at its deadline.",
+    JobReason.ORPHANED: "The daemon died while the job ran.",
+    JobReason.RETRY: "It will be tried again after a delay.",
+    JobReason.ATTEMPTS_EXHAUSTED: "It failed in every attempt it was allowed.",
+    JobReason.INTERRUPTED: "The daemon was stopped while the job ran; no attempt was spent.",
+    JobReason.NO_RESOURCES: "The machine was short of processes, open files or memory; no attempt was spent.",
+    JobReason.RECOVERED: "The daemon had died while the job ran; it will run again.",
+    JobReason.BAD_TEMPLATE: "A `with` template of its step could not be filled in.",
+    JobReason.BAD_BAGGAGE: "The `baggage` of its step could not be claimed.",
+    JobReason.BAD_CONDITION: "The `if` of its step could not be evaluated.",
+    JobReason.CANCELLED: "It was cancelled.",
+    JobReason.PLUGIN_REMOVED: "Its plugin is no longer configured, or is disabled.",
+    JobReason.PURGED: "It was removed from the queue by `queue purge`.",
+    JobReason.MANUAL_RETRY: "A retry was requested.",
+    JobReason.STEP_FAILED: "A step of the pipeline run failed.",
+    JobReason.PARTIAL_SUCCESS: "Some branches of the pipeline run succeeded and others failed.",
+    JobReason.STALLED: "A pipeline run had no live step left and had not ended: a defect of Ductile.",
+}
+
+
+class SubmittedBy(StrEnum):
+    SCHEDULER = "scheduler"
+    WEBHOOK = "webhook"
+    ROUTE = "route"
+    CLI = "cli"
+    API = "api"
+    HOOK = "hook"
+    MCP = "mcp"
+    CORE = "core"
+
+
+class Hold(StrEnum):
+    """Why a queued job may not be claimed yet. A job without a hold is ready."""
+
+    RETRY = "retry"  # until next_retry_at
+    KEY = "key"  # another job with its dedupe key is ready or running
+    PREDECESSOR = "predecessor"  # the job it replaces has not ended yet
+    SUSPECT = "suspect"  # it was running at a crash; such jobs restart one at a time
+    RUN = "run"  # it is a pipeline run: its steps are claimed, it never is
+
+
+#: A status that ends a job. Only an operator's retry leads out of one.
+TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD})
+
+#: `timed_out` is passed through inside one transaction; no row ever rests in it.
+RESTING = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
+
+_Q, _R, _S = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
+_F, _T, _D = JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.DEAD
+
+#: Every edge there is, from `None` for a job that comes into being. Nothing else can be recorded.
+EDGES: frozenset[tuple[JobStatus | None, JobStatus]] = frozenset(
+    {
+        (None, _Q),
+        (_Q, _R),
+        (_Q, _F),
+        (_Q, _D),
+        (_R, _S),
+        (_R, _F),
+        (_R, _T),
+        (_R, _Q),
+        (_R, _D),
+        (_F, _Q),
+        (_F, _D),
+        (_T, _Q),
+        (_T, _D),
+        (_D, _Q),
+    }
+)
+
+#: What an UPDATE may do to a row: the edges with what is only passed through left out.
+RESTING_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
+    {(a, b) for a, b in EDGES if a is not None and _T not in (a, b)} - {(_F, _D)}
+)
+
+
+class Transition(Value):
+    """One edge that was taken, and why."""
+
+    from_status: JobStatus | None
+    to_status: JobStatus
+    reason: JobReason
+
+    def __post_init__(self) -> None:
+        if (self.from_status, self.to_status) not in EDGES:
+            raise ValueError(f"a job cannot go from {self.from_status} to {self.to_status}")
+
+
+class Origin(Value):
+    """What makes a child job the same child: which execution produced it, from which event, for whom."""
+
+    job_id: str
+    execution: int
+    event_index: int
+    target: str
+
+
+class Callback(Value):
+    """Where a job's state is pushed to, and what is told with it."""
+
+    url: str
+    model: str | None = None
+    #: The states that are sent; None means all of them.
+    events: tuple[str, ...] | None = None
+
+
+class NewJob(Value):
+    """A job that is to be put on the queue."""
+
+    id: str
+    plugin: str
+    command: str
+    submitted_by: SubmittedBy
+    max_attempts: int
+    payload: JsonObject | None = None
+    submitted_detail: str | None = None
+    dedupe_key: str | None = None
+    #: Per-call window in seconds; given, a queued or running match counts as a duplicate too.
+    dedupe_ttl: float | None = None
+    parent_job_id: str | None = None
+    source_event_id: str | None = None
+    event_context_id: str | None = None
+    run_id: str | None = None
+    step_path: str | None = None
+    hops: int = 0
+    trace_id: str | None = None
+    origin: Origin | None = None
+    callback: Callback | None = None
+    #: Not to start before this job has ended.
+    after_job_id: str | None = None
+
+
+class Job(Value):
+    """A job as it stands in the store."""
+
+    id: str
+    seq: int
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: JobReason
+    hold: Hold | None
+    attempt: int
+    max_attempts: int
+    execution: int
+    submitted_by: SubmittedBy
+    submitted_detail: str | None
+    dedupe_key: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    next_retry_at: datetime | None
+    last_error: str | None
+    parent_job_id: str | None
+    source_event_id: str | None
+    event_context_id: str | None
+    run_id: str | None
+    step_path: str | None
+    hops: int
+    trace_id: str | None
+    cancel_requested_at: datetime | None
+    owner: str | None
+    lease_until: datetime | None
+    #: Position of the latest claim among all claims: later claimed, larger number.
+    claim_seq: int
+    suspect: bool
+    callback: Callback | None
+    payload: JsonObject | None = None
+    artifacts: tuple[JsonValue, ...] = ()

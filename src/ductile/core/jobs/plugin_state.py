@@ -1,0 +1,51 @@
+"""What becomes of `state_updates`: merged into the state, or a fact that may replace it."""
+
+from __future__ import annotations
+
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import Job
+from ductile.core.json import JsonObject, encoded_size
+from ductile.core.policy import Policy
+from ductile.struct import Value
+
+MAX_STATE_BYTES = 1024 * 1024
+#: Commands the core runs for itself: their events are not routed and their state is not kept.
+CORE_COMMANDS = frozenset({"health", "init"})
+
+
+class FactEntry(Value):
+    fact_type: str
+    body: JsonObject
+
+
+class StateUpdate(Value):
+    state: JsonObject | None = None
+    fact: FactEntry | None = None
+    #: The size of what was to be kept, if that is more than may be.
+    too_large: int | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+
+
+NO_STATE_UPDATE = StateUpdate()
+
+
+def apply_state_updates(
+    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, rules: Policy
+) -> StateUpdate:
+    """`state` is what the plugin has now, written by the job with that claim number."""
+    if not updates or job.command in CORE_COMMANDS:
+        return NO_STATE_UPDATE
+    rule = rules.plugin(job.plugin).fact_rule(job.command)
+    new = {**state, **updates} if rule is None else updates
+    if (size := encoded_size(new)) > MAX_STATE_BYTES:
+        return StateUpdate(too_large=size)
+    if rule is None:
+        return StateUpdate(state=new)
+    fact = FactEntry(fact_type=rule.fact_type, body=updates)
+    if not rule.mirror:
+        return StateUpdate(fact=fact)
+    if state_claim_seq > job.claim_seq:
+        stale: JsonObject = {"plugin": job.plugin, "fact_type": rule.fact_type}
+        entry = LedgerEntry(kind=LedgerKind.STATE_STALE, job_id=job.id, run_id=job.run_id, data=stale)
+        return StateUpdate(fact=fact, ledger=(entry,))
+    return StateUpdate(fact=fact, state=new)

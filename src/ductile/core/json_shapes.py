@@ -1,0 +1,153 @@
+"""How the shape of one JSON value differs from that of another: fields gone, new, or of another type.
+
+Pure. Values are never told, only where they are and of what type: a value may be long or secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TypeAlias
+
+from ductile.core.json import JsonValue
+from ductile.struct import Value
+
+#: Stands in a path for the items of a list.
+ITEM = "[]"
+#: Items of a list that are looked at. The shapes of long lists hardly ever differ after so many.
+MAX_ITEMS = 100
+#: Deeper values count as one value of their type.
+MAX_LEVELS = 20
+
+Path: TypeAlias = tuple[str, ...]
+
+
+class ChangeKind(StrEnum):
+    GONE = "gone"
+    NEW = "new"
+    RETYPED = "retyped"
+
+
+class FieldChange(Value):
+    """One field whose presence or type differs. `before` and `now` are names of types."""
+
+    path: Path
+    kind: ChangeKind
+    before: str | None
+    now: str | None
+
+    @property
+    def name(self) -> str:
+        return written_path(self.path)
+
+
+def written_path(path: Path) -> str:
+    """`payload.items[].name`."""
+    return ".".join(path).replace(f".{ITEM}", ITEM)
+
+
+def type_name(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case list():
+            return "list"
+        case dict():
+            return "object"
+
+
+def compare_shapes(before: JsonValue, now: JsonValue, path: Path = ()) -> tuple[FieldChange, ...]:
+    """Every difference, outermost first: below a field that is gone, new or retyped nothing more is told."""
+    return tuple(_compare((before,), (now,), path, MAX_LEVELS))
+
+
+def closest_changes(
+    before: Sequence[JsonValue], now: JsonValue, path: Path = ()
+) -> tuple[FieldChange, ...] | None:
+    """The differences from the value that `now` differs least from; None if there is none to compare with."""
+    found = [compare_shapes(one, now, path) for one in before]
+    return min(found, key=len) if found else None
+
+
+def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:
+    """The new field beside one that is gone, if each is the only one there and both have one type."""
+    beside = [change for change in changes if change.path[:-1] == gone.path[:-1]]
+    gone_there = [change for change in beside if change.kind is ChangeKind.GONE]
+    new_there = [change for change in beside if change.kind is ChangeKind.NEW]
+    if gone_there != [gone] or len(new_there) != 1 or new_there[0].now != gone.before:
+        return None
+    return new_there[0]
+
+
+def reference_path(reference: str) -> Path:
+    """A reference of a template as a path of fields: `payload.items.0.name` is in any item."""
+    root, *keys = reference.split(".")
+    return (root, *(ITEM if key.isascii() and key.isdigit() else key for key in keys))
+
+
+def breaks_reference(change: FieldChange, reference: str) -> bool:
+    """Whether a reference no longer leads to what it led to."""
+    wanted = reference_path(reference)
+    return change.kind is not ChangeKind.NEW and wanted[: len(change.path)] == change.path
+
+
+def _compare(
+    before: Sequence[JsonValue], now: Sequence[JsonValue], path: Path, levels: int
+) -> Iterator[FieldChange]:
+    """Of values that stand at one place: a single one, or the items of a list."""
+    old, new = _types(before), _types(now)
+    if not old or not new:
+        # An empty list says nothing about its items.
+        return
+    if old != new and not _is_mixture(old, new):
+        yield FieldChange(path=path, kind=ChangeKind.RETYPED, before=_named(old), now=_named(new))
+        return
+    if levels == 0:
+        return
+    yield from _compare_objects(
+        [one for one in before if isinstance(one, dict)],
+        [one for one in now if isinstance(one, dict)],
+        path,
+        levels,
+    )
+    yield from _compare(_items(before), _items(now), (*path, ITEM), levels - 1)
+
+
+def _compare_objects(
+    before: Sequence[dict[str, JsonValue]], now: Sequence[dict[str, JsonValue]], path: Path, levels: int
+) -> Iterator[FieldChange]:
+    if not before or not now:
+        return
+    for key in dict.fromkeys(key for one in (*before, *now) for key in one):
+        old = [one[key] for one in before if key in one]
+        new = [one[key] for one in now if key in one]
+        place = (*path, key)
+        if not new:
+            yield FieldChange(path=place, kind=ChangeKind.GONE, before=_named(_types(old)), now=None)
+        elif not old:
+            yield FieldChange(path=place, kind=ChangeKind.NEW, before=None, now=_named(_types(new)))
+        else:
+            yield from _compare(old, new, place, levels - 1)
+
+
+def _items(values: Sequence[JsonValue]) -> list[JsonValue]:
+    return [item for value in values if isinstance(value, list) for item in value[:MAX_ITEMS]]
+
+
+def _types(values: Sequence[JsonValue]) -> tuple[str, ...]:
+    return tuple(sorted({type_name(value) for value in values}))
+
+
+def _is_mixture(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
+    """Items of a list may differ among themselves: fewer kinds of them are no change."""
+    return (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
+
+
+def _named(types: tuple[str, ...]) -> str:
+    return " or ".join(types)

@@ -1,0 +1,250 @@
+"""A pipeline as an SVG picture, drawn by hand: no browser, no network, no library.
+
+Everything is a box with its way in at the middle of the top and its way out at the middle of the bottom,
+so boxes stack into sequences and stand side by side as branches, at any depth. The colours follow what
+the reader's screen prefers, light or dark.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from html import escape
+
+from ductile.core.runs.graph import BlockNode, SplitNode
+from ductile.core.runs.tree import StepGroup, TreeStep
+from ductile.struct import Value
+
+_CHARACTER = 7.4  # a character of the 12 px monospaced font, a little generous
+_LINE = 17
+_PAD = 12
+_GAP = 30  # between boxes of a sequence: room for an arrow
+_FAN = 44  # between a box and the columns below it: room for their names
+_SIDE = 28  # between columns
+_MARGIN = 20
+_ROUND = 6
+_DOT = 6
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+_STYLE = """
+  svg { --paper: #ffffff; --ink: #1c2128; --soft: #59636e; --line: #848d97; --box: #f3f5f8; --mark: #8a4b00;
+        --fork: #e6ecff; }
+  @media (prefers-color-scheme: dark) {
+    svg { --paper: #15191f; --ink: #e6e9ee; --soft: #a2abb6; --line: #76808c; --box: #222933; --mark: #f0b060;
+          --fork: #27325a; }
+  }
+  .paper { fill: var(--paper); }
+  text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+         fill: var(--ink); }
+  .id { font-weight: 700; } .soft { fill: var(--soft); } .if { fill: var(--mark); }
+  .middle { text-anchor: middle; }
+  .box { fill: var(--box); stroke: var(--line); } .maybe { stroke: var(--mark); stroke-dasharray: 5 3; }
+  .fork { fill: var(--fork); stroke: var(--line); }
+  .frame { fill: none; stroke: var(--line); } .call { stroke-dasharray: 2 3; }
+  .way { fill: none; stroke: var(--line); stroke-width: 1.3; } .tip { fill: var(--line); }
+"""
+
+
+def to_svg(items: Sequence[TreeStep], name: str, trigger: str) -> str:
+    """The picture of a pipeline's outline, from what starts it to its end."""
+    start = _Label(lines=((trigger, "soft"),), look="fork", rounded=_LINE)
+    whole = _stack([start, *(_box(item) for item in items), _Dot()])
+    width, height = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
+    drawn = "\n".join(whole.draw(_MARGIN, _MARGIN))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">\n'
+        f"<title>pipeline {_safe(name)}</title>\n<style>{_STYLE}</style>\n"
+        f'<rect class="paper" width="100%" height="100%"/>\n{drawn}\n</svg>\n'
+    )
+
+
+class _Box(ABC):
+    """Something drawn, entered at the middle of its top and left at the middle of its bottom."""
+
+    width: float
+    height: float
+
+    @abstractmethod
+    def draw(self, x: float, y: float) -> list[str]: ...
+
+
+class _Dot(_Box):
+    """Where a run ends."""
+
+    width = height = 2.0 * _DOT
+
+    def draw(self, x: float, y: float) -> list[str]:
+        return [f'<circle class="tip" cx="{x + _DOT:.1f}" cy="{y + _DOT:.1f}" r="{_DOT}"/>']
+
+
+class _Way(_Box):
+    """Nothing but the line that goes through."""
+
+    width = 2.0 * _PAD
+    height = 0.0
+
+    def draw(self, x: float, y: float) -> list[str]:  # noqa: ARG002 - the lines around it meet there
+        return []
+
+
+class _Label(_Box):
+    """A rectangle with lines of text, each with its class."""
+
+    def __init__(self, *, lines: Sequence[tuple[str, str]], look: str = "box", rounded: int = _ROUND) -> None:
+        self._lines, self._look, self._rounded = lines, look, rounded
+        self.width = max(len(text) for text, _ in lines) * _CHARACTER + 2 * _PAD
+        self.height = len(lines) * _LINE + _PAD
+
+    def draw(self, x: float, y: float) -> list[str]:
+        frame = (
+            f'<rect class="{self._look}" x="{x:.1f}" y="{y:.1f}" width="{self.width:.1f}" '
+            f'height="{self.height:.1f}" rx="{self._rounded}"/>'
+        )
+        middle = x + self.width / 2
+        texts = [
+            f'<text class="{kind} middle" x="{middle:.1f}" y="{y + _PAD / 2 + _LINE * (number + 0.75):.1f}">'
+            f"{_safe(text)}</text>"
+            for number, (text, kind) in enumerate(self._lines)
+        ]
+        return [frame, *texts]
+
+
+class _Stack(_Box):
+    """Boxes below one another, with arrows between them."""
+
+    def __init__(self, boxes: Sequence[_Box]) -> None:
+        self._boxes = boxes
+        self.width = max(box.width for box in boxes)
+        self.height = sum(box.height for box in boxes) + _GAP * (len(boxes) - 1)
+
+    def draw(self, x: float, y: float) -> list[str]:
+        drawn: list[str] = []
+        middle = x + self.width / 2
+        for number, box in enumerate(self._boxes):
+            if number:
+                drawn.append(_arrow([(middle, y), (middle, y + _GAP)]))
+                y += _GAP
+            drawn += box.draw(middle - box.width / 2, y)
+            y += box.height
+        return drawn
+
+
+class _Column(Value, kw_only=False):
+    name: str
+    box: _Box
+
+    @property
+    def width(self) -> float:
+        # The name stands right of its line, which is in the middle.
+        return max(self.box.width, 2 * (len(self.name) * _CHARACTER + _PAD))
+
+
+class _Fan(_Box):
+    """A box, columns side by side below it, and what they lead to, if that is drawn."""
+
+    def __init__(self, head: _Box, columns: Sequence[_Column], foot: _Box) -> None:
+        self._head, self._columns, self._foot = head, columns, foot
+        self._across = sum(column.width for column in columns) + _SIDE * (len(columns) - 1)
+        self._tallest = max(column.box.height for column in columns)
+        self.width = max(head.width, self._across, foot.width)
+        self.height = head.height + _FAN + self._tallest + _GAP + foot.height
+
+    def draw(self, x: float, y: float) -> list[str]:
+        middle = x + self.width / 2
+        drawn = self._head.draw(middle - self._head.width / 2, y)
+        below, end = y + self._head.height, y + self.height - self._foot.height
+        at = middle - self._across / 2
+        for column in self._columns:
+            drawn += self._draw_column(column, middle, at + column.width / 2, below, end)
+            at += column.width + _SIDE
+        return drawn + self._foot.draw(middle - self._foot.width / 2, end)
+
+    def _draw_column(
+        self, column: _Column, middle: float, centre: float, below: float, end: float
+    ) -> list[str]:
+        top, bend = below + _FAN, below + _GAP / 2
+        bottom, meeting = top + column.box.height, end - _GAP / 2
+        into = [(middle, below), (middle, bend), (centre, bend), (centre, top)]
+        out = [(centre, bottom), (centre, meeting), (middle, meeting), (middle, end)]
+        drawn = [_arrow(into) if column.box.height else _line(into)]
+        if column.name:
+            drawn.append(
+                f'<text class="soft" x="{centre + 5:.1f}" y="{top - 13:.1f}">{_safe(column.name)}</text>'
+            )
+        return [*drawn, *column.box.draw(centre - column.box.width / 2, top), _line(out)]
+
+
+class _FrameBox(_Box):
+    """A border around steps, with a title."""
+
+    def __init__(self, title: _Label, inside: _Box, look: str) -> None:
+        self._title, self._inside, self._look = title, inside, look
+        self.width = max(title.width, inside.width + 2 * _PAD)
+        self.height = title.height + inside.height + _GAP + _PAD
+
+    def draw(self, x: float, y: float) -> list[str]:
+        middle = x + self.width / 2
+        first = y + self._title.height + _GAP
+        frame = (
+            f'<rect class="frame {self._look}" x="{x:.1f}" y="{y + self._title.height / 2:.1f}" '
+            f'width="{self.width:.1f}" height="{self.height - self._title.height / 2:.1f}" rx="{_ROUND}"/>'
+        )
+        title = self._title.draw(middle - self._title.width / 2, y)
+        into = _arrow([(middle, y + self._title.height), (middle, first)])
+        out = _line([(middle, first + self._inside.height), (middle, y + self.height)])
+        return [frame, *title, into, *self._inside.draw(middle - self._inside.width / 2, first), out]
+
+
+def _stack(boxes: Sequence[_Box]) -> _Box:
+    return boxes[0] if len(boxes) == 1 else _Stack(boxes)
+
+
+def _box(item: TreeStep) -> _Box:
+    match item.node:
+        case BlockNode(call=call):
+            title = _Label(lines=_lines(item), look=_look("box", item))
+            return _FrameBox(title, _inside(item.parts[0]), "call" if call else "")
+        case SplitNode():
+            fork = _Label(lines=_lines(item), look=_look("fork", item), rounded=_LINE)
+            join = _Label(lines=(("join", "soft"),), look="fork", rounded=_LINE)
+            # A branch with an id has it in its box.
+            names = [part.name if part.name.isdigit() else "" for part in item.parts]
+            columns = [_Column(name, _inside(part)) for name, part in zip(names, item.parts, strict=True)]
+            return _Fan(fork, columns, join)
+        case _:
+            step = _Label(lines=_lines(item), look=_look("box", item))
+            if not item.parts:
+                return step
+            columns = [_Column(part.name, _inside(part)) for part in item.parts]
+            return _Fan(step, [_Column("other events", _Way()), *columns], _Way())
+
+
+def _inside(part: StepGroup) -> _Box:
+    return _stack([_box(item) for item in part.items])
+
+
+def _lines(item: TreeStep) -> list[tuple[str, str]]:
+    lines = [(item.title, "id")] if item.id.isdigit() else [(item.id, "id"), (item.title, "soft")]
+    return lines if item.condition is None else [*lines, (f"if {item.condition}", "if")]
+
+
+def _look(look: str, item: TreeStep) -> str:
+    return look if item.condition is None else f"{look} maybe"
+
+
+def _line(points: Sequence[tuple[float, float]]) -> str:
+    path = " L ".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return f'<path class="way" d="M {path}"/>'
+
+
+def _arrow(points: Sequence[tuple[float, float]]) -> str:
+    x, y = points[-1]
+    tip = f'<path class="tip" d="M {x:.1f} {y:.1f} l -4 -8 l 8 0 z"/>'
+    return f"{_line(points)}{tip}"
+
+
+def _safe(text: str) -> str:
+    """XML forbids control characters and half surrogates, however they are written."""
+    return escape(_CONTROL.sub("\ufffd", text), quote=True)

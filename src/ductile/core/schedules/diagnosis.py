@@ -1,0 +1,114 @@
+"""Why a schedule does not run, or that it does: one cause, the one that has to be dealt with first.
+
+The obstacles are asked in the order in which removing them helps: a plugin that is disabled is not made to
+run by resuming its schedule. Whether the next run could start is asked of `firing`, as the store asks it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
+from ductile.core.schedules.planner import SkipReason
+from ductile.struct import Value
+
+#: Later than this, and nobody looks after the schedule.
+OVERDUE_AFTER = timedelta(minutes=2)
+
+
+class ScheduleCause(StrEnum):
+    NOT_CONFIGURED = "not_configured"
+    PLUGIN_DISABLED = "plugin_disabled"
+    PLUGIN_REFUSED = "plugin_refused"
+    PAUSED = "paused"
+    NO_DAEMON = "no_daemon"
+    NOT_LOADED = "not_loaded"
+    OVERDUE = "overdue"
+    BREAKER_OPEN = "breaker_open"
+    BREAKER_HALF_OPEN = "breaker_half_open"
+    RUNNING = "running"
+    WAITING = "waiting"
+    OUTSTANDING_POLLS = "outstanding_polls"
+    LAST_FAILED = "last_failed"
+    LAST_SKIPPED = "last_skipped"
+    OVER = "over"
+    ON_TIME = "on_time"
+
+
+SCHEDULE_CAUSES: dict[ScheduleCause, str] = {
+    ScheduleCause.NOT_CONFIGURED: "The configuration no longer has this schedule.",
+    ScheduleCause.PLUGIN_DISABLED: "The plugin is disabled.",
+    ScheduleCause.PLUGIN_REFUSED: "The plugin cannot run.",
+    ScheduleCause.PAUSED: "The schedule is paused.",
+    ScheduleCause.NO_DAEMON: "No daemon is running, and only a daemon runs what is scheduled.",
+    ScheduleCause.NOT_LOADED: "The daemon has not loaded this schedule.",
+    ScheduleCause.OVERDUE: "It was due, and the daemon has not started it.",
+    ScheduleCause.BREAKER_OPEN: "The circuit breaker is open after too many failures.",
+    ScheduleCause.BREAKER_HALF_OPEN: "The circuit breaker waits for the result of its probe.",
+    ScheduleCause.RUNNING: "The previous run has not ended (`if_running: skip`).",
+    ScheduleCause.WAITING: "Its run is due and waits until other polls of the plugin have ended.",
+    ScheduleCause.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` are queued or running: "
+    "a run that falls due now waits for one of them to end.",
+    ScheduleCause.LAST_FAILED: "It runs, and its last run failed.",
+    ScheduleCause.LAST_SKIPPED: "It works normally; the last due run was skipped.",
+    ScheduleCause.OVER: "It has nothing more to run: its time has come and gone.",
+    ScheduleCause.ON_TIME: "Nothing is wrong: it runs when it is due.",
+}
+
+_OBSTACLES = {
+    SkipReason.BREAKER_OPEN: ScheduleCause.BREAKER_OPEN,
+    SkipReason.BREAKER_HALF_OPEN: ScheduleCause.BREAKER_HALF_OPEN,
+    SkipReason.RUNNING: ScheduleCause.RUNNING,
+    SkipReason.WAITING: ScheduleCause.WAITING,
+    SkipReason.OUTSTANDING_POLLS: ScheduleCause.OUTSTANDING_POLLS,
+}
+
+
+class ScheduleFacts(Value):
+    """What is known of a schedule. Without `conditions` it is not in the configuration."""
+
+    now: datetime
+    enabled: bool
+    refused: bool
+    paused: bool
+    daemon_runs: bool
+    #: The store has an entry for it: a daemon has seen it.
+    known: bool
+    next_at: datetime | None
+    conditions: StartConditions | None
+    view: FireView
+    last_failed: bool = False
+    last_skipped: bool = False
+
+
+def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
+    if facts.conditions is None:
+        return ScheduleCause.NOT_CONFIGURED
+    if (standing := _standing_obstacle(facts)) is not None:
+        return standing
+    start = decide_admission(facts.conditions, facts.view, facts.now)
+    if not isinstance(start, Admitted):
+        return _OBSTACLES[start]
+    if facts.last_failed:
+        return ScheduleCause.LAST_FAILED
+    if facts.last_skipped:
+        return ScheduleCause.LAST_SKIPPED
+    return ScheduleCause.OVER if facts.next_at is None else ScheduleCause.ON_TIME
+
+
+def _standing_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
+    """What keeps it from running whatever the plugin does."""
+    if not facts.enabled:
+        return ScheduleCause.PLUGIN_DISABLED
+    if facts.refused:
+        return ScheduleCause.PLUGIN_REFUSED
+    if facts.paused:
+        return ScheduleCause.PAUSED
+    if not facts.daemon_runs:
+        return ScheduleCause.NO_DAEMON
+    if not facts.known:
+        return ScheduleCause.NOT_LOADED
+    if facts.next_at is not None and facts.now - facts.next_at > OVERDUE_AFTER:
+        return ScheduleCause.OVERDUE
+    return None

@@ -1,0 +1,245 @@
+"""Signatures over webhook bodies: making ours, and judging those of others.
+
+All of them are HMAC-SHA256. They differ in what is signed (the body alone, or an id and an instant before
+it) and in how the result is written. Comparisons take the same time wherever the first difference is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ductile.core.jobs.dedupe import LONGEST_KEY, normalise_key
+from ductile.struct import Value
+
+REPLAY_WINDOW = timedelta(minutes=5)
+STANDARD_PREFIX = "whsec_"
+
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+#: What is shorter was not meant as base64 of a key, and is no key.
+_SHORTEST_KEY = 16
+_SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
+
+
+class SignatureForm(StrEnum):
+    """How a sender signs."""
+
+    BODY = "body"  # `sha256=<hex>` or bare hex, over the body
+    STRIPE = "stripe"  # `t=<seconds>,v1=<hex>`, over `<seconds>.<body>`
+    SLACK = "slack"  # `v0=<hex>`, over `v0:<seconds>:<body>`; the seconds in a header of their own
+    STANDARD = "standard"  # `v1,<base64>`, over `<id>.<seconds>.<body>`; Standard Webhooks
+
+
+class SignatureScheme(Value):
+    """Where a sender's signature is and what it covers. Header names are in lower case."""
+
+    form: SignatureForm
+    header: str
+    #: The header, or for senders without one the field of the body, that is the same in a redelivery.
+    delivery_header: str | None = None
+    delivery_field: str | None = None
+    #: Whether a request that does not name its delivery is told from others by what was signed.
+    known_by_content: bool = False
+
+
+SLACK_TIMESTAMP = "x-slack-request-timestamp"
+STANDARD_ID, STANDARD_TIMESTAMP, STANDARD_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+
+GITHUB = SignatureScheme(
+    form=SignatureForm.BODY,
+    header="x-hub-signature-256",
+    delivery_header="x-github-delivery",
+    known_by_content=True,
+)
+STRIPE = SignatureScheme(
+    form=SignatureForm.STRIPE, header="stripe-signature", delivery_field="id", known_by_content=True
+)
+SLACK = SignatureScheme(
+    form=SignatureForm.SLACK, header="x-slack-signature", delivery_field="event_id", known_by_content=True
+)
+STANDARD = SignatureScheme(
+    form=SignatureForm.STANDARD, header=STANDARD_SIGNATURE, delivery_header=STANDARD_ID
+)
+
+
+def sign_body(secret: str, body: bytes) -> str:
+    """`sha256=<hex>`, as GitHub writes it."""
+    return f"sha256={_hmac(secret.encode(), body).hex()}"
+
+
+def sign_standard(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
+    """`v1,<base64>`, as Standard Webhooks has it."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return f"v1,{b64encode(_hmac(standard_key(secret), signed)).decode()}"
+
+
+def standard_key(secret: str) -> bytes:
+    """The key of a Standard Webhooks secret: `whsec_` and base64, or any other text as its own bytes."""
+    if secret.startswith(STANDARD_PREFIX):
+        return _decoded(secret.removeprefix(STANDARD_PREFIX)) or secret.encode()
+    return secret.encode()
+
+
+def _standard_keys(secret: str) -> tuple[bytes, ...]:
+    """The keys that a sender may mean: libraries take a secret without `whsec_` for base64 as well."""
+    decoded = _decoded(secret)
+    if secret.startswith(STANDARD_PREFIX) or len(decoded) < _SHORTEST_KEY:
+        return (standard_key(secret),)
+    return (standard_key(secret), decoded)
+
+
+def _decoded(encoded: str) -> bytes:
+    """What base64 stands for; nothing if it is none."""
+    try:
+        return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
+    except (Base64Error, ValueError):
+        return b""
+
+
+def verify_signature(
+    scheme: SignatureScheme, secret: str, headers: Mapping[str, str], body: bytes, now: datetime
+) -> bool:
+    """Whether a request was signed with the secret, and, where an instant is signed too, not long ago."""
+    if not secret:
+        return False  # an empty key is one that everybody has
+    written = headers.get(scheme.header, "")
+    match scheme.form:
+        case SignatureForm.BODY:
+            return _matches(_hmac(secret.encode(), body), (_from_hex(written.removeprefix("sha256=")),))
+        case SignatureForm.STRIPE:
+            seconds, given = _stripe_parts(written)
+            signed = f"{seconds}.".encode() + body
+            return _is_recent(seconds, now) and _matches(_hmac(secret.encode(), signed), given)
+        case SignatureForm.SLACK:
+            seconds = headers.get(SLACK_TIMESTAMP, "")
+            signed = f"v0:{seconds}:".encode() + body
+            given = (_from_hex(written.removeprefix("v0=")),)
+            return _is_recent(seconds, now) and _matches(_hmac(secret.encode(), signed), given)
+        case SignatureForm.STANDARD:
+            return _is_standard(secret, written, headers, body, now)
+
+
+def _is_standard(secret: str, written: str, headers: Mapping[str, str], body: bytes, now: datetime) -> bool:
+    message_id, seconds = headers.get(STANDARD_ID, ""), headers.get(STANDARD_TIMESTAMP, "")
+    signed = f"{message_id}.{seconds}.".encode() + body
+    given = [_from_base64(part.removeprefix("v1,")) for part in written.split(" ") if part.startswith("v1,")]
+    return (
+        bool(message_id)
+        and _is_recent(seconds, now)
+        and any(_matches(_hmac(key, signed), given) for key in _standard_keys(secret))
+    )
+
+
+def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], now: datetime) -> str:
+    """What is the matter with one that is not, for whoever has to mend it; its sender is not told."""
+    written = headers.get(scheme.header)
+    if written is None:
+        return f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
+    seconds = _instant_signed(scheme, written, headers)
+    if seconds is not None and not _is_recent(seconds, now):
+        minutes = int(REPLAY_WINDOW.total_seconds() // 60)
+        return f"not signed within {minutes} minutes of now: an old one sent again, or a clock that is wrong"
+    return "the signature does not fit: another secret at the sender, or the body was changed on its way"
+
+
+def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str, str]) -> str | None:
+    """As the sender wrote it; None where none is signed."""
+    match scheme.form:
+        case SignatureForm.BODY:
+            return None
+        case SignatureForm.STRIPE:
+            return _stripe_parts(written)[0]
+        case SignatureForm.SLACK:
+            return headers.get(SLACK_TIMESTAMP, "")
+        case SignatureForm.STANDARD:
+            return headers.get(STANDARD_TIMESTAMP, "")
+
+
+def delivery_id(
+    scheme: SignatureScheme, headers: Mapping[str, str], body: bytes, payload: Mapping[str, object]
+) -> str | None:
+    """What a sender calls this delivery, the same when it sends it again; None if it does not say.
+
+    Where its presets always say and this request does not, the id is a hash of what was signed: a recorded
+    request without its id is then still the same delivery.
+    """
+    named = normalise_key(_named_delivery(scheme, headers, payload))
+    if named is not None:
+        return named if len(named) <= LONGEST_KEY else _hashed(named.encode(errors="replace"))
+    if not scheme.known_by_content:
+        return None
+    instant = _instant_signed(scheme, headers.get(scheme.header, ""), headers) or ""
+    return _hashed(f"{instant}.".encode() + body)
+
+
+def _named_delivery(
+    scheme: SignatureScheme, headers: Mapping[str, str], payload: Mapping[str, object]
+) -> str | None:
+    if scheme.delivery_header is not None:
+        return headers.get(scheme.delivery_header)
+    found = payload.get(scheme.delivery_field) if scheme.delivery_field is not None else None
+    return found if isinstance(found, str) else None
+
+
+def _hashed(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _hmac(key: bytes, signed: bytes) -> bytes:
+    # Not `hmac.digest`: it lets go of the interpreter's lock, which takes several times as long as the hash.
+    return hmac.new(key, signed, hashlib.sha256).digest()
+
+
+def _matches(expected: bytes, given: Iterable[bytes]) -> bool:
+    return any(hmac.compare_digest(expected, one) for one in given)
+
+
+def _stripe_parts(written: str) -> tuple[str, tuple[bytes, ...]]:
+    pairs = [part.strip().partition("=") for part in written.split(",")]
+    seconds = next((value for name, _, value in pairs if name == "t"), "")
+    return seconds, tuple(_from_hex(value) for name, _, value in pairs if name == "v1")
+
+
+def _is_recent(seconds: str, now: datetime) -> bool:
+    if not _SECONDS.fullmatch(seconds):
+        return False
+    return abs(now.timestamp() - int(seconds)) <= REPLAY_WINDOW.total_seconds()
+
+
+def _from_hex(text: str) -> bytes:
+    stripped = text.strip()
+    return bytes.fromhex(stripped) if _HEX.fullmatch(stripped) else b""
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        return b""
+
+
+def signed_headers(
+    scheme: SignatureScheme, secret: str, *, message_id: str, body: bytes, now: datetime
+) -> dict[str, str]:
+    """The headers with which a sender of this kind would sign a body now."""
+    seconds = int(now.timestamp())
+    named = {} if scheme.delivery_header is None else {scheme.delivery_header: message_id}
+    match scheme.form:
+        case SignatureForm.BODY:
+            return named | {scheme.header: sign_body(secret, body)}
+        case SignatureForm.STRIPE:
+            signature = _hmac(secret.encode(), f"{seconds}.".encode() + body).hex()
+            return named | {scheme.header: f"t={seconds},v1={signature}"}
+        case SignatureForm.SLACK:
+            signature = _hmac(secret.encode(), f"v0:{seconds}:".encode() + body).hex()
+            return named | {SLACK_TIMESTAMP: str(seconds), scheme.header: f"v0={signature}"}
+        case SignatureForm.STANDARD:
+            signature = sign_standard(secret, message_id=message_id, timestamp=seconds, body=body)
+            told = {STANDARD_ID: message_id, STANDARD_TIMESTAMP: str(seconds)}
+            return named | told | {scheme.header: signature}

@@ -1,0 +1,236 @@
+"""Which addresses we may call for somebody else: whom a state webhook may reach.
+
+A caller names the URL, so it must not lead into the network that the daemon stands in. What a URL shows
+by itself is judged when it is submitted; a name says nothing until it is resolved, so the address that is
+really connected to is judged again, at that moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+from unicodedata import category, normalize
+from urllib.parse import SplitResult, urlsplit
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+MAX_URL_LENGTH = 8192
+#: Why a delivery failed whose host's name was resolved to an address that only a listed host may have.
+ADDRESS_NOT_ALLOWED = "the host's name leads to an address that must not be called (state_webhooks.allow)"
+
+_PORTS = {"http": 80, "https": 443}
+#: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
+_HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:\ud800-\udfff]+")
+#: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052), by the host itself
+#: (RFC 2765), and the oldest form.
+_EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("::/96"))
+#: Not public, though not every version of the standard library knows: a gateway's own translation prefix
+#: (RFC 8215), which can hold any private address, site-local, segment routing, documentation; protocol
+#: assignments, among them a cloud's metadata service, the relays of 6to4, and another cloud's own services.
+_NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            "64:ff9b:1::/48",
+            "fec0::/10",
+            "5f00::/16",
+            "3fff::/20",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "168.63.129.16/32",
+        ),
+    )
+)
+#: Stops that IDNA takes for a dot, so that they separate the bytes of an address too.
+_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
+_LOW_32_BITS = 0xFFFF_FFFF
+_PARTS_OF_IPV4 = 4
+_LARGEST_BYTE = 0xFF
+_LONGEST_LABEL, _LONGEST_NAME = 63, 253
+
+
+def url_fault(url: str, allow: Collection[str]) -> str | None:
+    """What is wrong with a URL that is to be called, in words without the URL itself; None if nothing."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return parts
+    host = parts.hostname or ""
+    listed = is_listed(host, allow)
+    if allow and not listed:
+        return f"{host} is not among the hosts that may be called (state_webhooks.allow)"
+    literal = parse_literal(host)
+    if literal is not None and is_forbidden(literal, listed=listed):
+        return f"{host} is not a public address, and state_webhooks.allow does not list it"
+    return None
+
+
+def refused_host(receiver: str, last_error: str | None, allow: Collection[str]) -> str | None:
+    """Return the host of a receiver that must be listed before it may be called; None if it need not be.
+
+    `last_error` tells it of a name that leads to an address which only listed hosts may have.
+    """
+    parts = split_url(receiver)
+    host = None if isinstance(parts, str) else parts.hostname
+    if host is None or is_listed(host, allow):
+        return None
+    literal = parse_literal(host)
+    if literal is not None and is_forbidden(literal, listed=True):
+        return None  # it may not be called in any case
+    return host if url_fault(receiver, allow) is not None or last_error == ADDRESS_NOT_ALLOWED else None
+
+
+def split_url(url: str) -> SplitResult | str:
+    """The parts of an http or https URL that names a host, or what is wrong with it."""
+    if len(url) > MAX_URL_LENGTH:
+        return f"the URL is longer than {MAX_URL_LENGTH} characters"
+    if url != url.strip() or any(character < " " or character == "\x7f" for character in url):
+        return "the URL holds blanks or control characters"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "it is not a URL"
+    if parts.scheme not in _PORTS:
+        return "the URL has to begin with http:// or https://"
+    if not parts.hostname or port == 0:
+        return "the URL names no host"
+    if parse_literal(parts.hostname) is None and not _is_name(parts.netloc.rpartition("@")[2]):
+        return "the URL's host is not a name or an address"
+    return parts
+
+
+def _is_name(place: str) -> bool:
+    """Whether a host, with or without a port, can be a name that leads to what it shows.
+
+    Not all who connect write other scripts' letters alike: capitals and ligatures become other letters, some
+    signs nothing at all. It has to be written as it is registered, so that what is listed is what is called.
+    """
+    host = place.partition(":")[0].removesuffix(".")
+    if not _HOST.fullmatch(host) or len(_to_ascii(host)) > _LONGEST_NAME:
+        return False
+    return all(
+        0 < len(_to_ascii(label)) <= _LONGEST_LABEL and (label.isascii() or label == _normalised(label))
+        for label in host.translate(_DOTS).split(".")
+    )
+
+
+def _normalised(text: str) -> str:
+    """Without signs that nobody sees, digits and letters of other scripts in their usual form, small."""
+    seen = "".join(character for character in text if category(character) != "Cf")
+    return normalize("NFKC", seen.translate(_DOTS)).lower()
+
+
+def _to_ascii(host: str) -> str:
+    """A name as it is asked for: `bücher.de` is `xn--bcher-kva.de`. No letter becomes another on the way."""
+    if host.isascii():
+        return host
+    labels = host.translate(_DOTS).split(".")
+    return ".".join(
+        label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
+    )
+
+
+def is_listed(host: str, allow: Collection[str]) -> bool:
+    """Whether the operator has named this host. Addresses are the same however they are written."""
+    wanted = _canonical(host)
+    return any(_canonical(entry) == wanted for entry in allow)
+
+
+def is_forbidden(address: Address, *, listed: bool = False) -> bool:
+    """Whether an address must not be connected to. A listed host may be private, but never many."""
+    return any(_is_forbidden(one, listed=listed) for one in unwrap(address))
+
+
+def unwrap(address: Address) -> tuple[Address, ...]:
+    """The addresses that one in another's clothes leads to: packets for it end up there."""
+    if isinstance(address, IPv4Address):
+        return (address,)
+    plain = IPv6Address(int(address))  # without a zone, which means nothing to the networks below
+    return tuple(_embedded(plain)) or (plain,)
+
+
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+    elif address.sixtofour is not None:
+        yield address.sixtofour
+    elif address.teredo is not None:
+        yield from address.teredo
+    elif int(address) > 1 and any(address in network for network in _EMBEDDING):
+        yield IPv4Address(int(address) & _LOW_32_BITS)
+
+
+def _is_forbidden(address: Address, *, listed: bool) -> bool:
+    if address.is_multicast or address.is_unspecified:
+        return True
+    # Link-local and the rest are not global either; said in full, since the registries change.
+    outside = (
+        address.is_global
+        and not address.is_private
+        and not address.is_loopback
+        and not address.is_link_local
+        and not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
+    )
+    return not (outside or listed)
+
+
+def parse_literal(host: str) -> Address | None:
+    """The address a host is written as; None for a name. Old forms count too: `127.1`, `0x7f.0.0.1`.
+
+    So do other scripts' digits and dots: whoever resolves the host makes them into ours.
+    """
+    plain = host if host.isascii() else _normalised(host)
+    try:
+        return ip_address(plain.strip("[]"))
+    except ValueError:
+        return _parse_old_form(plain)
+
+
+def _parse_old_form(host: str) -> IPv4Address | None:
+    """As `inet_aton` reads it: the last part fills whatever bytes are left."""
+    parts = host.removesuffix(".").split(".")
+    numbers = [_parse_number(part) for part in parts]
+    *leading, last = numbers
+    if len(parts) > _PARTS_OF_IPV4 or last is None or last >= 256 ** (_PARTS_OF_IPV4 - len(leading)):
+        return None
+    value = last
+    for position, number in enumerate(leading):
+        if number is None or number > _LARGEST_BYTE:
+            return None
+        value |= number << (8 * (3 - position))
+    return IPv4Address(value)
+
+
+def _parse_number(text: str) -> int | None:
+    """Hexadecimal with 0x, octal with 0, else decimal."""
+    lowered = text.lower()
+    for pattern, base in ((r"0x0*[0-9a-f]{1,8}", 16), (r"0+[0-7]{0,11}", 8), (r"[1-9][0-9]{0,9}", 10)):
+        if re.fullmatch(pattern, lowered, re.ASCII):
+            return int(lowered, base)
+    return None
+
+
+def _canonical(host: str) -> str:
+    literal = parse_literal(host.strip())
+    return str(literal) if literal is not None else _to_ascii(_normalised(host.strip()).rstrip("."))
+
+
+def redact_url(url: str) -> str:
+    """A URL as it may be shown: path, query and user may hold a secret, so only the host is left."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return "…"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}/…"
+
+
+def receiver_of(url: str) -> str:
+    """Who answers a URL: scheme, host and port. What one receiver does must not be felt by another."""
+    parts = split_url(url)
+    if isinstance(parts, str):
+        return ""
+    port = parts.port or _PORTS[parts.scheme]
+    return f"{parts.scheme}://{_canonical(parts.hostname or '')}:{port}"

@@ -1,0 +1,185 @@
+"""What a use case works with: the store, the configuration in force, and the engine if one runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs.model import NewJob, SubmittedBy
+from ductile.core.json import JsonObject
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.state import NewRun
+from ductile.engine.reload.drain import draining_error
+from ductile.errors import TooBusyError
+from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
+from ductile.store.port import Store
+from ductile.struct import Value
+from ductile.telemetry.change_notifier import ChangeNotifier
+
+
+class RunningEngine(Protocol):
+    """What a use case may ask of the daemon's engine."""
+
+    def wake(self) -> None:
+        """Jobs were put on the queue or may move on."""
+        ...
+
+    def expect(self) -> None:
+        """Jobs are about to be put on the queue."""
+        ...
+
+    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
+        """Submissions were answered: tell whoever listens, and start what may start."""
+        ...
+
+    def ended(self, jobs: Sequence[JobStateChange]) -> None:
+        """Queued jobs were ended by hand: tell who waits for them, and let others move on."""
+        ...
+
+    def reschedule(self) -> None:
+        """Schedules were paused, resumed or run."""
+        ...
+
+    def waiting_slot(self) -> AbstractContextManager[None]:
+        """One of the places for callers who wait for a run; raises `TooBusyError` if none is free."""
+        ...
+
+    def expect_deadline(self, due_at: datetime) -> None:
+        """A pipeline run is to be cancelled then if it has not ended."""
+        ...
+
+    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """A future that is done when the job has ended, or the daemon stops."""
+        ...
+
+    async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
+        """Start a job at once, beside the queue; False if `limit` jobs of its plugin run, or it may not."""
+        ...
+
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, JsonObject]]) -> JsonObject:
+        """The answer of a task that runs once at a time: who asks while it runs gets the same answer."""
+        ...
+
+    async def end_running(self, job_id: str) -> None:
+        """End the process of a job whose cancelling is on disk."""
+        ...
+
+    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
+        """Go on with a paused schedule; False if there is no such schedule."""
+        ...
+
+    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
+        """Start a run out of turn; its job. Raises `ConflictError` if another stands in its way."""
+        ...
+
+    async def reload(self, drain: timedelta | None = None) -> JsonObject:
+        """Load the configuration again and switch to it, or raise and keep the old one.
+
+        With `drain`, plugins that it removes finish their accepted work first, for at most so long.
+        """
+        ...
+
+    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+        """Let these plugins finish their accepted work; they take no jobs for a minute afterwards."""
+        ...
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """The plugins that take no new jobs because they are about to be disabled."""
+        ...
+
+    async def try_reload(self) -> JsonObject:
+        """What a reload would do; raises what it would be refused for."""
+        ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def stopping(self) -> bool: ...
+
+    def status(self) -> JsonObject: ...
+
+
+class OperationContext(Value):
+    store: Store
+    snapshot: Callable[[], Snapshot]
+    now: Callable[[], datetime]
+    rng: Random
+    #: None where a command works on the store while no daemon runs.
+    engine: RunningEngine | None = None
+    #: The process that runs a job of this store without a daemon, if there is one.
+    runner_pid: int | None = None
+    #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
+    load: Callable[[], Snapshot] | None = None
+    #: Tells that something has happened. Only where an engine runs.
+    news: ChangeNotifier | None = None
+
+    @property
+    def has_no_runner(self) -> bool:
+        """Whether a job that counts as running cannot be: whoever ran it has died."""
+        return self.engine is None and self.runner_pid is None
+
+    def wake(self) -> None:
+        if self.engine is not None:
+            self.engine.wake()
+
+    def ended(self, jobs: Sequence[JobStateChange]) -> None:
+        if self.engine is not None:
+            self.engine.ended(jobs)
+
+    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
+        if self.engine is not None:
+            self.engine.told_of(answers)
+
+    def enqueue(self, submission: Submission) -> Awaitable[tuple[EnqueueResult, ...]]:
+        """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
+
+        A daemon that is stopping takes nothing in, whatever the door.
+
+        Whoever hangs up in between takes nothing back. The engine is told before as well: what may start
+        at once is then claimed in the commit that brings it.
+        """
+        if self.engine is None:
+            return self.store.enqueue(submission)
+        self.refuse_when_stopping()
+        if self.engine.draining:
+            self._refuse_draining_jobs(submission.jobs)
+            for run in submission.runs:
+                self.refuse_draining(run.graph)
+        self.engine.expect()
+        told = (
+            partial(_tell_of_runs, self.engine, submission.runs) if submission.runs else self.engine.told_of
+        )
+        return self.store.enqueue(submission, told)
+
+    def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:
+        """Nothing of a submission is taken in if a part of it needs a plugin that is being drained."""
+        closed = frozenset() if self.engine is None else self.engine.draining
+        for job in jobs:
+            if job.plugin in closed and job.submitted_by is not SubmittedBy.CORE:
+                raise draining_error(job.plugin)
+
+    def refuse_draining(self, graph: Graph) -> None:
+        """The same for a run that follows this graph."""
+        closed = frozenset() if self.engine is None else self.engine.draining
+        if used := sorted(graph.plugins & closed):
+            raise draining_error(used[0], f"the pipeline {graph.pipeline}")
+
+    def refuse_when_stopping(self) -> None:
+        if self.engine is not None and self.engine.stopping:
+            raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+
+
+def _tell_of_runs(
+    engine: RunningEngine, runs: tuple[NewRun, ...], answers: tuple[EnqueueResult, ...]
+) -> None:
+    engine.told_of(answers)
+    for run in runs:
+        if run.deadline_at is not None:
+            engine.expect_deadline(run.deadline_at)

@@ -1,0 +1,66 @@
+"""Files that jobs left behind: found by name, opened under the configured roots only."""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ductile.core.json import JsonObject, JsonValue
+from ductile.engine.artifact_files import open_artifact_file
+from ductile.errors import NotFoundError
+from ductile.operations import parameters as read
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs.lookup import resolve_job
+from ductile.struct import Value
+
+ANY_TYPE = "application/octet-stream"
+_MEDIA_TYPE = re.compile(
+    r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[A-Za-z0-9_-]+=[A-Za-z0-9_.+-]+)*", re.ASCII
+)
+
+
+class OpenedArtifact(Value):
+    """A file that is open for reading. Whoever gets it closes `descriptor`."""
+
+    name: str
+    descriptor: int
+    size: int
+    media_type: str
+
+
+async def open_artifact(context: OperationContext, given: JsonObject) -> OpenedArtifact:
+    job = await resolve_job(context, given)
+    name = read.text(given, "name")
+    found = _named(job.artifacts, name)
+    path = found.get("path")
+    if not isinstance(path, str):
+        raise NotFoundError(
+            f"the artifact {name} is not a file here", hint="It has a url.", details={"url": found.get("url")}
+        )
+    descriptor = open_artifact_file(path, context.snapshot().artifact_roots)
+    declared = found.get("media_type")
+    return OpenedArtifact(
+        name=Path(path).name,
+        descriptor=descriptor,
+        size=os.fstat(descriptor).st_size,
+        media_type=_media_type(declared if isinstance(declared, str) else None, path),
+    )
+
+
+def _named(artifacts: Iterable[JsonValue], name: str) -> JsonObject:
+    known = [each for each in artifacts if isinstance(each, dict)]
+    for artifact in known:
+        if artifact.get("name") == name:
+            return artifact
+    names = ", ".join(str(each.get("name")) for each in known)
+    raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
+
+
+def _media_type(declared: str | None, path: str) -> str:
+    """As the plugin says, if that can stand in a header; else by the name; never by looking inside."""
+    if declared is not None and _MEDIA_TYPE.fullmatch(declared):
+        return declared
+    return mimetypes.guess_type(path)[0] or ANY_TYPE

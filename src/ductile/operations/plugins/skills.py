@@ -1,0 +1,104 @@
+"""What an agent can do here, each with the call that does it and what it answers.
+
+Made from the configuration in force alone, like the catalogue, and as open as it: no setting, no secret. The
+operations that are the same everywhere are the API's own, which adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ductile.config.schema.pipelines import OnTimeout, PipelineSettings
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
+from ductile.core.json import JsonObject
+from ductile.operations.jobs.documents import milliseconds
+from ductile.operations.plugins.catalogue import commands_of, pipelines_on, right_of
+from ductile.operations.runs.input_schema import input_schema_of
+from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
+
+#: Commands that the core runs by itself; an agent has no use for them.
+_OWN_COMMANDS = frozenset({"init", "health"})
+_LATER = (
+    "202 with `job_id`. Ask for GET /job/{job_id} (scope jobs:ro) until `status` is succeeded, failed or "
+    "dead; `result` is then what the plugin answered."
+)
+#: What holds for every call, in the order in which a caller meets it.
+HOW: JsonObject = {
+    "authorization": "Send `Authorization: Bearer TOKEN` with every call.",
+    "scopes": "`scope` is the least that a token needs for a call; plugin:rw opens every command and "
+    "pipeline, * everything. 403 names what is missing.",
+    "body": 'A JSON object: {"payload": {...}}, the payload as `input_schema` says; also dedupe_key, '
+    "dedupe_ttl, state_webhook_url, state_webhook_events.",
+    "answer": "Each skill tells its own. 202: the job is on disk and will run. 200: it is done.",
+    "status": "queued, running; then for good succeeded, failed or dead. A synchronous answer also knows "
+    "partial_success: some branches failed.",
+    "errors": '{"error": {"code", "message", "hint", "details"}, "message"}; the hint says what to do. 429 '
+    "and 503 may be repeated after the seconds in Retry-After, other errors not as they are.",
+    "again": "Send the header Idempotency-Key with a call that may have to be repeated: while the job of "
+    "that key waits, runs or has succeeded, the same call starts nothing, and names that job.",
+    "openapi": "/openapi.json",
+    "skill_file": "/skills?format=markdown",
+}
+
+
+def skills_of(snapshot: Snapshot) -> Iterator[JsonObject]:
+    """Every command that can run, and every pipeline."""
+    for plugin in snapshot.plugins.values():
+        for command in commands_of(plugin).values() if plugin.runnable else ():
+            if command.name not in _OWN_COMMANDS:
+                yield _of_command(snapshot, plugin, command)
+    for name, pipeline in snapshot.pipelines.items():
+        yield _of_pipeline(snapshot, name, pipeline)
+
+
+def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> JsonObject:
+    manifest = plugin.installed.manifest if plugin.installed else None
+    waits = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
+    waiting = waits and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
+    path = f"/{plugin.name}/{command.name}"
+    return {
+        "name": f"{plugin.name}.{command.name}",
+        "kind": "command",
+        "description": command.description or (manifest.description if manifest else ""),
+        "read_only": command.type is CommandType.READ,
+        "call": {"method": "POST", "path": f"/plugin{path}"},
+        "scope": auth_scope(plugin.name, right_of(command)),
+        "input_schema": command.input_schema,
+        "output_schema": command.output_schema,
+        "answer": f"{_LATER} POST /trigger{path} waits for it and answers 200." if waiting else _LATER,
+    }
+
+
+def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> JsonObject:
+    longest = min(pipeline.timeout, snapshot.api.max_sync_timeout)
+    waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
+    return {
+        "name": name,
+        "kind": "pipeline",
+        "description": describe_pipeline(pipeline),
+        "read_only": False,
+        "call": {"method": "POST", "path": f"/pipeline/{name}"},
+        "scope": auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
+        "input_schema": input_schema_of(snapshot, name),
+        "output_schema": None,
+        "answer": _waited_for(pipeline, longest.total_seconds()) if waits else _LATER,
+        "execution_mode": pipeline.execution_mode,
+        "timeout_ms": milliseconds(longest) if waits else None,
+    }
+
+
+def _waited_for(pipeline: PipelineSettings, seconds: float) -> str:
+    then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
+    return (
+        "200 with `status`, `result` of the last step and the steps as `tree`, when the run has ended. "
+        f"If it has not after {seconds:g} s, 202 with `job_id` and `timeout_exceeded`: true, and it {then}. "
+        "?async=true answers 202 at once."
+    )
+
+
+def describe_pipeline(pipeline: PipelineSettings) -> str:
+    """In words, from what it is made of: pipelines have no description of their own."""
+    trigger = pipeline.on or pipeline.on_hook
+    used = ", ".join(step.uses or step.call or step.id or "steps" for step in pipeline.steps)
+    return f"Runs {used}" + (f"; also started by {trigger}" if trigger else "") + "."

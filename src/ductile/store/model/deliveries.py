@@ -1,0 +1,75 @@
+"""State webhooks in the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth, SlotAllocator
+from ductile.struct import Value, field
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    GONE = "gone"  # its receiver answered 410
+
+
+class Delivery(Value):
+    """A state webhook in the outbox."""
+
+    seq: int
+    id: str
+    job_id: str
+    sequence: int
+    state: str
+    url: str
+    #: Scheme, host and port of the URL.
+    receiver: str
+    body: str
+    status: DeliveryStatus
+    attempts: int
+    next_attempt_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class DeliveryCapacity(Value):
+    """How many deliveries may be taken: in all, and for each receiver with what is under way there."""
+
+    all: int
+    each: int
+    busy: Mapping[str, int] = field(default_factory=dict)
+    #: How receivers have behaved, and what those of a manner have instead of `each`.
+    manners: Mapping[str, ReceiverHealth] = field(default_factory=dict)
+    shares: Mapping[ReceiverHealth, ConcurrencyLimit] = field(default_factory=dict)
+
+    def allocator(self) -> SlotAllocator:
+        return SlotAllocator(
+            left=self.all, each=self.each, busy=self.busy, manners=self.manners, shares=self.shares
+        )
+
+
+class TakenDeliveries(Value):
+    """Deliveries to send now, and when time alone will make the next one due."""
+
+    deliveries: tuple[Delivery, ...]
+    next_due_at: datetime | None
+
+
+class DeliveryReport(Value):
+    """What came of one attempt. `retry_at` None after a failure means that it is given up."""
+
+    id: str
+    delivered: bool
+    http_status: int | None = None
+    error: str | None = None
+    retry_at: datetime | None = None
+    #: Whether the receiver said that there is nobody to send it to, now or later.
+    gone: bool = False
+    #: Whether it was an attempt at all: one that a stop cut off is given back.
+    counts: bool = True

@@ -1,0 +1,193 @@
+"""What can be looked at: pages, filters and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from ductile.core.jobs.breaker import Breaker
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy, Transition
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.runs.graph import Graph
+from ductile.struct import Value
+
+Row = TypeVar("Row")
+
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 200
+
+
+class Page(Value, Generic[Row]):
+    rows: tuple[Row, ...]
+    next_cursor: str | None
+
+
+class JobFilter(Value):
+    job_id: str | None = None
+    plugin: str | None = None
+    command: str | None = None
+    status: JobStatus | None = None
+    submitted_by: SubmittedBy | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+    parent_job_id: str | None = None
+    run_id: str | None = None
+    #: Words that must all occur in the result, the error or stderr of one of its executions.
+    query: str | None = None
+
+
+class LogFilter(Value):
+    job_id: str | None = None
+    plugin: str | None = None
+    command: str | None = None
+    status: LogStatus | None = None
+    submitted_by: SubmittedBy | None = None
+    completed_from: datetime | None = None
+    completed_before: datetime | None = None
+    #: Words that must all occur in the result, the error or stderr.
+    query: str | None = None
+    #: Leave out what the core itself asks of a plugin: `health` and `init`.
+    runs_only: bool = False
+
+
+class LogRow(Value):
+    """One execution, as the log keeps it."""
+
+    seq: int
+    id: str
+    job_id: str
+    execution: int
+    attempt: int
+    max_attempts: int
+    plugin: str
+    command: str
+    status: LogStatus
+    reason: JobReason
+    job_status: JobStatus
+    job_reason: JobReason
+    exit_code: int | None
+    signal: int | None
+    error: str | None
+    #: None where nobody saw it end: whoever ran it had died.
+    duration: timedelta | None
+    submitted_by: SubmittedBy
+    submitted_detail: str | None
+    dedupe_key: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime
+    parent_job_id: str | None
+    source_event_id: str | None
+    event_context_id: str | None
+    run_id: str | None
+    step_path: str | None
+    trace_id: str | None
+    artifacts: tuple[JsonValue, ...] = ()
+    #: Only read where one execution is asked for: lists stay small.
+    result: str | None = None
+    stderr: str | None = None
+    payload: JsonObject | None = None
+
+
+class TransitionRow(Value):
+    seq: int
+    execution: int
+    transition: Transition
+    at: datetime
+
+
+class FactRow(Value):
+    seq: int
+    plugin: str
+    fact_type: str
+    job_id: str | None
+    command: str | None
+    body: JsonObject
+    created_at: datetime
+
+
+class PluginState(Value):
+    plugin: str
+    state: JsonObject
+    updated_at: datetime
+
+
+class LedgerRow(Value):
+    seq: int
+    at: datetime
+    kind: LedgerKind
+    job_id: str | None
+    run_id: str | None
+    data: JsonObject
+
+
+class JobDetails(Value):
+    """A job, or a run with its steps, and what came of them, read at one instant."""
+
+    job: Job
+    #: The steps of a run, oldest first; from the log where retention has taken their rows.
+    members: tuple[Job, ...]
+    #: The latest execution of the job and of each member, by job.
+    executions: Mapping[str, LogRow]
+
+
+class RunRecord(JobDetails):
+    """A pipeline run with all that is known of it."""
+
+    #: What the ledger tells of the run: steps that were bypassed, and why.
+    notes: tuple[LedgerRow, ...]
+    #: The graph that it follows; None when retention has taken it.
+    graph: Graph | None
+
+
+class QueueCounts(Value):
+    ready: int
+    waiting: int
+    running: int
+
+    @property
+    def depth(self) -> int:
+        return self.ready + self.waiting + self.running
+
+
+class PluginDepth(Value):
+    """One plugin's part of the queue; pipeline runs count under their own name."""
+
+    plugin: str
+    ready: int
+    waiting: int
+    running: int
+    #: When the job was submitted that could have started first.
+    oldest_ready_at: datetime | None
+
+
+class ExecutionStats(Value):
+    """Executions of a plugin that ended alike."""
+
+    plugin: str
+    status: LogStatus
+    executions: int
+    mean: timedelta
+    longest: timedelta
+
+
+class BreakerRow(Value):
+    plugin: str
+    command: str
+    breaker: Breaker
+    updated_at: datetime
+
+
+class BreakerTransitionRow(Value):
+    seq: int
+    plugin: str
+    command: str
+    from_state: str | None
+    to_state: str
+    failures: int
+    reason: str
+    job_id: str | None
+    created_at: datetime

@@ -1,0 +1,67 @@
+"""Copies of the store's file: made while others write, and looked at without being changed.
+
+Another process may do this than the one that writes. The copy is one snapshot: a read transaction is held
+while the pages are copied, so that no write makes the copying begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+
+from ductile.errors import StoreFailedError, StoreSchemaError
+from ductile.store.sqlite.connection import APPLICATION_ID, open_reader, translated
+from ductile.store.sqlite.migrate import migrations, schema_version
+from ductile.store.sqlite.statements import load_statements
+
+_PAGES = 1024
+
+
+def copy_store(source: Path, target: Path, progressed: Callable[[int, int], None]) -> None:
+    """Copy all that is committed now into a file that is not there yet; `progressed` is told pages."""
+    with translated(source), closing(open_reader(source)) as reader:
+        reader.execute("BEGIN").fetchall()
+        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # now the snapshot is taken
+        with translated(target), closing(apsw.Connection(str(target))) as writer:
+            with writer.backup("main", reader, "main") as copying:
+                while not copying.done:
+                    copying.step(_PAGES)
+                    progressed(copying.page_count - copying.remaining, copying.page_count)
+            # One file and nothing beside it; whoever opens it as a store turns this back.
+            writer.execute("PRAGMA journal_mode = DELETE").fetchall()
+
+
+def inspect_copy(path: Path) -> int:
+    """The schema version of a sound copy; raises if it is damaged or no store of ours."""
+    with translated(path), closing(_open_untouched(path)) as reader:
+        if (found := str(reader.pragma("quick_check"))) != "ok":
+            raise StoreFailedError(f"the copy of the store is damaged: {found.partition(chr(10))[0]}")
+        if reader.pragma("application_id") != APPLICATION_ID:
+            raise StoreSchemaError("the copy is not a Ductile store")
+        version, newest = schema_version(reader), migrations()[-1][0]
+        if version > newest:
+            raise StoreSchemaError(
+                f"the store has schema version {version}; this Ductile knows versions up to {newest}",
+                hint="It was written by a newer Ductile: restore it with that one.",
+            )
+        return version
+
+
+def renew_id(path: Path) -> None:
+    """Give a sound copy an id of its own: without one it gets a new one when it is next opened.
+
+    Processes are found by the id of their store: a daemon on a copy must not find those of the original.
+    """
+    sql, in_order, *_ = load_statements("ductile.store.sqlite.queries")["forget_meta"]
+    with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
+        writer.execute(sql, in_order({"key": "store_id"})).fetchall()
+
+
+def _open_untouched(path: Path) -> apsw.Connection:
+    """Immutable: nothing is locked, and no file is made beside it."""
+    return apsw.Connection(
+        f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    )

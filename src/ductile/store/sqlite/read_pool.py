@@ -1,0 +1,92 @@
+"""Readers: a few threads with a connection each. They see the last commit and never wait for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import apsw
+
+from ductile.errors import RefusedError, StoreBusyError
+from ductile.store.sqlite.connection import open_reader, translated
+from ductile.store.sqlite.session import SqliteSession
+from ductile.store.sqlite.statements import Statement
+
+Answer = TypeVar("Answer")
+
+_THREADS = 2
+
+
+class ReadPool:
+    def __init__(self, path: Path, queries: Mapping[str, Statement], clock: Callable[[], datetime]) -> None:
+        self.path = path
+        self._queries = queries
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
+        self._own = threading.local()
+        self._opened: list[apsw.Connection] = []
+        self._closed = False
+
+    async def read(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        """Run a reading verb on one consistent snapshot of the store."""
+        if self._closed:
+            raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
+
+    async def read_fresh(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        """Run a reading verb on a connection that has read nothing before."""
+
+        def run() -> Answer:
+            self._drop_connection()
+            return self._run(verb)
+
+        if self._closed:
+            raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+    def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        with translated(self.path):
+            try:
+                return self._run_once(verb)
+            except apsw.CorruptError:
+                # "Damaged" sends people to their backups, so it is confirmed on a new connection.
+                self._drop_connection()
+                return self._run_once(verb)
+
+    def _run_once(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+        connection = self._connection()
+        session = SqliteSession(connection, self._queries, Random(0), self._clock())
+        connection.execute("BEGIN").fetchall()
+        try:
+            return verb(session)
+        except UnicodeEncodeError as error:
+            raise RefusedError("this text cannot be in any store: it is not valid Unicode") from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("END").fetchall()
+
+    def _connection(self) -> apsw.Connection:
+        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = open_reader(self.path)
+            self._opened.append(connection)
+        return connection
+
+    def _drop_connection(self) -> None:
+        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        if connection is not None:
+            self._own.connection = None
+            self._opened.remove(connection)
+            connection.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._pool.shutdown()
+        for connection in self._opened:
+            connection.close()

@@ -1,0 +1,63 @@
+"""The file that the store is: its size, its format, where it lies, and what SQLite finds wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ductile.store.model.maintenance import StoreStats
+from ductile.store.session import Session
+from ductile.store.sqlite.connection import filesystem_of, read_mounts, wal_path
+from ductile.store.sqlite.migrate import migrations
+from ductile.store.sqlite.wal_damage import damaged_wal_copies
+from ductile.struct import Value
+
+_SOUND = "ok"
+#: In every message about the full-text index, which SQLite checks with the rest.
+_OF_SEARCH = "fts5"
+
+
+class StoreDamage(Value):
+    file: tuple[str, ...] = ()
+    #: Of the full-text index.
+    search: tuple[str, ...] = ()
+
+
+def find_damage(session: Session) -> StoreDamage:
+    """What SQLite finds wrong with the file.
+
+    Only on a connection that was opened for this: one that has searched before may hold parts of the
+    full-text index from an earlier snapshot, and take the difference for damage.
+    """
+    return sort_damage(str(row[0]) for row in session.all("check_damage"))
+
+
+def sort_damage(found: Iterable[str]) -> StoreDamage:
+    wrong = [line for line in found if line != _SOUND]
+    return StoreDamage(
+        file=tuple(line for line in wrong if _OF_SEARCH not in line.lower()),
+        search=tuple(line for line in wrong if _OF_SEARCH in line.lower()),
+    )
+
+
+def read_stats(session: Session, path: Path) -> StoreStats:
+    damage = find_damage(session)
+    version = session.one("check_schema_version")
+    return StoreStats(
+        place=str(path),
+        size=_size(path),
+        log_size=_size(wal_path(path)),
+        schema_version=0 if version is None else int(version[0]),
+        newest_schema=migrations()[-1][0],
+        filesystem=filesystem_of(path.resolve(), read_mounts()),
+        damage=damage.file,
+        search_damage=damage.search,
+        kept_logs=tuple(map(str, damaged_wal_copies(path.resolve()))),
+    )
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

@@ -1,0 +1,132 @@
+"""Damage in a write-ahead log that was left behind, found before SQLite opens it.
+
+SQLite reads a log up to the first frame whose checksum is wrong, and writes over the rest. That is right
+for the last transaction of a process that died while it wrote, and drops accepted work where a frame in the
+middle was damaged. The two are told apart by what follows: frames are written in order and every commit is
+synced, so a complete transaction behind a broken frame means damage.
+
+The format is described in https://www.sqlite.org/fileformat2.html#the_write_ahead_log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ductile.struct import Value
+
+_HEADER = struct.Struct(">8I")
+_FRAME = struct.Struct(">6I")
+#: The last bit tells in which byte order the words of a checksum are.
+_MAGIC = 0x377F0682
+_SUMMED_HEADER = 24
+_SUMMED_FRAME = 8
+_MASK = 0xFFFFFFFF
+#: Where the header does not tell: the size that SQLite has given every store of ours.
+_USUAL_PAGE = 4096
+_LARGEST_PAGE = 65536
+
+
+class WalDamage(Value):
+    """Transactions of a log that SQLite will not read."""
+
+    transactions: int
+    #: The same for as long as it is the same log.
+    mark: str
+
+
+class _WalFrame(NamedTuple):
+    commits: bool
+    salts: tuple[int, int]
+    sums: tuple[int, int]
+    #: What the checksum is of.
+    content: bytes
+
+
+def find_wal_damage(log: Path) -> WalDamage | None:
+    """What is lost in a log if SQLite opens it now; None if nothing is, or there is no log."""
+    try:
+        with log.open("rb") as stream:
+            return _examine(stream)
+    except FileNotFoundError:
+        return None
+
+
+def _examine(stream: IO[bytes]) -> WalDamage | None:
+    raw = stream.read(_HEADER.size)
+    if len(raw) < _HEADER.size:
+        return None
+    magic, _, page, _, *salts, first, second = _HEADER.unpack(raw)
+    little = magic == _MAGIC
+    if magic | 1 != _MAGIC | 1 or _checksum(raw[:_SUMMED_HEADER], (0, 0), little=little) != (first, second):
+        return _behind_broken_header(_frames(stream, _USUAL_PAGE))
+    generation, sums, frames = (salts[0], salts[1]), (first, second), _frames(stream, page)
+    for frame in frames:
+        if frame.salts != generation:
+            break
+        sums = _checksum(frame.content, sums, little=little)
+        if sums != frame.sums:
+            break
+    # The broken frame itself may be the one at which the process died.
+    lost = sum(frame.commits for frame in frames if frame.salts == generation)
+    return _damage(lost, generation)
+
+
+def _behind_broken_header(frames: Iterator[_WalFrame]) -> WalDamage | None:
+    """The header is synced before the first frame is written, so frames behind a broken one were readable."""
+    first = next(frames, None)
+    if first is None or first.salts == (0, 0):
+        return None
+    lost = first.commits + sum(frame.commits for frame in frames if frame.salts == first.salts)
+    return _damage(lost, first.salts)
+
+
+def _damage(lost: int, salts: tuple[int, int]) -> WalDamage | None:
+    return WalDamage(transactions=lost, mark="%08x%08x" % salts) if lost else None  # noqa: UP031 - a pair
+
+
+def _frames(stream: IO[bytes], page: int) -> Iterator[_WalFrame]:
+    if not 0 < page <= _LARGEST_PAGE:
+        return
+    while len(raw := stream.read(_FRAME.size + page)) == _FRAME.size + page:
+        _, size, salt, other_salt, first, second = _FRAME.unpack_from(raw)
+        content = raw[:_SUMMED_FRAME] + raw[_FRAME.size :]
+        yield _WalFrame(bool(size), (salt, other_salt), (first, second), content)
+
+
+def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[int, int]:
+    words = array("I", content)
+    if little != (sys.byteorder == "little"):
+        words.byteswap()
+    first, second = sums
+    each = iter(words)
+    for one, two in zip(each, each, strict=True):
+        first = (first + one + second) & _MASK
+        second = (second + two + first) & _MASK
+    return first, second
+
+
+def copy_damaged_wal(log: Path, damage: WalDamage) -> Path:
+    """Copy a damaged log beside itself, on disk when this returns; where it is. Made once for each log."""
+    kept = log.with_name(f"{log.name}.damaged-{damage.mark}")
+    if kept.exists():
+        return kept
+    scratch = log.with_name(f"{kept.name}.part")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with log.open("rb") as source, os.fdopen(descriptor, "wb") as target:
+        shutil.copyfileobj(source, target)
+        target.flush()
+        os.fsync(target.fileno())
+    scratch.rename(kept)
+    return kept
+
+
+def damaged_wal_copies(database: Path) -> tuple[Path, ...]:
+    """Damaged logs that were kept beside a store."""
+    return tuple(sorted(database.parent.glob(f"{database.name}-wal.damaged-*")))

@@ -1,1 +1,0 @@
-"""What is said to the store and what it answers: plain values, no rows and no connections."""

@@ -1,0 +1,142 @@
+"""What operators and sweeps ask for: cancelling, ending, recovering. Each goes through the settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import JOB_REASONS, TERMINAL, Job, JobReason, JobStatus
+from ductile.core.jobs.outcomes import EndedEarly, Orphaned, Outcome
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.jobs import CancelResult, CancelStatus, OverdueRuns, SweepResult
+from ductile.store.model.submission import JobStateChange
+from ductile.store.rows import instant_or_none, read_job, to_json
+from ductile.store.session import Cell, Session
+from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.ledger import write_ledger
+from ductile.store.verbs.settle import end_run, settle_job, state_change
+
+_CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
+
+
+def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) -> CancelResult:
+    """End a queued job; ask for a running one to be ended. A run is cancelled with all of its steps."""
+    row = session.one("job_for_settle", id=job_id)
+    if row is None:
+        logged = session.one("job_was_logged", job_id=job_id)
+        known = CancelStatus.UNKNOWN_JOB if logged is None else CancelStatus.ALREADY_ENDED
+        return CancelResult(answer=known)
+    job = read_job(row)
+    if job.status in TERMINAL:
+        return CancelResult(answer=CancelStatus.ALREADY_ENDED)
+    if job.plugin == RUN_PLUGIN:
+        return _cancel_run(session, job, rules, limit)
+    if job.status is JobStatus.QUEUED:
+        ended = _end(session, job, _CANCELLED_IN_QUEUE, rules)
+        return CancelResult(answer=CancelStatus.CANCELLED, ended=tuple(ended))
+    _request_cancel(session, job)
+    return CancelResult(answer=CancelStatus.REQUESTED, stopping=(job.id,))
+
+
+def _request_cancel(session: Session, job: Job) -> None:
+    if job.cancel_requested_at is None:
+        session.run("request_cancel", seq=job.seq, at=session.stamp)
+        entry = LedgerEntry(kind=LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
+        write_ledger(session, (entry,))
+
+
+def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> CancelResult:
+    """The wish is on the run and every live step before any of them ends, so that none starts another."""
+    _request_cancel(session, run)
+    session.run("request_cancel_of_members", run_id=run.id, at=session.stamp)
+    queued = session.all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
+    ended: list[JobStateChange] = []
+    for row in queued:
+        fresh = session.one("job_for_settle", id=row[0])
+        if fresh is not None:
+            ended += _end(session, read_job(fresh), _CANCELLED_IN_QUEUE, rules)
+    running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=-1)
+    over = any(one.id == run.id for one in ended)
+    return CancelResult(
+        answer=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
+        stopping=tuple(str(row[0]) for row in running),
+        ended=tuple(ended),
+        more=len(queued) == limit,
+    )
+
+
+def _end(session: Session, job: Job, outcome: Outcome, rules: Policy) -> list[JobStateChange]:
+    """End one job; everything that ended with it, itself first."""
+    settled = settle_job(session, job, outcome, rules)
+    return [state_change(job, settled.settlement), *settled.ended]
+
+
+def cancel_overdue(session: Session, rules: Policy, *, limit: int = SWEEP) -> OverdueRuns:
+    """Cancel the runs whose deadline has passed (`on_timeout: cancel`)."""
+    cancelled: list[CancelResult] = []
+    for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
+        answer = cancel(session, run_id, rules)
+        cancelled.append(answer)
+        if not answer.more:
+            session.run("clear_deadline", run_id=run_id)
+    following = session.one("next_deadline")
+    return OverdueRuns(
+        cancelled=tuple(cancelled),
+        next_due_at=instant_or_none(following[0]) if following else None,
+    )
+
+
+def recover(session: Session, rules: Policy, *, limit: int = SWEEP) -> SweepResult:
+    """Put right what a crash left: nothing else runs on this store when this is called.
+
+    Every running job is an orphan. Then the steps of cancelled runs that were still queued, and runs
+    without a live step, of which there should be none.
+    """
+    found = _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), rules, limit=limit)
+    if found.more:
+        return found
+    rows = session.all("cancelled_in_queue", limit=limit)
+    cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, rules, limit=limit)
+    if cancelled.more:
+        return SweepResult(jobs=found.jobs + cancelled.jobs, more=True)
+    stalled = _end_stalled(session, rules, limit)
+    return SweepResult(jobs=found.jobs + cancelled.jobs + stalled.jobs, more=stalled.more)
+
+
+def _end_stalled(session: Session, rules: Policy, limit: int) -> SweepResult:
+    rows = session.all("stalled_runs", limit=limit)
+    ended: list[JobStateChange] = []
+    for row in rows:
+        entry = LedgerEntry(kind=LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
+        write_ledger(session, (entry,))
+        ended += end_run(session, row[0], rules, stalled=True).ended
+    return SweepResult(jobs=tuple(ended), more=len(rows) == limit)
+
+
+def end_queued(
+    session: Session,
+    reason: JobReason,
+    rules: Policy,
+    *,
+    plugins: Sequence[str] | None,
+    keep: bool,
+    limit: int = SWEEP,
+) -> SweepResult:
+    names = None if plugins is None else to_json(list(plugins))
+    rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
+    outcome = EndedEarly(reason=reason, error=JOB_REASONS[reason])
+    return _settle_all(session, rows, outcome, rules, limit=limit)
+
+
+def _settle_all(
+    session: Session, rows: Sequence[tuple[Cell, ...]], outcome: Outcome, rules: Policy, *, limit: int
+) -> SweepResult:
+    ended: list[JobStateChange] = []
+    for row in rows:
+        # Read again: ending the one before may have let this one move on.
+        fresh = session.one("job_for_settle", id=row[0])
+        if fresh is not None and (job := read_job(fresh)).status not in TERMINAL:
+            ended += _end(session, job, outcome, rules)
+    return SweepResult(jobs=tuple(ended), more=len(rows) == limit)

@@ -1,0 +1,199 @@
+"""Retention in small sweeps, full text in the background, and the record of configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import JobStatus
+from ductile.core.json import JsonObject
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.timestamps import format_timestamp
+from ductile.store.model.jobs import InitResult, NewInit
+from ductile.store.model.maintenance import (
+    ConfigOrigin,
+    PluginVersion,
+    PruneResult,
+    Retention,
+    versions_to_json,
+)
+from ductile.store.rows import to_json
+from ductile.store.session import Cell, Session
+from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.inits import begin_init
+from ductile.store.verbs.ledger import write_ledger
+
+#: So much of an execution's text can be searched.
+SEARCHABLE_CHARACTERS = 64 * 1024
+_SEARCHABLE = "searchable_until"
+_FILLING = "filling"
+_FILLING_BYTES = 1024 * 1024
+
+
+#: Rows of each kind that one unit removes. More would let a claim wait for longer than a few milliseconds.
+PRUNED_AT_ONCE = 50
+
+
+def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE) -> PruneResult:
+    """One sweep of everything that can be too old."""
+    log = _before(session, retention.job_log)
+    rows = {
+        kind: _prune_jobs(session, status, _before(session, age), limit)
+        for kind, status, age in _jobs_by_age(retention)
+    }
+    rows["job_log"] = _prune_log(session, log, limit)
+    for kind, age in _others_by_age(retention):
+        rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
+    rows["ledger"] = len(
+        session.all(
+            "prune_ledger",
+            before=_before(session, retention.ledger),
+            rows=retention.ledger_rows,
+            limit=limit,
+        )
+    )
+    return PruneResult(
+        rows={kind: count for kind, count in rows.items() if count},
+        more=any(count >= limit for count in rows.values()),
+    )
+
+
+def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
+    """What a prune would remove now, by kind. Rows that only these removals would free are not counted."""
+    rows = {
+        kind: _count(session, "count_jobs", age, status=status)
+        for kind, status, age in _jobs_by_age(retention)
+    }
+    rows["job_log"] = _count(session, "count_job_log", retention.job_log)
+    for kind, age in _others_by_age(retention):
+        rows[kind] = _count(session, f"count_{kind}", age)
+    rows["ledger"] = _count(session, "count_ledger", retention.ledger, rows=retention.ledger_rows)
+    return {kind: count for kind, count in rows.items() if count}
+
+
+def _count(session: Session, query: str, age: timedelta, **more: Cell) -> int:
+    found = session.one(query, before=_before(session, age), limit=-1, **more)
+    return int(found[0]) if found else 0
+
+
+def _jobs_by_age(retention: Retention) -> tuple[tuple[str, JobStatus, timedelta], ...]:
+    """Failed and dead jobs are kept as long as the log, so that they can be retried."""
+    return (
+        ("succeeded_jobs", JobStatus.SUCCEEDED, retention.succeeded_jobs),
+        ("failed_jobs", JobStatus.FAILED, retention.job_log),
+        ("dead_jobs", JobStatus.DEAD, retention.job_log),
+    )
+
+
+def _others_by_age(retention: Retention) -> Iterator[tuple[str, timedelta]]:
+    by_age = {
+        "events": retention.job_log,
+        "contexts": retention.job_log,
+        "versions": retention.job_log,
+        "configs": retention.job_log,
+        "breaker_transitions": retention.breaker_transitions,
+        "occurrences": retention.occurrences,
+        "deliveries": retention.deliveries,
+        "facts": retention.facts,
+    }
+    return ((kind, age) for kind, age in by_age.items() if age is not None)
+
+
+def _before(session: Session, age: timedelta) -> str:
+    return format_timestamp(session.now - age)
+
+
+def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) -> int:
+    """Remove ended jobs below which nothing lives, at most `limit`; a run after its steps."""
+    removed = 0
+    for seq, job_id, plugin, payload in session.all(
+        "prunable_jobs", status=status, before=before, limit=limit
+    ):
+        if plugin == RUN_PLUGIN:
+            removed += _prune_steps(session, job_id, limit - removed)
+        if removed >= limit:
+            break  # the next sweep comes back to it
+        _remove_job(session, seq, job_id, payload)
+        removed += 1
+    return removed
+
+
+def _prune_steps(session: Session, run_id: str, limit: int) -> int:
+    steps = session.all("steps_to_prune", run_id=run_id, limit=limit)
+    for seq, job_id, payload in steps:
+        _remove_job(session, seq, job_id, payload)
+    if len(steps) < limit:
+        for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_leaves"):
+            session.run(query, run_id=run_id)
+    return len(steps)
+
+
+def _remove_job(session: Session, seq: Cell, job_id: Cell, payload: Cell) -> None:
+    """The log keeps what only its row knew."""
+    if payload is not None:
+        session.run("keep_payload", job_id=job_id, payload=payload)
+    session.run("delete_job", seq=seq)
+    session.run("delete_subscriptions", job_id=job_id)
+    session.run("delete_transitions", job_id=job_id)
+
+
+def _prune_log(session: Session, before: str, limit: int) -> int:
+    rows = session.all("prunable_log", before=before, limit=limit)
+    for seq, job_id in rows:
+        session.run("delete_log_text", seq=seq)
+        session.run("delete_log", seq=seq)
+        session.run("delete_transitions", job_id=job_id)
+    return len(rows)
+
+
+def index_log(session: Session, *, limit: int = SWEEP) -> int:
+    done = session.one("get_meta", key=_SEARCHABLE)
+    rows = session.all("unsearchable", after=int(done[0]) if done else 0, limit=limit)
+    for seq, *texts in rows:
+        body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
+        session.run("index_text", seq=seq, body=body)
+    if rows:
+        session.run("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
+    return len(rows)
+
+
+def fill_a_little(session: Session) -> None:
+    """Write as much as a large submission does."""
+    session.run("put_meta", key=_FILLING, value="0" * _FILLING_BYTES)
+
+
+def remove_filling(session: Session) -> None:
+    session.run("forget_meta", key=_FILLING)
+
+
+def empty_search_index(session: Session) -> None:
+    """Begin the full-text index anew: `make_searchable` fills it again, sweep by sweep."""
+    session.run("empty_search_index")
+    session.run("put_meta", key=_SEARCHABLE, value="0")
+
+
+def record_config(
+    session: Session,
+    config_hash: str,
+    origin: ConfigOrigin,
+    content: JsonObject,
+    inits: Sequence[NewInit] = (),
+    plugins: Mapping[str, PluginVersion] | None = None,
+) -> tuple[InitResult, ...]:
+    """With its inits: an init of a configuration that did not come into force must not run.
+
+    A command that runs a job by itself, again and again under the same one, is not worth a copy each time.
+    """
+    if origin is not ConfigOrigin.RUN or session.one("newest_config") != (config_hash,):
+        session.run(
+            "insert_config",
+            hash=config_hash,
+            origin=origin,
+            content=to_json(content),
+            plugins=None if plugins is None else to_json(versions_to_json(plugins)),
+            at=session.stamp,
+        )
+        entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
+        write_ledger(session, (entry,))
+    return tuple(begin_init(session, init.key, init.job) for init in inits)
