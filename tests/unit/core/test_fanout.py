@@ -8,7 +8,8 @@ import pytest
 
 from builders.jobs import START, an_event, some_dice
 from builders.pipelines import rules_of, uses
-from ductile.core.events.dispatch import EventProducer, Fanout, OutgoingEvent, fan_out
+from ductile.core.events.dispatch import EventProducer, Fanout, fan_out
+from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Origin, SubmittedBy
 from ductile.core.policy import Policy

@@ -1,4 +1,4 @@
-"""How a run goes on, decided over values alone. With a store: `tests/contract/store`."""
+"""How a run advances, decided over values alone. With a store: `tests/contract/store`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_dice
 from builders.pipelines import a_new_run, split, steps_rules, uses
+from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.jobs.outcomes import RunEnded
@@ -18,7 +19,6 @@ from ductile.core.policy import Policy
 from ductile.core.runs.advance import MAX_JOINED_BYTES
 from ductile.core.runs.graph import Graph
 from ductile.core.runs.progress import (
-    EmittedToken,
     advance_run,
     fail_token,
     last_job,
@@ -47,11 +47,11 @@ def graph_in(rules: Policy) -> Graph:
     return rules.pipelines.by_name["flow"].graph
 
 
-def a_view(rules: Policy, *scopes: JoinScopeView, place: TokenPosition = ROOT, **fields: Any) -> RunView:
+def a_view(rules: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
-    facts = RunInfo(id="run", graph=graph_in(rules), hops=2, trace_id="t")
-    return RunView(facts=facts, place=place, scopes=(*scopes, root), **given)
+    info = RunInfo(id="run", graph=graph_in(rules), hops=2, trace_id="t")
+    return RunView(info=info, position=position, scopes=(*scopes, root), **given)
 
 
 def a_step(path: str, **fields: Any) -> Job:
@@ -61,10 +61,10 @@ def a_step(path: str, **fields: Any) -> Job:
 def in_split(rules: Policy, branch: int, *ends: BranchResult, **fields: Any) -> RunView:
     """A step in the last live branch of the split `s`; the others have ended so."""
     scope = JoinScope(
-        id="inner", live=1, split="s", place=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
+        id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
-    view = JoinScopeView(scope=scope, ends=ends, baggage={"kept": 1})
-    return a_view(rules, view, place=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
+    view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
+    return a_view(rules, view, position=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> BranchResult:
@@ -77,72 +77,72 @@ def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: A
     return BranchResult(branch=branch, status=status, **(given | fields))
 
 
-def go_on(view: RunView, job: Job, rules: Policy, *payloads: JsonObject) -> RunProgress:
-    emissions = [
-        EmittedToken(event=an_event("e", payload=payload), index=index)
+def advance(view: RunView, job: Job, rules: Policy, *payloads: JsonObject) -> RunProgress:
+    emitted = [
+        OutgoingEvent(event=an_event("e", payload=payload), index=index)
         for index, payload in enumerate(payloads)
     ]
-    return advance_run(view, job, emissions, "done", rules, START, some_dice())
+    return advance_run(view, job, emitted, "done", rules, START, some_dice())
 
 
 def test_a_run_begins_with_its_first_steps() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y")))
     run = a_new_run(rules, {"n": 1})
-    facts = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
-    progress = start_first_steps(run, facts, {}, rules, START, some_dice())
+    info = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
+    progress = start_first_steps(run, info, {}, rules, START, some_dice())
     assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
     assert {step.job.after_job_id for step in progress.steps} == {"earlier"}
     assert {step.job.hops for step in progress.steps} == {4}
-    root, inner = progress.opened
+    root, inner = progress.opened_scopes
     assert (root.split, root.live, inner.split, inner.live) == (None, 1, "s", 2)
-    assert inner.place is not None
-    assert inner.place.scope_id == root.id
+    assert inner.parent is not None
+    assert inner.parent.scope_id == root.id
     assert not progress.ended
 
 
-def test_as_many_lines_as_events_go_on_in_their_order() -> None:
+def test_a_step_continues_with_one_token_per_event_in_order() -> None:
     rules = steps_rules(uses("a"), uses("b"))
-    progress = go_on(a_view(rules), a_step("a"), rules, {"n": 0}, {"n": 1}, {"n": 2})
-    assert progress.live == (("root", 3),)
-    assert [step.place.order for step in progress.steps] == [".0000", ".0001", ".0002"]
+    progress = advance(a_view(rules), a_step("a"), rules, {"n": 0}, {"n": 1}, {"n": 2})
+    assert progress.live_counts == (("root", 3),)
+    assert [step.position.order for step in progress.steps] == [".0000", ".0001", ".0002"]
     assert len({step.job.origin for step in progress.steps}) == 3
     origin = progress.steps[1].job.origin
     assert origin is not None
     assert (origin.event_index, origin.target) == (1, "run/b")
 
 
-def test_the_order_of_lines_is_the_order_of_their_text() -> None:
-    """Places are compared as text, in the store too."""
+def test_the_order_of_tokens_is_the_order_of_their_text() -> None:
+    """Positions are compared as text, in the store too."""
     rules = steps_rules(uses("a"), uses("b"))
     payloads: list[JsonObject] = [{"n": number} for number in range(1000)]
-    progress = go_on(a_view(rules), a_step("a"), rules, *payloads)
-    orders = [step.place.order for step in progress.steps]
+    progress = advance(a_view(rules), a_step("a"), rules, *payloads)
+    orders = [step.position.order for step in progress.steps]
     assert orders == sorted(orders)
 
 
 def test_events_we_make_are_stored_only_if_somebody_refers_to_them() -> None:
     rules = steps_rules(uses("a"), uses("b"))
-    progress = go_on(a_view(rules), a_step("a"), rules)
+    progress = advance(a_view(rules), a_step("a"), rules)
     (event,) = progress.events
     assert progress.steps[0].job.source_event_id == event.id
-    assert go_on(a_view(rules), a_step("b"), rules).events == ()
+    assert advance(a_view(rules), a_step("b"), rules).events == ()
 
 
-def test_the_last_line_ends_the_run() -> None:
+def test_the_last_token_ends_the_run() -> None:
     rules = steps_rules(uses("a"))
-    progress = go_on(a_view(rules), a_step("a"), rules)
-    assert (progress.ended, progress.live) == (True, (("root", 0),))
-    (leaf,) = progress.leaves
-    assert (leaf.step_path, leaf.status) == ("a", TokenStatus.SUCCEEDED)
+    progress = advance(a_view(rules), a_step("a"), rules)
+    assert (progress.ended, progress.live_counts) == (True, (("root", 0),))
+    (result,) = progress.results
+    assert (result.step_path, result.status) == ("a", TokenStatus.SUCCEEDED)
 
 
 def test_the_last_branch_joins() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     job = a_step("s/y")
-    progress = go_on(in_split(rules, 1, an_end(0)), job, rules, {"y": 1})
-    assert progress.closed == (("inner", JoinScopeState.JOINED),)
+    progress = advance(in_split(rules, 1, an_end(0)), job, rules, {"y": 1})
+    assert progress.closed_scopes == (("inner", JoinScopeState.JOINED),)
     (step,) = progress.steps
-    assert (step.job.step_path, step.place, step.job.parent_job_id) == ("after", ROOT, "run")
+    assert (step.job.step_path, step.position, step.job.parent_job_id) == ("after", ROOT, "run")
     joined = next(event for event in progress.events if event.id == step.job.source_event_id)
     assert [branch["payload"] for branch in joined.payload["branches"]] == [{"from": 0}, {"y": 1}]  # type: ignore[union-attr,index,call-overload]  # we made it
     assert not progress.ended
@@ -150,19 +150,19 @@ def test_the_last_branch_joins() -> None:
 
 def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    progress = go_on(in_split(rules, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), rules)
-    assert (progress.steps, progress.closed, progress.ended) == ((), (), True)
-    assert dict(progress.live) == {"inner": 0, "root": 0}
+    progress = advance(in_split(rules, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), rules)
+    assert (progress.steps, progress.closed_scopes, progress.ended) == ((), (), True)
+    assert dict(progress.live_counts) == {"inner": 0, "root": 0}
 
 
 def test_what_branches_made_together_is_bounded() -> None:
     """What a step is given is not larger than what a plugin may answer; the split says why it broke."""
     rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
     large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})
-    progress = go_on(in_split(rules, 1, large), a_step("s/y"), rules)
+    progress = advance(in_split(rules, 1, large), a_step("s/y"), rules)
     assert progress.steps == ()
-    assert progress.closed == (("inner", JoinScopeState.BROKEN),)
-    assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.leaves[-1].error or "")
+    assert progress.closed_scopes == (("inner", JoinScopeState.BROKEN),)
+    assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.results[-1].error or "")
 
 
 def test_a_cancelled_run_makes_nothing() -> None:
@@ -170,14 +170,14 @@ def test_a_cancelled_run_makes_nothing() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(rules, 1, an_end(0), cancelled=True)
     for progress in (
-        go_on(view, a_step("s/y"), rules, {"n": 1}),
+        advance(view, a_step("s/y"), rules, {"n": 1}),
         fail_token(view, a_step("s/y"), "cancelled", rules, START, some_dice()),
     ):
         assert (progress.steps, progress.ended) == ((), True)
 
 
 def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
-    """At most 10,000 jobs; the line that would have gone on ends, and the run says why."""
+    """At most 10,000 jobs; the token that would continue ends, and the run has the reason."""
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(rules, 1, an_end(0), jobs=MAX_RUN_JOBS)
     settlement = settle(
@@ -186,7 +186,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     progress = settlement.progress
     assert progress is not None
     assert (progress.steps, progress.ended) == ((), True)
-    last = progress.leaves[-1]
+    last = progress.results[-1]
     assert (last.step_path, last.status) == ("after", TokenStatus.FAILED)
     assert str(MAX_RUN_JOBS) in (last.error or "")
     assert [entry.kind for entry in progress.ledger] == [LedgerKind.SWITCH]
@@ -241,8 +241,8 @@ def ends(*words: str) -> list[FinalTokenResult]:
         (("(no)", "ok"), JobReason.PARTIAL_SUCCESS),
     ],
 )
-def test_a_run_ends_as_its_lines_did(words: tuple[str, ...], reason: JobReason) -> None:
-    """No failed line, or some leaf succeeded and some failed, or else failed."""
+def test_a_run_ends_as_its_tokens_did(words: tuple[str, ...], reason: JobReason) -> None:
+    """Completed without failures, partly succeeded with some, failed if nothing succeeded."""
     ended = summarise_run(ends(*words))
     assert ended.reason is reason
     assert ended.succeeded == (reason is JobReason.COMPLETED)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from random import Random
 
-from ductile.core.events.model import NewEvent, visible_event
+from ductile.core.events.model import NewEvent, OutgoingEvent, visible_event
 from ductile.core.events.routing import EventRoute
 from ductile.core.expressions.conditions import (
     ConditionError,
@@ -51,13 +51,6 @@ class Fanout(Value):
 
 
 EMPTY_FANOUT = Fanout()
-
-
-class OutgoingEvent(Value):
-    """An event on its way out, with its number among those of its producer."""
-
-    event: NewEvent
-    index: int = 0
 
 
 def fan_out(

@@ -9,11 +9,10 @@ from ductile.core.events.dispatch import (
     EMPTY_FANOUT,
     EventProducer,
     Fanout,
-    OutgoingEvent,
     dropped_event_entry,
     start_pipeline,
 )
-from ductile.core.events.model import NewEvent
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.ledger import LedgerEntry
 from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy

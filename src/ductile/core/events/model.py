@@ -27,6 +27,13 @@ def visible_event(event: NewEvent) -> JsonObject:
     return visible
 
 
+class OutgoingEvent(Value):
+    """An event with its index among the events of its producer."""
+
+    event: NewEvent
+    index: int = 0
+
+
 class NewContext(Value):
     """A link in the chain of baggage; `baggage` is everything claimed up to here."""
 

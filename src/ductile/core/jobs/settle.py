@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from random import Random
 
-from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, OutgoingEvent, fan_out
+from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, fan_out
 from ductile.core.events.hooks import JobEnding, fire_hooks
-from ductile.core.events.model import NewEvent
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs import failures
 from ductile.core.jobs.breaker import Breaker, BreakerSignal, breaker_after_job, breaker_change_reason
@@ -40,7 +40,7 @@ from ductile.core.jobs.settlement import (
 )
 from ductile.core.json import MAX_DEPTH, JsonValue, nests_too_deep
 from ductile.core.policy import Policy
-from ductile.core.runs.progress import EmittedToken, advance_run, fail_token
+from ductile.core.runs.progress import advance_run, fail_token
 from ductile.core.runs.state import MAX_RUN_JOBS, RunProgress
 from ductile.core.schedules.planner import Skip, skips_while_running
 from ductile.core.schedules.rule import IfRunning, Slot, slot_after_run
@@ -162,7 +162,7 @@ def _go_on(
     """The next steps of the run that a succeeded job is a step of."""
     if view.run is None:
         return None
-    emitted = [EmittedToken(event=as_event(event, view.job.plugin), index=event.index) for event in events]
+    emitted = [OutgoingEvent(event=as_event(event, view.job.plugin), index=event.index) for event in events]
     return advance_run(view.run, view.job, emitted, result, rules, now, rng)
 
 

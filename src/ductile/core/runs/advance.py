@@ -1,8 +1,20 @@
-"""What the step after a split is told of its branches."""
+"""The algorithm that advances a pipeline run: each token moves until it waits for a job or has ended.
+
+Used by `ductile.core.runs.progress`. One `RunAdvancer` handles one settlement: it is given the join scopes
+that the settlement can change, then tokens that continue or end, and returns all changes as a `RunProgress`.
+A token that reaches
+
+- a `uses` step waits there: a job is created for it;
+- a block continues at the first step of the block;
+- a split opens a join scope, and one token starts in each branch;
+- a step whose `if` does not hold continues after the step;
+- the end of its branch or of the pipeline has ended. The last token of a scope closes the scope.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 
@@ -15,7 +27,7 @@ from ductile.core.expressions.conditions import (
     evaluate_condition,
     explain_condition,
 )
-from ductile.core.expressions.paths import EvalContext as Sight
+from ductile.core.expressions.paths import EvalContext
 from ductile.core.expressions.templates import TemplateError, fill
 from ductile.core.ids import make_id
 from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
@@ -39,355 +51,345 @@ from ductile.core.runs.state import (
 )
 from ductile.struct import Value, replace
 
-
-def branch_summary(name: str, ends: list[BranchResult]) -> JsonObject:
-    """A branch as the step after the join sees it."""
-    statuses = {end.status for end in ends}
-    payloads: list[JsonValue] = [end.payload for end in ends if end.payload is not None]
-    status = TokenStatus.SUCCEEDED
-    if TokenStatus.FAILED in statuses:
-        status = TokenStatus.FAILED
-    elif statuses == {TokenStatus.SKIPPED}:
-        status = TokenStatus.SKIPPED
-    shown: JsonObject = {
-        "id": name,
-        "status": status.value,
-        "payload": payloads[-1] if payloads else None,
-        "payloads": payloads,
-    }
-    if status is TokenStatus.FAILED:
-        shown["error"] = next((end.error for end in ends if end.status is TokenStatus.FAILED), None)
-    return shown
-
-
-#: The event that a line carries on from a split.
+#: The type of the event that continues after a split.
 SPLIT_JOINED = "ductile.split.joined"
 CORE_SOURCE = "ductile"
 RUN_CANCELLED_ERROR = "the run was cancelled"
-#: What a step after a split is given is not larger than what a plugin may answer.
+#: The payload of a joined event is limited as the output of a plugin is.
 MAX_JOINED_BYTES = 10 * 1024 * 1024
 
 
 class Token(Value):
-    place: TokenPosition
+    """One event travelling through the graph."""
+
+    position: TokenPosition
     event: NewEvent
-    #: Whether the event is in the store; the ones we make are written only if somebody refers to them.
+    #: Whether the event is in the store. An event made here is stored only if a job or a result needs it.
     stored: bool
     context_id: str | None
     baggage: JsonObject
-    #: Becomes the parent of the jobs that the line starts.
-    producer: str
-    #: The last job that ran on the line.
-    last_job: str | None
-    #: Which event of the settled job this came from: part of the identity of what it starts.
-    index: int
+    #: The parent of the jobs that the token starts.
+    producer_job_id: str
+    #: The last job that ran for the token.
+    last_job_id: str | None
+    #: Index of the settled job's event that the token comes from: part of the identity of the jobs it starts.
+    event_index: int
+
+
+@dataclass(slots=True)
+class _TrackedScope:
+    """A join scope with the changes of this settlement."""
+
+    scope: JoinScope
+    baggage: JsonObject
+    results: list[BranchResult]
+    live: int
+    #: None for a scope that this settlement opens.
+    stored_live: int | None
+    closed_as: JoinScopeState | None = None
 
 
 class RunAdvancer:
-    """One settlement's way through the graph. Lines wait in a list, not on the stack: it may be long."""
+    """Moves the tokens of one settlement. Pending tokens wait in a queue: a recursion could get too deep."""
 
     def __init__(
         self,
-        facts: RunInfo,
-        rules: Policy,
+        info: RunInfo,
+        policy: Policy,
         now: datetime,
         rng: Random,
         *,
         origin: tuple[str, int],
-        after: str | None,
+        after_job_id: str | None = None,
         cancelled: bool = False,
+        max_new_steps: int | None = None,
     ) -> None:
-        self._facts, self._rules, self._now, self._rng = facts, rules, now, rng
-        self._origin, self._after, self._cancelled = origin, after, cancelled
-        self._scopes: dict[str, JoinScopeView] = {}
-        self._live: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-        self._ends: dict[str, list[BranchResult]] = {}
-        self._closed: dict[str, JoinScopeState] = {}
+        """`origin` is the job and execution that new jobs come from; they wait for `after_job_id` to end.
+
+        A token that would start more than `max_new_steps` fails; without it the caller checks the number.
+        """
+        self._info, self._policy, self._now, self._rng = info, policy, now, rng
+        self._origin, self._after_job_id, self._cancelled = origin, after_job_id, cancelled
+        self._max_new_steps = max_new_steps
+        self._pending: deque[tuple[str, Token]] = deque()
+        self._scopes: dict[str, _TrackedScope] = {}
         self._steps: list[NewStep] = []
         self._events: list[NewEvent] = []
         self._contexts: list[NewContext] = []
-        self._leaves: list[TokenResult] = []
+        self._results: list[TokenResult] = []
         self._ledger: list[LedgerEntry] = []
-        self._pending: deque[tuple[str, Token]] = deque()
         self._ended = False
-        #: So many steps may be started; None if whoever asks counts them.
-        self.room: int | None = None
 
-    # -- what is known
+    def load_scope(self, view: JoinScopeView) -> None:
+        """Add a stored scope."""
+        self._track(view, stored_live=view.scope.live)
 
-    def know(self, view: JoinScopeView) -> None:
-        """A scope that was there before."""
-        self._before[view.scope.id] = view.scope.live
-        self.open(view)
+    def open_scope(self, view: JoinScopeView) -> None:
+        """Add a new scope."""
+        self._track(view, stored_live=None)
 
-    def open(self, view: JoinScopeView) -> None:
-        self._scopes[view.scope.id] = view
-        self._live[view.scope.id] = view.scope.live
-        self._ends[view.scope.id] = list(view.ends)
+    def _track(self, view: JoinScopeView, *, stored_live: int | None) -> None:
+        self._scopes[view.scope.id] = _TrackedScope(
+            scope=view.scope,
+            baggage=view.baggage or {},
+            results=list(view.results),
+            live=view.scope.live,
+            stored_live=stored_live,
+        )
 
-    def multiply(self, scope_id: str, lines: int) -> None:
-        """One line has become so many."""
-        self._live[scope_id] += lines - 1
+    def fork(self, scope_id: str, tokens: int) -> None:
+        """Count `tokens` tokens where there was one."""
+        self._scopes[scope_id].live += tokens - 1
+
+    def send(self, token: Token, path: str | None, *, after: Node | None = None) -> None:
+        """Move a token to the step at `path`; without a path it ends after the step `after`."""
+        if path is None:
+            self.end(token, after.path if after else "", TokenStatus.SUCCEEDED)
+        else:
+            self._pending.append((path, token))
 
     def progress(self) -> RunProgress:
-        """Take every line as far as it goes, and tell what came of it."""
+        """Move all tokens as far as they go. Returns every change."""
         while self._pending:
-            path, line = self._pending.popleft()
-            self._enter(self._facts.graph.nodes[path], line)
+            path, token = self._pending.popleft()
+            self._enter(self._info.graph.nodes[path], token)
+        scopes = self._scopes.items()
         return RunProgress(
             steps=tuple(self._steps),
             events=tuple(self._events),
             contexts=tuple(self._contexts),
-            opened=tuple(
-                replace(view.scope, live=self._live[name])
-                for name, view in self._scopes.items()
-                if name not in self._before
+            opened_scopes=tuple(
+                replace(entry.scope, live=entry.live) for _, entry in scopes if entry.stored_live is None
             ),
-            live=tuple(
-                (name, self._live[name]) for name, live in self._before.items() if live != self._live[name]
+            live_counts=tuple(
+                (scope_id, entry.live)
+                for scope_id, entry in scopes
+                if entry.stored_live is not None and entry.stored_live != entry.live
             ),
-            closed=tuple(self._closed.items()),
-            leaves=tuple(self._leaves),
+            closed_scopes=tuple(
+                (scope_id, entry.closed_as) for scope_id, entry in scopes if entry.closed_as is not None
+            ),
+            results=tuple(self._results),
             ledger=tuple(self._ledger),
             ended=self._ended,
         )
 
-    # -- following lines
+    # -- entering a step
 
-    def follow(self, path: str | None, line: Token, *, after: Node | None = None) -> None:
-        """Send a line on its way; `after` is the step that it comes from."""
-        if path is None:
-            self.end(line, after.path if after else "", TokenStatus.SUCCEEDED, None)
-        else:
-            self._pending.append((path, line))
-
-    def _enter(self, node: Node, line: Token) -> None:
-        if isinstance(node, UseNode) and self.room is not None and len(self._steps) >= self.room:
-            self._turn_away(node, line, f"the run has {MAX_RUN_JOBS} steps, as many as are allowed")
+    def _enter(self, node: Node, token: Token) -> None:
+        is_full = self._max_new_steps is not None and len(self._steps) >= self._max_new_steps
+        if is_full and isinstance(node, UseNode):
+            self._fail_at(node, token, f"the run has {MAX_RUN_JOBS} steps, as many as are allowed")
             return
-        eval_context = self._sight(node, line)
-        try:
-            verdict = self._judge(node, eval_context)
-        except ConditionError as error:
-            self._refuse(node, line, JobReason.BAD_CONDITION, str(error))
-            return
-        if verdict is not None and not verdict.holds:
-            self._bypass(node, line, verdict)
-            return
+        config = self._policy.plugin(node.plugin).config if isinstance(node, UseNode) else {}
+        context = build_eval_context(token.event, token.baggage, self._info, config)
+        if node.condition is not None:
+            try:
+                result = evaluate_condition(
+                    node.condition, context, is_secret=self._policy.is_secret, budget=self._policy.budget
+                )
+            except ConditionError as error:
+                self._fail_step(node, token, JobReason.BAD_CONDITION, str(error))
+                return
+            if not result.holds:
+                self._bypass(node, token, result)
+                return
         match node:
             case UseNode():
-                self._start(node, line, eval_context)
+                self._start_job(node, token, context)
             case BlockNode():
-                self._pending.append((node.first, line))
+                self._pending.append((node.first, token))
             case SplitNode():
-                self._open_split(node, line)
+                self._enter_split(node, token)
 
-    def _judge(self, node: Node, eval_context: Sight) -> ConditionResult | None:
-        if node.condition is None:
-            return None
-        return evaluate_condition(
-            node.condition, eval_context, is_secret=self._rules.is_secret, budget=self._rules.budget
+    def _bypass(self, node: Node, token: Token, result: ConditionResult) -> None:
+        """Continue after a step whose condition does not hold. The ledger has an entry; there is no job."""
+        self._record(
+            {
+                "step": node.path,
+                "explanation": explain_condition(result),
+                "verdict": condition_result_to_json(result),
+            }
         )
-
-    def _sight(self, node: Node, line: Token) -> Sight:
-        config = self._rules.plugin(node.plugin).config if isinstance(node, UseNode) else {}
-        return build_eval_context(line.event, line.baggage, self._facts, config)
-
-    def _bypass(self, node: Node, line: Token, verdict: ConditionResult) -> None:
-        """The step is passed by, and its payload goes on; a bypass is an entry, not a job."""
-        data: JsonObject = {
-            "step": node.path,
-            "explanation": explain_condition(verdict),
-            "verdict": condition_result_to_json(verdict),
-        }
-        self._note(LedgerKind.SWITCH, data)
         if node.next is not None:
-            self._pending.append((node.next, line))
+            self._pending.append((node.next, token))
             return
-        skipped = self._is_branch(node, line)
-        self.end(line, node.path, TokenStatus.SKIPPED if skipped else TokenStatus.SUCCEEDED, None)
+        split = self._split_of(self._scopes[token.position.scope_id].scope)
+        is_whole_branch = split is not None and split.branches[token.position.branch].first == node.path
+        self.end(token, node.path, TokenStatus.SKIPPED if is_whole_branch else TokenStatus.SUCCEEDED)
 
-    def _is_branch(self, node: Node, line: Token) -> bool:
-        split = self._split_of(line.place.scope_id)
-        return split is not None and split.branches[line.place.branch].first == node.path
-
-    def _split_of(self, scope_id: str) -> SplitNode | None:
-        path = self._scopes[scope_id].scope.split
-        node = None if path is None else self._facts.graph.nodes[path]
-        return node if isinstance(node, SplitNode) else None
-
-    # -- starting
-
-    def _start(self, node: UseNode, line: Token, eval_context: Sight) -> None:
+    def _start_job(self, node: UseNode, token: Token, context: EvalContext) -> None:
         try:
-            payload = None if node.payload is None else fill(node.payload.template, eval_context)
-            context_id = self._claim_baggage(node, line, eval_context)
+            payload = None if node.payload is None else fill(node.payload.template, context)
+            context_id = self._claim_baggage(node, token, context)
         except TemplateError as error:
-            self._refuse(node, line, JobReason.BAD_TEMPLATE, str(error))
+            self._fail_step(node, token, JobReason.BAD_TEMPLATE, str(error))
             return
         except BaggageError as error:
-            self._refuse(node, line, JobReason.BAD_BAGGAGE, str(error))
+            self._fail_step(node, token, JobReason.BAD_BAGGAGE, str(error))
             return
-        self._keep_event(line)
-        job = replace(self._job(node, line), payload=as_payload(payload), event_context_id=context_id)
-        self._steps.append(NewStep(job=job, place=line.place))
-
-    def _claim_baggage(self, node: UseNode, line: Token, eval_context: Sight) -> str | None:
-        if not node.baggage:
-            return line.context_id
-        context = NewContext(
-            id=make_id(self._now, self._rng),
-            baggage=apply_claims(node.baggage, line.baggage, eval_context),
-            parent_id=line.context_id,
-            run_id=self._facts.id,
-            pipeline=self._facts.graph.pipeline,
-            step_path=node.path,
-            hops=self._facts.hops,
+        self._store_event(token)
+        job = replace(
+            self._new_job(node, token),
+            payload=payload if isinstance(payload, dict) else None,
+            event_context_id=context_id,
         )
-        self._contexts.append(context)
-        return context.id
+        self._steps.append(NewStep(job=job, position=token.position))
 
-    def _job(self, node: UseNode, line: Token) -> NewJob:
-        policy = node.retry or self._rules.plugin(node.plugin).retry
+    def _claim_baggage(self, node: UseNode, token: Token, context: EvalContext) -> str | None:
+        """Return the id of the step's context: a new one if the step claims baggage."""
+        if not node.baggage:
+            return token.context_id
+        new = NewContext(
+            id=make_id(self._now, self._rng),
+            baggage=apply_claims(node.baggage, token.baggage, context),
+            parent_id=token.context_id,
+            run_id=self._info.id,
+            pipeline=self._info.graph.pipeline,
+            step_path=node.path,
+            hops=self._info.hops,
+        )
+        self._contexts.append(new)
+        return new.id
+
+    def _new_job(self, node: UseNode, token: Token) -> NewJob:
+        retry = node.retry or self._policy.plugin(node.plugin).retry
         job_id, execution = self._origin
         return NewJob(
             id=make_id(self._now, self._rng),
             plugin=node.plugin,
             command=node.command,
             submitted_by=SubmittedBy.ROUTE,
-            submitted_detail=f"pipeline:{self._facts.graph.pipeline}",
-            max_attempts=policy.max_attempts,
-            parent_job_id=line.producer,
-            source_event_id=line.event.id,
-            event_context_id=line.context_id,
-            run_id=self._facts.id,
+            submitted_detail=f"pipeline:{self._info.graph.pipeline}",
+            max_attempts=retry.max_attempts,
+            parent_job_id=token.producer_job_id,
+            source_event_id=token.event.id,
+            event_context_id=token.context_id,
+            run_id=self._info.id,
             step_path=node.path,
-            hops=self._facts.hops,
-            trace_id=self._facts.trace_id,
+            hops=self._info.hops,
+            trace_id=self._info.trace_id,
             origin=Origin(
                 job_id=job_id,
                 execution=execution,
-                event_index=line.index,
-                target=f"{self._facts.id}/{node.path}",
+                event_index=token.event_index,
+                target=f"{self._info.id}/{node.path}",
             ),
-            after_job_id=self._after,
+            after_job_id=self._after_job_id,
         )
 
-    def _refuse(self, node: Node, line: Token, reason: JobReason, error: str) -> None:
-        """The step cannot be made. Where it would have been a job it is a failed one, and its line ends."""
-        if isinstance(node, UseNode):
-            self._keep_event(line)
-            job = replace(self._job(node, line), after_job_id=None)
-            self._steps.append(
-                NewStep(job=job, place=line.place, fault=StepNotCreated(reason=reason, error=error))
-            )
-            self.end(replace(line, last_job=job.id), node.path, TokenStatus.FAILED, error)
-        else:
-            self._turn_away(node, line, error)
+    def _fail_step(self, node: Node, token: Token, reason: JobReason, error: str) -> None:
+        """End a token at a step whose expressions cannot be evaluated; a `uses` step gets a failed job."""
+        if not isinstance(node, UseNode):
+            self._fail_at(node, token, error)
+            return
+        self._store_event(token)
+        job = replace(self._new_job(node, token), after_job_id=None)
+        fault = StepNotCreated(reason=reason, error=error)
+        self._steps.append(NewStep(job=job, position=token.position, fault=fault))
+        self.end(replace(token, last_job_id=job.id), node.path, TokenStatus.FAILED, error)
 
-    def _turn_away(self, node: Node, line: Token, error: str) -> None:
-        """A line ends at a step that is no job; the ledger says why."""
-        self._note(LedgerKind.SWITCH, {"step": node.path, "error": error})
-        self.end(line, node.path, TokenStatus.FAILED, error)
+    def _fail_at(self, node: Node, token: Token, error: str) -> None:
+        """End a token at a step without a job. The ledger has the error."""
+        self._record({"step": node.path, "error": error})
+        self.end(token, node.path, TokenStatus.FAILED, error)
 
-    def _open_split(self, node: SplitNode, line: Token) -> None:
+    def _enter_split(self, node: SplitNode, token: Token) -> None:
         scope = JoinScope(
             id=make_id(self._now, self._rng),
             live=len(node.branches),
             split=node.path,
-            place=line.place,
-            entry_job_id=line.producer,
-            context_id=line.context_id,
+            parent=token.position,
+            entry_job_id=token.producer_job_id,
+            context_id=token.context_id,
         )
-        self.open(JoinScopeView(scope=scope, baggage=line.baggage))
+        self.open_scope(JoinScopeView(scope=scope, baggage=token.baggage))
         for number, branch in enumerate(node.branches):
-            place = TokenPosition(scope_id=scope.id, branch=number, order=line.place.order)
-            self._pending.append((branch.first, replace(line, place=place)))
+            position = TokenPosition(scope_id=scope.id, branch=number, order=token.position.order)
+            self._pending.append((branch.first, replace(token, position=position)))
 
-    # -- ending
+    # -- ending a token
 
-    def end(self, line: Token, path: str, status: TokenStatus, error: str | None) -> None:
-        """A line has come to its end. The last of its scope closes that."""
-        scope_id = line.place.scope_id
-        scope = self._scopes[scope_id].scope
-        has_event = bool(line.event.id) and status is not TokenStatus.FAILED
-        if has_event and scope.split is not None:
-            self._keep_event(line)
-        node = self._facts.graph.nodes.get(path)
-        self._leaves.append(
+    def end(self, token: Token, path: str, status: TokenStatus, error: str | None = None) -> None:
+        """End a token at the step `path`. The last token of a scope closes the scope."""
+        entry = self._scopes[token.position.scope_id]
+        in_split = entry.scope.split is not None
+        has_event = bool(token.event.id) and status is not TokenStatus.FAILED
+        if has_event and in_split:
+            self._store_event(token)
+        node = self._info.graph.nodes.get(path)
+        self._results.append(
             TokenResult(
-                place=line.place,
-                position=node.position if node is not None else 0,
+                position=token.position,
+                step_position=node.position if node is not None else 0,
                 step_path=path,
                 status=status,
-                job_id=line.last_job,
-                event_id=line.event.id if has_event and (line.stored or scope.split is not None) else None,
+                job_id=token.last_job_id,
+                event_id=token.event.id if has_event and (token.stored or in_split) else None,
                 error=error,
             )
         )
-        self._ends[scope_id].append(
+        entry.results.append(
             BranchResult(
-                branch=line.place.branch,
-                order=line.place.order,
+                branch=token.position.branch,
+                order=token.position.order,
                 status=status,
-                payload=line.event.payload if has_event else None,
+                payload=token.event.payload if has_event else None,
                 error=error,
-                job_id=line.last_job,
+                job_id=token.last_job_id,
             )
         )
-        self._live[scope_id] -= 1
-        if self._live[scope_id] == 0:
-            self._close(scope_id, line.index)
+        self._leave(entry, token.event_index)
 
-    def _close(self, scope_id: str, index: int) -> None:
-        view = self._scopes[scope_id]
-        split, place = self._split_of(scope_id), view.scope.place
-        if split is None or place is None:
+    def _leave(self, entry: _TrackedScope, event_index: int) -> None:
+        """Count one token less in a scope, and close the scope if that was the last."""
+        entry.live -= 1
+        if entry.live == 0:
+            self._close(entry, event_index)
+
+    def _close(self, entry: _TrackedScope, event_index: int) -> None:
+        split, parent = self._split_of(entry.scope), entry.scope.parent
+        if split is None or parent is None:
             self._ended = True
             return
-        if view.scope.state is JoinScopeState.JOINED:
-            # The step after the split has run, or runs: it does not run again. The line that was live here
-            # once more was counted in the scopes above, and now it is not.
-            self._live[place.scope_id] -= 1
-            if self._live[place.scope_id] == 0:
-                self._close(place.scope_id, index)
+        if entry.scope.state is JoinScopeState.JOINED:
+            # A retried branch ended in a scope that was joined before: the step after the split does not run
+            # again. The retry had counted its token in the parent scope too.
+            self._leave(self._scopes[parent.scope_id], event_index)
             return
-        ends = sorted(self._ends[scope_id], key=lambda end: (end.branch, end.order))
-        failed = [end for end in ends if end.status is TokenStatus.FAILED]
-        line = self._joined_line(view, split, ends, place=place, index=index)
-        if error := self._why_broken(split, failed, line):
-            self._closed[scope_id] = JoinScopeState.BROKEN
-            self.end(line, split.path, TokenStatus.FAILED, error)
-            return
-        self._closed[scope_id] = JoinScopeState.JOINED
-        if split.next is None:
-            self.end(line, split.path, TokenStatus.SUCCEEDED, None)
+        results = sorted(entry.results, key=lambda result: (result.branch, result.order))
+        token = self._joined_token(entry, split, results, parent, event_index)
+        if error := self._join_error(split, results, token.event.payload):
+            entry.closed_as = JoinScopeState.BROKEN
+            self.end(token, split.path, TokenStatus.FAILED, error)
         else:
-            self._pending.append((split.next, line))
+            entry.closed_as = JoinScopeState.JOINED
+            self.send(token, split.next, after=split)
 
-    def _why_broken(self, split: SplitNode, failed: list[BranchResult], line: Token) -> str | None:
+    def _join_error(self, split: SplitNode, results: list[BranchResult], payload: JsonObject) -> str | None:
+        """Return why the token cannot continue after a split; None if it can."""
         if self._cancelled:
             return RUN_CANCELLED_ERROR
+        failed = [result for result in results if result.status is TokenStatus.FAILED]
         if failed and split.join is not JoinPolicy.ALWAYS:
             return failed[0].error or "a branch failed"
-        if nests_too_deep(line.event.payload):
+        if nests_too_deep(payload):
             return f"what the branches of {split.path} made is nested more than {MAX_DEPTH} levels deep"
-        if encoded_size(line.event.payload) > MAX_JOINED_BYTES:
+        if encoded_size(payload) > MAX_JOINED_BYTES:
             return f"what the branches of {split.path} made is larger than {MAX_JOINED_BYTES} bytes"
         return None
 
-    def _joined_line(
+    def _joined_token(
         self,
-        view: JoinScopeView,
+        entry: _TrackedScope,
         split: SplitNode,
-        ends: list[BranchResult],
-        *,
-        place: TokenPosition,
-        index: int,
+        results: list[BranchResult],
+        position: TokenPosition,
+        event_index: int,
     ) -> Token:
+        """Return the token that continues after a split. Its event has a summary of each branch."""
         branches: list[JsonValue] = [
-            branch_summary(branch.id, [end for end in ends if end.branch == number])
+            _branch_summary(branch.id, [result for result in results if result.branch == number])
             for number, branch in enumerate(split.branches)
         ]
         event = NewEvent(
@@ -396,37 +398,66 @@ class RunAdvancer:
             source=CORE_SOURCE,
             payload={"branches": branches},
         )
-        ran = [end.job_id for end in ends if end.job_id is not None]
+        job_ids = [result.job_id for result in results if result.job_id is not None]
         return Token(
-            place=place,
+            position=position,
             event=event,
             stored=False,
-            context_id=view.scope.context_id,
-            baggage=view.baggage or {},
-            producer=view.scope.entry_job_id or self._facts.id,
-            last_job=ran[-1] if ran else None,
-            index=index,
+            context_id=entry.scope.context_id,
+            baggage=entry.baggage,
+            producer_job_id=entry.scope.entry_job_id or self._info.id,
+            last_job_id=job_ids[-1] if job_ids else None,
+            event_index=event_index,
         )
 
-    def _keep_event(self, line: Token) -> None:
-        if not line.stored and all(event.id != line.event.id for event in self._events):
-            self._events.append(line.event)
+    def _split_of(self, scope: JoinScope) -> SplitNode | None:
+        node = None if scope.split is None else self._info.graph.nodes[scope.split]
+        return node if isinstance(node, SplitNode) else None
 
-    def _note(self, kind: LedgerKind, data: JsonObject) -> None:
-        data = {"pipeline": self._facts.graph.pipeline, **data}
-        self._ledger.append(LedgerEntry(kind=kind, job_id=self._facts.id, run_id=self._facts.id, data=data))
+    def _store_event(self, token: Token) -> None:
+        if not token.stored and all(event.id != token.event.id for event in self._events):
+            self._events.append(token.event)
+
+    def _record(self, data: JsonObject) -> None:
+        self._ledger.append(
+            LedgerEntry(
+                kind=LedgerKind.SWITCH,
+                job_id=self._info.id,
+                run_id=self._info.id,
+                data={"pipeline": self._info.graph.pipeline, **data},
+            )
+        )
 
 
-def build_eval_context(event: NewEvent, baggage: JsonObject, facts: RunInfo, config: JsonObject) -> Sight:
-    """What the `if`, `with` and `baggage` of a step can refer to."""
-    context: JsonObject = {**baggage, "ductile_pipeline": facts.graph.pipeline}
-    if facts.trace_id is not None:
-        context["ductile_trace_id"] = facts.trace_id
-    told = visible_event(event)
+def _branch_summary(branch_id: str, results: list[BranchResult]) -> JsonObject:
+    """Return a branch as the step after the join sees it."""
+    statuses = {result.status for result in results}
+    payloads: list[JsonValue] = [result.payload for result in results if result.payload is not None]
+    status = TokenStatus.SUCCEEDED
+    if TokenStatus.FAILED in statuses:
+        status = TokenStatus.FAILED
+    elif statuses == {TokenStatus.SKIPPED}:
+        status = TokenStatus.SKIPPED
+    summary: JsonObject = {
+        "id": branch_id,
+        "status": status.value,
+        "payload": payloads[-1] if payloads else None,
+        "payloads": payloads,
+    }
+    if status is TokenStatus.FAILED:
+        failed = (result.error for result in results if result.status is TokenStatus.FAILED)
+        summary["error"] = next(failed, None)
+    return summary
+
+
+def build_eval_context(
+    event: NewEvent, baggage: JsonObject, info: RunInfo, config: JsonObject
+) -> EvalContext:
+    """Return what the `if`, `with` and `baggage` of a step can refer to."""
+    context: JsonObject = {**baggage, "ductile_pipeline": info.graph.pipeline}
+    if info.trace_id is not None:
+        context["ductile_trace_id"] = info.trace_id
+    visible = visible_event(event)
     if event.dedupe_key is not None:
-        told["dedupe_key"] = event.dedupe_key
-    return Sight(payload=event.payload, context=context, config=config, event=told)
-
-
-def as_payload(filled: JsonValue) -> JsonObject | None:
-    return filled if isinstance(filled, dict) else None
+        visible["dedupe_key"] = event.dedupe_key
+    return EvalContext(payload=event.payload, context=context, config=config, event=visible)

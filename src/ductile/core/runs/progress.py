@@ -1,7 +1,7 @@
-"""How a pipeline run goes on: from the events of a step to the next steps, or to the join.
+"""Start, advance and end pipeline runs: from the events of a step to the next steps, or to the run's end.
 
-Pure: the store reads a `RunView`, asks, and writes the `RunProgress` in the same transaction. Every line is
-followed until it waits for a job or has ended, so that nothing of a run is ever half done.
+Pure. The store reads a `RunView`, calls one of these functions and writes the returned `RunProgress` in the
+same transaction, so a run is never left half advanced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import count
 from random import Random
 
-from ductile.core.events.model import NewEvent
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import Job, JobReason
 from ductile.core.jobs.outcomes import RunEnded
@@ -32,198 +32,196 @@ from ductile.core.runs.state import (
     TokenStart,
     TokenStatus,
 )
-from ductile.struct import Value, replace
+from ductile.struct import replace
 
-#: The event that stands for a step which emitted none, so that the chain goes on.
+#: The type of the event that stands for the result of a step that emitted no event.
 STEP_SUCCEEDED = "ductile.step.succeeded"
-#: Characters of each error where several are told in one. Each step has all of its own.
-_LONGEST_ERROR = 300
-
-
-class EmittedToken(Value):
-    """One event of a step that succeeded, as it travels on."""
-
-    event: NewEvent
-    index: int
+#: Characters of each error in a summary of several. The step itself has its full error.
+_MAX_ERROR_LENGTH = 300
 
 
 def start_first_steps(
-    run: NewRun, facts: RunInfo, baggage: JsonObject, rules: Policy, now: datetime, rng: Random
+    run: NewRun, info: RunInfo, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
 ) -> RunProgress:
-    """The first steps of a run."""
+    """Return the first steps of a run."""
     root = JoinScope(id=make_id(now, rng), live=1, context_id=run.job.event_context_id)
     start = TokenStart(
         path=run.graph.first,
-        place=TokenPosition(scope_id=root.id, branch=0, order=""),
+        position=TokenPosition(scope_id=root.id, branch=0, order=""),
         event=run.event,
         context_id=run.job.event_context_id,
         baggage=baggage,
     )
-    return start_tokens(facts, (JoinScopeView(scope=root),), (start,), rules, now, rng)
+    return start_tokens(info, (JoinScopeView(scope=root),), (start,), policy, now, rng)
 
 
 def start_tokens(
-    facts: RunInfo,
+    info: RunInfo,
     scopes: Sequence[JoinScopeView],
     starts: Sequence[TokenStart],
-    rules: Policy,
+    policy: Policy,
     now: datetime,
     rng: Random,
 ) -> RunProgress:
-    """Lines that begin in new scopes."""
-    walk = RunAdvancer(facts, rules, now, rng, origin=(facts.id, 0), after=facts.after_job_id)
+    """Start tokens in new join scopes and advance them."""
+    advancer = RunAdvancer(info, policy, now, rng, origin=(info.id, 0), after_job_id=info.after_job_id)
     for scope in scopes:
-        walk.open(scope)
+        advancer.open_scope(scope)
     for index, start in enumerate(starts):
-        line = Token(
-            place=start.place,
+        token = Token(
+            position=start.position,
             event=start.event,
             stored=True,
             context_id=start.context_id,
             baggage=start.baggage,
-            producer=facts.id,
-            last_job=None,
-            index=index,
+            producer_job_id=info.id,
+            last_job_id=None,
+            event_index=index,
         )
-        walk.follow(start.path, line)
-    return walk.progress()
+        advancer.send(token, start.path)
+    return advancer.progress()
 
 
 def advance_run(
     view: RunView,
     job: Job,
-    emitted: Sequence[EmittedToken],
+    emitted: Sequence[OutgoingEvent],
     result: JsonValue,
-    rules: Policy,
+    policy: Policy,
     now: datetime,
     rng: Random,
 ) -> RunProgress:
-    """A step has succeeded: one line for each of its events, or for its result if it emitted none."""
-    walk = _walk_from(view, job, rules, now, rng)
-    step = view.facts.graph.step(job.step_path)
+    """Continue after a step that succeeded: one token per emitted event, or one for its result if none."""
+    advancer = _load_advancer(view, job, policy, now, rng)
+    step = view.info.graph.step(job.step_path)
     if view.cancelled or step is None:
-        walk.end(_line_of(view, job), job.step_path or "", TokenStatus.FAILED, RUN_CANCELLED_ERROR)
-        return walk.progress()
-    lines = [_line_on(view, job, one.event, one.index, stored=True) for one in emitted]
-    if not lines:
-        made = NewEvent(
+        advancer.end(
+            _token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, RUN_CANCELLED_ERROR
+        )
+        return advancer.progress()
+    tokens = [_next_token(view, job, one.event, one.index, stored=True) for one in emitted]
+    if not tokens:
+        event = NewEvent(
             id=make_id(now, rng), type=STEP_SUCCEEDED, source=job.plugin, payload={"result": result}
         )
-        lines = [_line_on(view, job, made, 0, stored=False)]
-    walk.multiply(view.place.scope_id, len(lines))
-    for line in lines:
-        walk.follow(step.on_events.get(line.event.type, step.next), line, after=step)
-    return walk.progress()
+        tokens = [_next_token(view, job, event, 0, stored=False)]
+    advancer.fork(view.position.scope_id, len(tokens))
+    for token in tokens:
+        advancer.send(token, step.on_events.get(token.event.type, step.next), after=step)
+    return advancer.progress()
 
 
 def fail_token(
-    view: RunView, job: Job, error: str | None, rules: Policy, now: datetime, rng: Random
+    view: RunView, job: Job, error: str | None, policy: Policy, now: datetime, rng: Random
 ) -> RunProgress:
-    """A step has ended without success: its line ends there.
+    """End the token of a step that ended without success.
 
-    What a split starts all the same cannot be refused to a step that has failed already, so in a run that is
-    full it is the line after the split that ends.
+    The end can close a scope with `join: always` and so start more steps. The failed step cannot be blamed
+    for a run that is too large, so the token after the split fails instead.
     """
-    walk = _walk_from(view, job, rules, now, rng)
-    walk.room = max(0, MAX_RUN_JOBS - view.jobs)
-    walk.end(_line_of(view, job), job.step_path or "", TokenStatus.FAILED, error)
-    return walk.progress()
+    room = max(0, MAX_RUN_JOBS - view.jobs)
+    advancer = _load_advancer(view, job, policy, now, rng, max_new_steps=room)
+    advancer.end(_token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, error)
+    return advancer.progress()
 
 
-def _walk_from(view: RunView, job: Job, rules: Policy, now: datetime, rng: Random) -> RunAdvancer:
-    walk = RunAdvancer(
-        view.facts, rules, now, rng, origin=(job.id, job.execution), after=None, cancelled=view.cancelled
+def _load_advancer(
+    view: RunView, job: Job, policy: Policy, now: datetime, rng: Random, max_new_steps: int | None = None
+) -> RunAdvancer:
+    advancer = RunAdvancer(
+        view.info,
+        policy,
+        now,
+        rng,
+        origin=(job.id, job.execution),
+        cancelled=view.cancelled,
+        max_new_steps=max_new_steps,
     )
     for scope in view.scopes:
-        walk.know(scope)
-    return walk
+        advancer.load_scope(scope)
+    return advancer
 
 
-def _line_on(view: RunView, job: Job, event: NewEvent, index: int, *, stored: bool) -> Token:
+def _next_token(view: RunView, job: Job, event: NewEvent, index: int, *, stored: bool) -> Token:
     return Token(
-        place=replace(view.place, order=f"{view.place.order}.{index:04d}"),
+        position=replace(view.position, order=f"{view.position.order}.{index:04d}"),
         event=event,
         stored=stored,
         context_id=job.event_context_id,
         baggage=view.baggage,
-        producer=job.id,
-        last_job=job.id,
-        index=index,
+        producer_job_id=job.id,
+        last_job_id=job.id,
+        event_index=index,
     )
 
 
-def _line_of(view: RunView, job: Job) -> Token:
-    """The line of a step that ends with it; there is no event to travel on."""
-    nothing = NewEvent(id="", type="", source=job.plugin, payload={})
-    return replace(_line_on(view, job, nothing, 0, stored=True), place=view.place)
+def _token_without_event(view: RunView, job: Job) -> Token:
+    """Return the token of a step at which it ends."""
+    empty = NewEvent(id="", type="", source=job.plugin, payload={})
+    return replace(_next_token(view, job, empty, 0, stored=True), position=view.position)
 
 
-def summarise_run(ends: Sequence[FinalTokenResult]) -> RunEnded:
-    """How a run ends of which no line is live; `ends` are in the order of the pipeline."""
-    failed = [end for end in ends if end.status is TokenStatus.FAILED]
-    others = [end for end in ends if end.counts and end.status is not TokenStatus.FAILED]
+def summarise_run(results: Sequence[FinalTokenResult]) -> RunEnded:
+    """Return how a run without live tokens ends. `results` are in the order of the pipeline's steps."""
+    failed = [result for result in results if result.status is TokenStatus.FAILED]
+    others = [result for result in results if result.counts and result.status is not TokenStatus.FAILED]
     if not failed:
         return RunEnded(reason=JobReason.COMPLETED)
     reason = JobReason.PARTIAL_SUCCESS if others else JobReason.STEP_FAILED
-    return RunEnded(reason=reason, error=_name_failures(failed))
+    return RunEnded(reason=reason, error=_describe_failures(failed))
 
 
-def _name_failures(failed: Sequence[FinalTokenResult]) -> str:
+def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
     """Return every path at which the run failed, with the error there.
 
-    A split that failed because of its branches is not named beside them. A path that failed several times is
-    named once, with its first error.
+    A split that failed because of its branches is left out. A path that failed several times is named once,
+    with its first error.
     """
     first: dict[str, FinalTokenResult] = {}
-    for end in failed:
-        first.setdefault(end.step_path, end)
-    causes = [end for path, end in first.items() if not any(other.startswith(f"{path}/") for other in first)]
-    most = None if len(causes) == 1 else _LONGEST_ERROR
-    return "; ".join(_name_failure(end, most) for end in causes)
+    for result in failed:
+        first.setdefault(result.step_path, result)
+    causes = [one for path, one in first.items() if not any(other.startswith(f"{path}/") for other in first)]
+    limit = None if len(causes) == 1 else _MAX_ERROR_LENGTH
+    described = []
+    for cause in causes:
+        error = cause.error
+        if not error:
+            described.append(f"{cause.step_path} failed")
+        else:
+            is_cut = limit is not None and len(error) > limit
+            described.append(f"{cause.step_path}: {error[:limit]}{'…' if is_cut else ''}")
+    return "; ".join(described)
 
 
-def _name_failure(end: FinalTokenResult, most: int | None) -> str:
-    if not end.error:
-        return f"{end.step_path} failed"
-    cut = most is not None and len(end.error) > most
-    return f"{end.step_path}: {end.error[:most]}{'…' if cut else ''}"
-
-
-def last_job(ends: Sequence[FinalTokenResult]) -> str | None:
-    """The job whose answer is the run's: that of the last end; None if nothing ran."""
-    return next((end.job_id for end in reversed(ends) if end.counts and end.job_id is not None), None)
+def last_job(results: Sequence[FinalTokenResult]) -> str | None:
+    """Return the job whose result is the run's: that of the last token that counts; None if no job ran."""
+    return next((one.job_id for one in reversed(results) if one.counts and one.job_id is not None), None)
 
 
 def combine_artifacts(steps: Iterable[tuple[str, Sequence[JsonValue]]]) -> tuple[JsonValue, ...]:
-    """Return the artifacts of these steps, given as (step path, artifacts), in their order.
+    """Return the artifacts of a run's steps, given as (step path, artifacts), in their order.
 
-    A name that several of them have is given the step's path: `report.csv` of the step `daily` becomes
-    `daily/report.csv`. If the step ran several times, the second one becomes `daily/2/report.csv`. A step
-    that names what an earlier step has named, with the same name and place, adds nothing.
+    A name that several artifacts have is prefixed by the step's path: `report.csv` of the step `daily`
+    becomes `daily/report.csv`, and the second one of that step `daily/2/report.csv`. An artifact with the
+    name and location of an earlier one replaces it.
     """
     found: dict[tuple[JsonValue, ...], tuple[str, JsonObject]] = {}
     for path, artifacts in steps:
         for artifact in artifacts:
             if isinstance(artifact, dict):
-                place = (artifact.get("name"), artifact.get("path"), artifact.get("url"))
-                found[place] = (path, artifact)
+                location = (artifact.get("name"), artifact.get("path"), artifact.get("url"))
+                found[location] = (path, artifact)
     names = Counter(str(artifact.get("name")) for _path, artifact in found.values())
     taken = {name for name, times in names.items() if times == 1}
     combined: list[JsonValue] = []
     for path, artifact in found.values():
         name = str(artifact.get("name"))
-        if names[name] == 1:
-            combined.append(artifact)
-            continue
-        own = _free_name(path, name, taken)
-        taken.add(own)
-        combined.append({**artifact, "name": own})
+        if names[name] > 1:
+            numbered = (f"{path}/{number}/{name}" for number in count(2))
+            unique = f"{path}/{name}"
+            while unique in taken:
+                unique = next(numbered)
+            taken.add(unique)
+            artifact = {**artifact, "name": unique}  # noqa: PLW2901 - the renamed one takes its place
+        combined.append(artifact)
     return tuple(combined)
-
-
-def _free_name(path: str, name: str, taken: set[str]) -> str:
-    numbered = (f"{path}/{number}/{name}" for number in count(2))
-    own = f"{path}/{name}"
-    while own in taken:
-        own = next(numbered)
-    return own

@@ -1,7 +1,8 @@
-"""What a pipeline run is made of: lines that travel, scopes that wait for them, ends that are remembered.
+"""The values of a pipeline run: tokens, the join scopes they belong to, and what one advance changes.
 
-Each event travelling through a run is a line. A line that enters a split opens a scope with one line for
-each branch; a scope at which no line is live any more is joined, or breaks.
+A *token* is one event travelling through the graph of a run. A token that enters a split opens a *join
+scope* with one token per branch. When the last token of a scope has ended, the scope is joined, and one token
+continues after the split, or it is broken, and the token that entered the split fails.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ductile.core.json import JsonObject
 from ductile.core.runs.graph import Graph
 from ductile.struct import Value
 
-#: A run has no more steps than this; what would start more fails and says so.
+#: The most steps of one run; a step whose events would start more fails.
 MAX_RUN_JOBS = 10_000
 
 
@@ -30,48 +31,51 @@ class TokenStatus(StrEnum):
 class JoinScopeState(StrEnum):
     OPEN = "open"
     JOINED = "joined"  # the step after the split was reached
-    BROKEN = "broken"  # a branch failed, and the line that had entered the split failed with it
+    BROKEN = "broken"  # a branch failed, and the token that had entered the split failed with it
 
 
 class TokenPosition(Value):
-    """Where in a run a line is: in which scope and branch, and its place among the lines there."""
+    """Where a token is: its join scope, its branch there, and its order among the tokens of that branch."""
 
     scope_id: str
     branch: int
-    #: The indices of the events that led here: as text, their order is the order of events.
+    #: The indices of the events that led here, as text that sorts in the order of the events.
     order: str
 
 
 class JoinScope(Value):
-    """The run itself, or one entry into a split."""
+    """The tokens of one entry into a split, or of the whole run."""
 
     id: str
+    #: Tokens that have not ended.
     live: int
-    #: The split's path; None for the run's own scope.
+    #: The split's path; None for the scope of the run.
     split: str | None = None
-    #: Where the line goes on that entered the split.
-    place: TokenPosition | None = None
-    #: The job that produced that line, which becomes the parent of what runs after the join.
+    #: The position of the token that entered the split, where the joined token continues.
+    parent: TokenPosition | None = None
+    #: The job that produced the entering token: the parent of the jobs after the join.
     entry_job_id: str | None = None
     context_id: str | None = None
-    #: Joined while a line is live: a branch that failed is tried again after its join went on without it.
+    #: A joined scope can have live tokens again: a failed branch is retried after the join continued.
     state: JoinScopeState = JoinScopeState.OPEN
 
 
 class TokenResult(Value):
-    """Where a line ended. `job_id` is the last job that ran on it."""
+    """How and where a token ended."""
 
-    place: TokenPosition
-    position: int
+    position: TokenPosition
+    #: The `position` of the step in its pipeline.
+    step_position: int
     step_path: str
     status: TokenStatus
+    #: The last job that ran for the token.
     job_id: str | None
     event_id: str | None = None
     error: str | None = None
 
 
 class BranchResult(Value):
-    """A leaf as its join is told of it."""
+    """The result of one token as its join summarises it."""
 
     branch: int
     order: str
@@ -82,74 +86,74 @@ class BranchResult(Value):
 
 
 class JoinScopeView(Value):
-    """A scope as it stands; its ends and its baggage only where this settlement can close it."""
+    """A stored scope. Results and baggage are read only if this settlement can close the scope."""
 
     scope: JoinScope
-    ends: tuple[BranchResult, ...] = ()
+    results: tuple[BranchResult, ...] = ()
     baggage: JsonObject | None = None
 
 
 class RunInfo(Value):
-    """What stays the same while a run lasts."""
+    """The part of a run that never changes."""
 
     id: str
     graph: Graph
     hops: int
     trace_id: str | None
-    #: The entry steps wait for this job: an earlier run with the same key.
+    #: The first steps wait for this job: an earlier run with the same key.
     after_job_id: str | None = None
 
 
 class RunView(Value):
-    """A run around one of its steps, read in the transaction that ends the step."""
+    """A run as seen from one of its steps, read in the transaction that ends the step."""
 
-    facts: RunInfo
+    info: RunInfo
     jobs: int
     cancelled: bool
-    place: TokenPosition
+    position: TokenPosition
     baggage: JsonObject
     #: The step's scope, then its parents as long as each can be closed by the one before.
     scopes: tuple[JoinScopeView, ...]
 
 
 class NewRun(Value):
-    """A run that is to begin; `job` stands for it on the queue, and `event` is what it begins with."""
+    """A run to create: the job that represents it on the queue, its graph and its first event."""
 
     job: NewJob
     graph: Graph
     event: NewEvent
     #: Whether the event is still to be stored.
     event_is_new: bool = False
-    #: When it is cancelled if it has not ended (`on_timeout: cancel`).
+    #: When the run is cancelled if it has not ended (`on_timeout: cancel`).
     deadline_at: datetime | None = None
 
 
 class NewStep(Value):
-    """A step to enqueue; one with a fault is recorded and ends at once."""
+    """A step to enqueue. One with a fault is recorded and ends at once."""
 
     job: NewJob
-    place: TokenPosition
+    position: TokenPosition
     fault: StepNotCreated | None = None
 
 
 class RunProgress(Value):
-    """How far a run got by one event or one end; written in the transaction that decided it."""
+    """Everything that one advance of a run changes, written in the transaction that decided it."""
 
     steps: tuple[NewStep, ...] = ()
     events: tuple[NewEvent, ...] = ()
     contexts: tuple[NewContext, ...] = ()
-    opened: tuple[JoinScope, ...] = ()
-    #: What is live now, for every scope that changed and was there before.
-    live: tuple[tuple[str, int], ...] = ()
-    closed: tuple[tuple[str, JoinScopeState], ...] = ()
-    leaves: tuple[TokenResult, ...] = ()
+    opened_scopes: tuple[JoinScope, ...] = ()
+    #: (scope id, live tokens) of each stored scope whose count changed.
+    live_counts: tuple[tuple[str, int], ...] = ()
+    closed_scopes: tuple[tuple[str, JoinScopeState], ...] = ()
+    results: tuple[TokenResult, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
-    #: No line is live any more.
+    #: Whether no token of the run is live any more.
     ended: bool = False
 
 
 class FinalTokenResult(Value):
-    """One end of a run that is over. It counts unless its line went on from a join."""
+    """One token result of a run that is over. It counts unless its join continued after it."""
 
     status: TokenStatus
     counts: bool
@@ -159,10 +163,10 @@ class FinalTokenResult(Value):
 
 
 class TokenStart(Value):
-    """A line that sets out from a step: the first one of a run, or one that a run is taken up from again."""
+    """A token that starts at a step: the first of a run, or one of a rerun from that step."""
 
     path: str
-    place: TokenPosition
+    position: TokenPosition
     event: NewEvent
     context_id: str | None
     baggage: JsonObject

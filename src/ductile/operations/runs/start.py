@@ -15,8 +15,8 @@ from time import thread_time
 from ductile.config.key_paths import did_you_mean
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings, ReturnOnTimeout
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.events.dispatch import EventProducer, OutgoingEvent, fan_out, start_refusal
-from ductile.core.events.model import NewEvent
+from ductile.core.events.dispatch import EventProducer, fan_out, start_refusal
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.ids import make_id
 from ductile.core.jobs.ledger import LedgerKind

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ductile.core.events.model import NewEvent
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, Transition
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, SplitNode
-from ductile.core.runs.progress import EmittedToken, advance_run, start_tokens
+from ductile.core.runs.progress import advance_run, start_tokens
 from ductile.core.runs.state import (
     BranchResult,
     JoinScope,
@@ -145,7 +145,7 @@ def _take_up_line(session: Session, job: Job, rules: Policy) -> None:
     if view is None:
         return
     emitted = [
-        EmittedToken(
+        OutgoingEvent(
             event=NewEvent(
                 id=event_id,
                 type=kind,
@@ -225,7 +225,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
     context_id = _context_before(session, job)
     return TokenStart(
         path=path,
-        place=copied.place(place, lines=1),
+        position=copied.place(place, lines=1),
         event=NewEvent(
             id=event.id,
             type=event.type,
@@ -268,12 +268,12 @@ class _CopiedScopes:
         if known is None:
             known = self._copy(old.scope_id)
         scope = replace(known.scope, live=known.scope.live + lines)
-        ends = tuple(end for end in known.ends if not _comes_from(end, old))
-        self.views[old.scope_id] = replace(known, scope=scope, ends=ends)
+        ends = tuple(end for end in known.results if not _comes_from(end, old))
+        self.views[old.scope_id] = replace(known, scope=scope, results=ends)
         self.leaves = [
             leaf
             for leaf in self.leaves
-            if not (leaf.place.scope_id == scope.id and _comes_from_leaf(leaf, old))
+            if not (leaf.position.scope_id == scope.id and _comes_from_leaf(leaf, old))
         ]
         return replace(old, scope_id=scope.id)
 
@@ -285,7 +285,7 @@ class _CopiedScopes:
             id=make_id(self.session.now, self.session.rng),
             live=0,
             split=old.split,
-            place=None if old.place is None else self.place(old.place, lines=1),
+            parent=None if old.parent is None else self.place(old.parent, lines=1),
             entry_job_id=None,
             context_id=old.context_id,
         )
@@ -293,12 +293,12 @@ class _CopiedScopes:
             ends = branch_ends(self.session, scope_id)
             self.changed |= any(end.branch >= len(node.branches) for end in ends)
             self.leaves += [
-                replace(leaf, place=replace(leaf.place, scope_id=scope.id))
+                replace(leaf, position=replace(leaf.position, scope_id=scope.id))
                 for leaf in leaves_of(self.session, scope_id)
             ]
         else:
             ends = ()
-        view = JoinScopeView(scope=scope, ends=ends, baggage=baggage_of(self.session, old.context_id))
+        view = JoinScopeView(scope=scope, results=ends, baggage=baggage_of(self.session, old.context_id))
         self.views[scope_id] = view
         return view
 
@@ -308,4 +308,4 @@ def _comes_from(end: BranchResult, place: TokenPosition) -> bool:
 
 
 def _comes_from_leaf(leaf: TokenResult, place: TokenPosition) -> bool:
-    return leaf.place.branch == place.branch and leaf.place.order.startswith(place.order)
+    return leaf.position.branch == place.branch and leaf.position.order.startswith(place.order)

@@ -83,14 +83,14 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
-    place = TokenPosition(scope_id=scope_id, branch=branch, order=order)
+    position = TokenPosition(scope_id=scope_id, branch=branch, order=order)
     return RunView(
-        facts=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
+        info=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
         jobs=jobs,
         cancelled=cancelled_at is not None,
-        place=place,
+        position=position,
         baggage=baggage,
-        scopes=tuple(_closable(session, place.scope_id)),
+        scopes=tuple(_closable(session, position.scope_id)),
     )
 
 
@@ -109,11 +109,11 @@ def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
         views.append(
             JoinScopeView(
                 scope=scope,
-                ends=branch_ends(session, at) if closes else (),
+                results=branch_ends(session, at) if closes else (),
                 baggage=baggage_of(session, scope.context_id) if closes else None,
             )
         )
-        at = scope.place.scope_id if closes and scope.place is not None else None
+        at = scope.parent.scope_id if closes and scope.parent is not None else None
     return views
 
 
@@ -125,7 +125,7 @@ def read_scope(session: Session, scope_id: str) -> JoinScope:
         id=found,
         live=live,
         split=split,
-        place=None if parent is None else TokenPosition(scope_id=parent, branch=branch, order=order),
+        parent=None if parent is None else TokenPosition(scope_id=parent, branch=branch, order=order),
         entry_job_id=entry_job_id,
         context_id=context_id,
         state=JoinScopeState(state),
@@ -151,8 +151,8 @@ def branch_ends(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
 def leaves_of(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
         TokenResult(
-            place=TokenPosition(scope_id=scope_id, branch=branch, order=order),
-            position=position,
+            position=TokenPosition(scope_id=scope_id, branch=branch, order=order),
+            step_position=position,
             step_path=step_path,
             status=TokenStatus(status),
             job_id=job_id,
@@ -222,20 +222,20 @@ def write_progress(session: Session, run_id: str, progress: RunProgress) -> None
         insert_event(session, event)
     for context in progress.contexts:
         insert_context(session, context)
-    for scope in progress.opened:
+    for scope in progress.opened_scopes:
         insert_scope(session, run_id, scope)
-    for scope_id, live in progress.live:
+    for scope_id, live in progress.live_counts:
         session.change("set_live", id=scope_id, live=live)
-    for scope_id, state in progress.closed:
+    for scope_id, state in progress.closed_scopes:
         session.change("set_scope_state", id=scope_id, state=state)
-    for leaf in progress.leaves:
+    for leaf in progress.results:
         insert_leaf(session, run_id, leaf)
     if progress.steps:
         session.change("count_run_jobs", run_id=run_id, more=len(progress.steps))
 
 
 def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
-    place = scope.place
+    place = scope.parent
     session.run(
         "insert_scope",
         id=scope.id,
@@ -260,9 +260,9 @@ def leave_line(session: Session, run: Job) -> None:
 def insert_leaf(session: Session, run_id: str, leaf: TokenResult) -> None:
     session.run(
         "insert_leaf",
-        **_key(leaf.place),
+        **_key(leaf.position),
         run_id=run_id,
-        position=leaf.position,
+        position=leaf.step_position,
         step_path=leaf.step_path,
         status=leaf.status,
         job_id=leaf.job_id,
@@ -282,11 +282,11 @@ def reopen_line(session: Session, place: TokenPosition) -> None:
     while at is not None:
         scope = read_scope(session, at.scope_id)
         session.change("set_live", id=scope.id, live=scope.live + 1)
-        if scope.state is JoinScopeState.BROKEN and scope.place is not None:
+        if scope.state is JoinScopeState.BROKEN and scope.parent is not None:
             session.change("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
-            session.run("delete_leaf", **_key(scope.place))
+            session.run("delete_leaf", **_key(scope.parent))
         # A scope with live lines is counted in the one above it already.
-        at = scope.place if scope.live == 0 else None
+        at = scope.parent if scope.live == 0 else None
 
 
 def _key(place: TokenPosition) -> dict[str, Cell]:

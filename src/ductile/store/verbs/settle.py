@@ -185,7 +185,7 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Pol
         if not isinstance(answer, Accepted):
             followed.started.append(answer)
             continue
-        insert_member(session, run_id, step.job.id, step.place)
+        insert_member(session, run_id, step.job.id, step.position)
         if step.fault is None:
             followed.started.append(answer)
         else:
