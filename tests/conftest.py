@@ -1,9 +1,14 @@
-"""What holds for every test."""
+"""Settings for every test."""
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says more about the machine than about us: a stall of a second is no failure.
+# The duration of an example depends on the machine: a stall of a second is not a failure.
 settings.register_profile("ductile", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ductile")
+
+# A shell ignores SIGINT in background jobs, and programs inherit that: Ctrl-C would not reach the commands under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
