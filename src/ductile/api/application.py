@@ -152,7 +152,7 @@ class Application:
     def _admit(self, exchange: ApiExchange, route: MatchedRoute, headers: Mapping[bytes, bytes]) -> None:
         token = self._authenticator.identify(route.endpoint.access, headers, exchange.peer)
         exchange.token = None if token is None else token.name
-        self._authenticator.allow(token, route)
+        self._authenticator.authorize(token, route.endpoint.access, route.values)
 
     async def _refuse(self, exchange: ApiExchange, error: DuctileError) -> None:
         exchange.status, exchange.answered = error.http_status, True

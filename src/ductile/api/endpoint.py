@@ -6,16 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.core.json import JsonObject
 from ductile.struct import Value, field
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
-    from ductile.api.access import Authenticator
     from ductile.api.events import EventStreams
-    from ductile.config.snapshot import Snapshot
+    from ductile.http.authentication import Access, Authenticator
     from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
@@ -80,27 +78,6 @@ class Stream(Value):
 
 ApiReply: TypeAlias = Reply | Document | Stream
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiReply]]
-#: The scopes of which one is needed, given the configuration and the path's parameters.
-Need: TypeAlias = "Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]"
-
-
-class Access(Value):
-    """Who may ask: nobody need say who they are, or one of the scopes is needed."""
-
-    #: As the reference has it.
-    shown: str
-    need: Need | None = None
-    #: Open where the catalogue is; elsewhere any token will do: what can be called is for all who may call.
-    discovery: bool = False
-
-
-OPEN = Access(shown="none")
-
-
-def requires_scope(subject: AccessResource, right: AccessLevel) -> Access:
-    """The same scope whatever the path says."""
-    needed = (auth_scope(subject, right),)
-    return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
 
 
 class Endpoint(Value):
@@ -137,18 +114,12 @@ class Endpoint(Value):
 
 
 class MatchedRoute:
-    """What a path means: an endpoint, and the values of its parameters.
+    """The endpoint that a path means, and the values of the parameters in the path."""
 
-    Most callers come back to the same few paths, so it also keeps what the gatekeeper has found out about it.
-    """
-
-    __slots__ = ("auth_version", "endpoint", "granted", "shown", "values")
+    __slots__ = ("endpoint", "shown", "values")
 
     def __init__(self, endpoint: Endpoint, values: Mapping[str, str], shown: str) -> None:
         self.endpoint = endpoint
         self.values = values
-        #: The path as it was asked for, for the log.
+        #: The path as it was requested, for the log.
         self.shown = shown
-        #: The scopes of tokens that it is open to, and the gatekeeper's mark of when that was so.
-        self.granted: set[tuple[str, ...]] = set()
-        self.auth_version: object = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ductile.api import artifacts, handlers, skills
-from ductile.api.endpoint import OPEN, Endpoint, Handler, Parameter, ParameterType
+from ductile.api.endpoint import Endpoint, Handler, Parameter, ParameterType
 from ductile.api.handlers import operation_handler
 from ductile.api.vocabulary import (
     CHANGE,
@@ -31,6 +31,7 @@ from ductile.api.vocabulary import (
 )
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.json import JsonObject
+from ductile.http.authentication import OPEN
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs import analytics, log, query
 from ductile.operations.plugins import catalogue, topology

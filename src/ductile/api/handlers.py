@@ -156,7 +156,12 @@ async def events(asked: ApiRequest) -> Stream:
         job_id=None if job is None else job.id,
     )
     authorization = asked.headers.get(b"authorization")
-    admitted = partial(asked.services.authenticator.still_admits, asked.route, authorization)
+    admitted = partial(
+        asked.services.authenticator.still_admits,
+        asked.route.endpoint.access,
+        asked.route.values,
+        authorization,
+    )
     return Stream(run=await asked.services.streams.opened(wanted, admitted))
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 from urllib.parse import parse_qsl
 
-from ductile.api.endpoint import OPEN, Endpoint, MatchedRoute, Parameter, ParameterType
+from ductile.api.endpoint import Endpoint, MatchedRoute, Parameter, ParameterType
 from ductile.config.key_paths import did_you_mean
 from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
+from ductile.http.authentication import OPEN
 from ductile.http.body import decode_object
 
 _WORDS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}

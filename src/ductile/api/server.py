@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ductile.api.access import Authenticator
 from ductile.api.application import Application
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
 from ductile.api.router import Router
+from ductile.http.authentication import Authenticator
 from ductile.http.listener import Listener
 from ductile.http.log_sampling import LogSampler, described_counts
 from ductile.http.protocol import ListenerLimits

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ductile.api.endpoint import Access, Parameter, ParameterType, requires_scope
+from ductile.api.endpoint import Parameter, ParameterType
 from ductile.core.auth_scopes import AccessLevel, AccessResource
 from ductile.core.jobs.model import JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
+from ductile.http.authentication import Access, requires_scope
 from ductile.operations.jobs.log import LOG_ALIASES
 from ductile.operations.jobs.query import STATUS_ALIASES
 from ductile.operations.plugins import catalogue

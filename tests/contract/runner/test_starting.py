@@ -95,12 +95,12 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(
 START = """
 import asyncio, sys
 from datetime import timedelta
-from ductile.runner.port import Run
-from ductile.runner.spawn import SpawnRunner
+from ductile.runner.port import Launch
+from ductile.runner.process.spawn import SpawnRunner
 
 async def main():
     runner = SpawnRunner()
-    run = Run(entrypoint=sys.argv[1], request=b"all of it", environment={}, directory=sys.argv[2],
+    run = Launch(entrypoint=sys.argv[1], request=b"all of it", environment={}, directory=sys.argv[2],
               timeout=timedelta(seconds=60))
     process = await runner.start(run)
     return (await process.wait()).remains.stdout

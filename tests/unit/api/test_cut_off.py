@@ -13,12 +13,12 @@ import pytest
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import Clock
-from ductile.api.access import Authenticator
 from ductile.api.application import Application
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.router import Router
 from ductile.config.compile.compiler import compile_snapshot
+from ductile.http.authentication import Authenticator
 from ductile.operations.context import OperationContext
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import open_sqlite_store

@@ -32,7 +32,7 @@ def is_alive(pid: int) -> bool:
 
 async def test_more_than_are_watched_at_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin may leave thousands behind, and each that is watched costs the daemon a descriptor."""
-    monkeypatch.setattr(group_members, "MOST_WATCHED", 2)
+    monkeypatch.setattr(group_members, "MAX_WATCHED", 2)
     over = asyncio.Event()
     leader = subprocess.Popen(  # noqa: ASYNC220 - it ends at once
         ["/bin/sh", "-c", LEAVING], start_new_session=True, stdin=subprocess.PIPE

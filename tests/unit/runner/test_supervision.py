@@ -143,7 +143,7 @@ async def test_a_deadline_that_passed_is_one_whoever_was_lost_afterwards() -> No
 
 async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plugins end within a moment: until then only their end is watched."""
-    monkeypatch.setattr(supervisor, "_MOMENT", 3600)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 3600)
     leader, pipes = SlowWord(), open_pipes()
     process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(hours=1))
     os.write(pipes.theirs[1], b"answer")
@@ -159,7 +159,7 @@ async def test_pipes_are_read_when_the_leader_has_ended(monkeypatch: pytest.Monk
 
 async def test_a_leader_that_goes_on_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever prints more than a pipe holds is not left blocked until its deadline."""
-    monkeypatch.setattr(supervisor, "_MOMENT", 0)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0)
     leader, pipes = SlowWord(), open_pipes()
     process = supervised(leader, pipes, GracePeriods(), timeout=timedelta(hours=1))
     printed = b"x" * 1_000_000
@@ -215,7 +215,7 @@ async def test_who_is_being_stopped_when_its_moment_is_over_is_still_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGTERM, then SIGKILL; that the process went on for a moment takes nothing of that back."""
-    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0.001)
     leader, pipes = SlowWord(), open_pipes()
     moments = SharedTimer()
     process = supervised(
@@ -234,7 +234,7 @@ async def test_who_is_being_stopped_when_its_moment_is_over_is_still_killed(
 
 async def test_moments_pass_in_the_order_in_which_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer for all, and armed again for who comes while it runs or after it has."""
-    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0.001)
     loop, moments, passed = asyncio.get_running_loop(), SharedTimer(), asyncio.Queue[int]()
     for number in range(3):
         moments.after_one(loop, lambda number=number: passed.put_nowait(number))  # type: ignore[misc]
@@ -244,7 +244,7 @@ async def test_moments_pass_in_the_order_in_which_they_began(monkeypatch: pytest
 
 
 async def test_a_moment_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_MOMENT", 0.001)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0.001)
     loop, moments, passed = asyncio.get_running_loop(), SharedTimer(), asyncio.Event()
     complaints: list[object] = []
     loop.set_exception_handler(lambda _loop, context: complaints.append(context["exception"]))
@@ -287,7 +287,7 @@ def test_who_came_while_the_timer_ran_gets_a_whole_moment_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise whoever fills a pipe would be left blocked, and never meet its deadline."""
-    monkeypatch.setattr(supervisor, "_MOMENT", 10)
+    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 10)
     loop, moments, passed = TurnedByHand(), SharedTimer(), list[str]()
     moments.after_one(loop, lambda: passed.append("first"))  # type: ignore[arg-type]
     loop.turn_to(4)

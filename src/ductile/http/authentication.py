@@ -1,0 +1,190 @@
+"""Authentication and authorization of HTTP requests, for every surface that is reached by HTTP.
+
+Requests carry a bearer token, which is compared by digest with the tokens of the configuration in force.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hmac import compare_digest
+from typing import TypeAlias
+
+from ductile.config.secrets import digest_of
+from ductile.config.snapshot import AccessToken, Snapshot
+from ductile.core.auth_scopes import AccessLevel, AccessResource, allows, auth_scope
+from ductile.core.host_names import is_loopback_listener
+from ductile.errors import DeniedError, TooManyError, UnauthorizedError
+from ductile.http.host_check import is_misdirected, misdirected
+from ductile.operations.system.probes import is_forwarded
+from ductile.struct import Value
+
+_SCHEME = b"bearer "
+#: A peer that sends more unknown tokens than this within `FAILED_LOGIN_SECONDS` is answered 429.
+MAX_FAILED_LOGINS = 10
+FAILED_LOGIN_SECONDS = 60.0
+_REMEMBERED_PEERS = 1024
+
+#: Returns the scopes of which one is needed, given the configuration and the parameters of the path.
+NeededScopes: TypeAlias = Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]
+
+
+class Access(Value):
+    """The permission that an endpoint requires."""
+
+    #: As the HTTP reference shows it.
+    shown: str
+    #: None if no token is needed.
+    need: NeededScopes | None = None
+    #: Needs no token while discovery is open; otherwise any token will do, whatever its scopes.
+    discovery: bool = False
+
+
+OPEN = Access(shown="none")
+
+
+def requires_scope(resource: AccessResource, level: AccessLevel) -> Access:
+    """Return the permission that one fixed scope gives."""
+    needed = (auth_scope(resource, level),)
+    return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
+
+
+class TokenTable:
+    """The tokens of one configuration."""
+
+    def __init__(self, tokens: tuple[AccessToken, ...]) -> None:
+        self._tokens = [(token.digest, token) for token in tokens]
+
+    def find(self, presented: bytes) -> AccessToken | None:
+        """Return the token, in the same time wherever it is in the table and however much of it is right."""
+        digest = digest_of(presented)
+        found = None
+        for known, token in self._tokens:
+            if compare_digest(known, digest):
+                found = token
+        return found
+
+
+class FailedLoginLimiter:
+    """Counts unknown tokens by peer. Remembers a bounded number of peers, the latest ones."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def note(self, peer: str) -> float | None:
+        """Count one failure. Returns the seconds to wait if there were too many."""
+        now = self._clock()
+        count, since = self._peers.pop(peer, (0, now))
+        if now - since >= FAILED_LOGIN_SECONDS:
+            count, since = 0, now
+        self._peers[peer] = (count + 1, since)
+        while len(self._peers) > _REMEMBERED_PEERS:
+            self._peers.popitem(last=False)
+        return None if count < MAX_FAILED_LOGINS else since + FAILED_LOGIN_SECONDS - now
+
+
+class Authenticator:
+    """Identifies callers and checks their permissions by the configuration in force: a reload takes effect
+    with the next request.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        clock: Callable[[], float],
+        on_failure: Callable[[str, bool], None],
+    ) -> None:
+        """`on_failure(peer, too_many)` is called for each unknown token."""
+        self._snapshot = snapshot
+        self._known: Snapshot | None = None
+        self._tokens = TokenTable(())
+        self._failures = FailedLoginLimiter(clock)
+        self._on_failure = on_failure
+
+    def identify(
+        self, access: Access, headers: Mapping[bytes, bytes], peer: str | None
+    ) -> AccessToken | None:
+        """Return the caller's token, or None if the endpoint needs none.
+
+        Raises `UnauthorizedError` without a known token, `TooManyError` after too many unknown ones, and
+        `MisdirectedError` if a page of another host may have sent the request.
+        """
+        snapshot = self._snapshot()
+        needs_none = access.need is None or (access.discovery and is_discovery_open(snapshot))
+        if needs_none and not _is_misdirected(snapshot, access, headers):
+            return None
+        authorization = headers.get(b"authorization")
+        token = self._find(snapshot, authorization)
+        if token is not None:
+            return token
+        if authorization is not None:
+            raise self._unknown_token(peer or "")
+        if needs_none:
+            raise misdirected(snapshot.api.listen, token_helps=True)
+        raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
+
+    def authorize(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
+        """Raise `DeniedError` if the token, as `identify` returned it, lacks the scope.
+
+        A step of its own, so that the log can name the token of a request that is denied.
+        """
+        if token is None or access.need is None or access.discovery:
+            return
+        needed = access.need(self._snapshot(), path)
+        if not allows(token.scopes, needed):
+            raise DeniedError(
+                f"the token {token.name} may not do this",
+                hint=f"It needs the scope {' or '.join(needed)}.",
+                details={"needed": list(needed)},
+            )
+
+    def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
+        """Return whether a request that was admitted earlier would be admitted now: a long response
+        outlives a reload.
+        """
+        snapshot = self._snapshot()
+        if access.need is None or (access.discovery and is_discovery_open(snapshot)):
+            return True
+        token = self._find(snapshot, authorization)
+        if token is None or access.discovery:
+            return token is not None
+        return allows(token.scopes, access.need(snapshot, path))
+
+    def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
+        if snapshot is not self._known:
+            self._tokens, self._known = TokenTable(snapshot.tokens), snapshot
+        if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return None
+        return self._tokens.find(authorization[len(_SCHEME) :].strip())
+
+    def _unknown_token(self, peer: str) -> UnauthorizedError | TooManyError:
+        """Only unknown tokens are limited: behind a proxy, all callers have the same address."""
+        wait = self._failures.note(peer)
+        self._on_failure(peer, wait is not None)
+        if wait is None:
+            return UnauthorizedError(
+                "unknown token", hint="`ductile token list` shows which tokens there are."
+            )
+        seconds = max(1, round(wait))
+        return TooManyError(
+            "too many wrong tokens from this address",
+            hint=f"Try again in {seconds} seconds.",
+            details={"retry_after_seconds": seconds},
+        )
+
+
+def is_discovery_open(snapshot: Snapshot) -> bool:
+    """Return whether the catalogue of plugins and endpoints is shown without a token."""
+    return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
+
+
+def _is_misdirected(snapshot: Snapshot, access: Access, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request without a token is refused for the host it names.
+
+    The catalogue is exempt if the operator has opened it to everyone. Health is exempt behind a proxy, where
+    it says little.
+    """
+    if access.discovery:
+        return not snapshot.api.open_discovery and is_misdirected(snapshot.api.listen, headers)
+    return is_misdirected(snapshot.api.listen, headers) and not is_forwarded(headers)

@@ -1,0 +1,45 @@
+"""Failed logins are counted within bounds, and tokens are compared whole."""
+
+from __future__ import annotations
+
+from ductile.config.secrets import digest_of
+from ductile.config.snapshot import AccessToken
+from ductile.http.authentication import (
+    FAILED_LOGIN_SECONDS,
+    MAX_FAILED_LOGINS,
+    FailedLoginLimiter,
+    TokenTable,
+)
+
+
+def test_failed_logins_are_forgotten_after_a_while() -> None:
+    """The limiter returns the seconds that are left; then it starts again."""
+    now = [0.0]
+    limiter = FailedLoginLimiter(lambda: now[0])
+    assert [limiter.note("a") for _ in range(MAX_FAILED_LOGINS)] == [None] * MAX_FAILED_LOGINS
+    now[0] = 20.0
+    assert limiter.note("a") == FAILED_LOGIN_SECONDS - 20.0
+    assert limiter.note("b") is None
+    now[0] = FAILED_LOGIN_SECONDS
+    assert limiter.note("a") is None
+
+
+def test_the_memory_for_peers_is_bounded() -> None:
+    """Failures from many addresses cost a bounded amount of memory."""
+    limiter = FailedLoginLimiter(lambda: 0.0)
+    for number in range(10_000):
+        limiter.note(str(number))
+    assert len(limiter._peers) == 1024
+
+
+def test_a_token_is_found_by_the_whole_of_it() -> None:
+    table = TokenTable(
+        tuple(
+            AccessToken(name=name, digest=digest_of(f"key-{name}".encode()), scopes=("*",)) for name in "abc"
+        )
+    )
+    found = table.find(b"key-b")
+    assert found is not None
+    assert found.name == "b"
+    for wrong in (b"", b"key-", b"key-bb", b"KEY-B", "key-ü".encode()):
+        assert table.find(wrong) is None
