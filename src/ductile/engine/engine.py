@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
@@ -25,6 +25,7 @@ from ductile.engine.ownership.process_identity import make_identity
 from ductile.engine.recovery import Recovery
 from ductile.engine.reload.drain import Drain, draining_error
 from ductile.engine.reload.plan import ListenerSwitch, NoListeners, ReloadPlan, plan_reload
+from ductile.engine.results import EngineStatus, ReloadResult
 from ductile.engine.schedules.scheduler import RunNowRefusal, RunNowStarted, Scheduler
 from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookClient
 from ductile.engine.state_webhooks.sender import STOP_GRACE_SECONDS, WebhookSender
@@ -39,6 +40,8 @@ from ductile.store.model.submission import EnqueueResult, JobStateChange
 from ductile.store.port import Store
 from ductile.struct import Value, field
 from ductile.telemetry.signals import Signal, SignalBus
+
+T = TypeVar("T")
 
 _WHY_NOT_NOW = {
     RunNowRefusal.UNKNOWN_SCHEDULE: "there is no such schedule in force",
@@ -88,8 +91,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._ready = False
         self._adopting = asyncio.Lock()
-        self._reloads: set[asyncio.Task[JsonObject]] = set()
-        self._shared: dict[str, asyncio.Task[JsonObject]] = {}
+        self._reloads: set[asyncio.Task[ReloadResult]] = set()
+        self._shared: dict[str, asyncio.Task[Any]] = {}
         self._waiters = Waiters()
         self._slots = SyncLimit()
         store, clock, signals = equipment.store, equipment.clock, equipment.signals
@@ -161,8 +164,8 @@ class Engine:
     async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
         return await self._dispatcher.start_beside(job, limit=limit)
 
-    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, JsonObject]]) -> JsonObject:
-        task = self._shared.get(name)
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        task: asyncio.Task[T] | None = self._shared.get(name)
         if task is None:
             task = self._shared[name] = asyncio.create_task(make(), name=name)
             task.add_done_callback(lambda _: self._shared.pop(name, None))
@@ -214,19 +217,19 @@ class Engine:
     def stopping(self) -> bool:
         return self._stop_wanted.is_set()
 
-    def status(self) -> JsonObject:
+    def status(self) -> EngineStatus:
         uptime = self._with.clock.now() - self._started_at
-        return {
-            "pid": os.getpid(),
-            "version": __version__,
-            "uptime_seconds": round(uptime.total_seconds(), 1),
-            "config": self._snapshot.fingerprint,
-            "ready": self._ready,
-            "stopping": self.stopping,
-            "waiting_callers": len(self._waiters),
-        }
+        return EngineStatus(
+            pid=os.getpid(),
+            version=__version__,
+            uptime_seconds=round(uptime.total_seconds(), 1),
+            config=self._snapshot.fingerprint,
+            ready=self._ready,
+            stopping=self.stopping,
+            waiting_callers=len(self._waiters),
+        )
 
-    async def reload(self, drain: timedelta | None = None) -> JsonObject:
+    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
         """Switch to the configuration on disk, or raise and leave everything as it is.
 
         With `drain`, plugins that it removes run dry first, for at most so long. A caller who goes away
@@ -263,24 +266,24 @@ class Engine:
                 raise
             self._draining.hold()
 
-    async def try_reload(self) -> JsonObject:
+    async def try_reload(self) -> ReloadResult:
         plan = await self._plan_reload()
         await self._with.listening.check(plan.new)
         work = await self._with.store.pending_work(plan.removed)
-        return plan.shown({one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work})
+        return plan.result({one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work})
 
     async def _plan_reload(self) -> ReloadPlan:
         new = await asyncio.to_thread(self._with.load)
         return plan_reload(self._snapshot, new)
 
-    def _reload_in_background(self, *, drained: frozenset[str] | None = None) -> asyncio.Task[JsonObject]:
+    def _reload_in_background(self, *, drained: frozenset[str] | None = None) -> asyncio.Task[ReloadResult]:
         # A task of its own: a caller who goes away must not leave it between the store and here.
         task = asyncio.create_task(self._reload_now(drained), name="reload")
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
         return task
 
-    async def _reload_now(self, drained: frozenset[str] | None = None) -> JsonObject:
+    async def _reload_now(self, drained: frozenset[str] | None = None) -> ReloadResult:
         async with self._adopting:
             try:
                 plan = await self._plan_reload()
@@ -296,7 +299,7 @@ class Engine:
             ended = await self._end_removed()
             self._scheduler.wake()
             self._dispatcher.wake()
-            return plan.shown(ended, runs)
+            return plan.result(ended, runs)
 
     def _refuse_undrained(self, plan: ReloadPlan, drained: frozenset[str] | None) -> None:
         """A plugin that a drain waits for is not disabled by another reload; nor one that came to it late."""

@@ -8,19 +8,21 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import NewJob, SubmittedBy
-from ductile.core.json import JsonObject
 from ductile.core.runs.graph import Graph
 from ductile.core.runs.state import NewRun
 from ductile.engine.reload.drain import draining_error
-from ductile.errors import TooBusyError
+from ductile.engine.results import EngineStatus, ReloadResult
+from ductile.errors import DaemonNotRunningError, TooBusyError
 from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
 from ductile.telemetry.change_notifier import ChangeNotifier
+
+T = TypeVar("T")
 
 
 class RunningEngine(Protocol):
@@ -62,7 +64,7 @@ class RunningEngine(Protocol):
         """Start a job at once, beside the queue; False if `limit` jobs of its plugin run, or it may not."""
         ...
 
-    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, JsonObject]]) -> JsonObject:
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The answer of a task that runs once at a time: who asks while it runs gets the same answer."""
         ...
 
@@ -78,7 +80,7 @@ class RunningEngine(Protocol):
         """Start a run out of turn; its job. Raises `ConflictError` if another stands in its way."""
         ...
 
-    async def reload(self, drain: timedelta | None = None) -> JsonObject:
+    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
         """Load the configuration again and switch to it, or raise and keep the old one.
 
         With `drain`, plugins that it removes finish their accepted work first, for at most so long.
@@ -94,7 +96,7 @@ class RunningEngine(Protocol):
         """The plugins that take no new jobs because they are about to be disabled."""
         ...
 
-    async def try_reload(self) -> JsonObject:
+    async def try_reload(self) -> ReloadResult:
         """What a reload would do; raises what it would be refused for."""
         ...
 
@@ -103,7 +105,7 @@ class RunningEngine(Protocol):
     @property
     def stopping(self) -> bool: ...
 
-    def status(self) -> JsonObject: ...
+    def status(self) -> EngineStatus: ...
 
 
 class OperationContext(Value):
@@ -124,6 +126,12 @@ class OperationContext(Value):
     def has_no_runner(self) -> bool:
         """Whether a job that counts as running cannot be: whoever ran it has died."""
         return self.engine is None and self.runner_pid is None
+
+    def require_engine(self) -> RunningEngine:
+        """The running engine. Raises `DaemonNotRunningError` if there is none."""
+        if self.engine is None:
+            raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
+        return self.engine
 
     def wake(self) -> None:
         if self.engine is not None:

@@ -56,12 +56,11 @@ async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  more: {uses: echo, config: {api_key: canary}}\n")
-        warnings = (await bench.engine.reload())["warnings"]
-        assert isinstance(warnings, list)
-        (warning,) = (each for each in warnings if isinstance(each, dict) and "in the clear" in str(each))
-        assert warning["key"] == "plugins.more.config.api_key"
-        assert str(warning["file"]).endswith("config.yaml")
-        assert warning["line"] is not None
+        warnings = (await bench.engine.reload()).warnings
+        (warning,) = (each for each in warnings if "in the clear" in str(each))
+        assert warning.key == "plugins.more.config.api_key"
+        assert str(warning.file).endswith("config.yaml")
+        assert warning.line is not None
         assert "canary" not in str(warning)
 
 
@@ -72,7 +71,7 @@ async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: P
         job_id = await queued(bench)
         with bench.engine.waiting_for(job_id) as ended:
             bench.configure(ECHO)
-            assert (await bench.engine.reload())["removed"] == ["held"]
+            assert (await bench.engine.reload()).removed == ("held",)
             assert ended.done()
         job = await bench.job(job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
@@ -93,7 +92,7 @@ async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_cl
         job_id = await queued(bench)
         bench.configure(ECHO)
         bench.store.full.add("end_queued")
-        assert (await bench.engine.reload())["removed"] == ["held"]
+        assert (await bench.engine.reload()).removed == ("held",)
         assert (await bench.job(job_id)).status is JobStatus.QUEUED
         with bench.engine.waiting_for(job_id) as ended:
             bench.store.full.clear()
@@ -196,7 +195,7 @@ async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Pat
         assert bench.engine.draining == {"gated"}
         (tmp_path / "plugins" / "gated" / "go").touch()
         done = await reloading
-        assert (done["removed"], done["ends"]) == (["gated"], [])
+        assert (done.removed, done.ends) == (("gated",), ())
         assert [(await bench.job(job)).status for job in jobs] == [JobStatus.SUCCEEDED] * 2
         assert bench.engine.draining == frozenset()
 
@@ -238,7 +237,7 @@ async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: 
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert "other" not in bench.engine.snapshot().plugins
-        assert (await bench.engine.reload(timedelta(minutes=1)))["removed"] == []
+        assert (await bench.engine.reload(timedelta(minutes=1))).removed == ()
 
 
 async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_path: Path) -> None:
@@ -249,5 +248,5 @@ async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_pa
         with pytest.raises(ConflictError, match="is being drained"):
             await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "other"})
         bench.configure(ECHO)
-        assert (await bench.engine.reload(timedelta(minutes=1)))["ends"] == []
+        assert (await bench.engine.reload(timedelta(minutes=1))).ends == ()
         assert bench.engine.draining == frozenset()

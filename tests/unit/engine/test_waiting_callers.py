@@ -48,10 +48,10 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
         await bench.started()
         job_id = await bench.submit()
         waiting = asyncio.create_task(wait_for_job(bench.context, {"job_id": job_id}))
-        while not bench.engine.status()["waiting_callers"]:
+        while not bench.engine.status().waiting_callers:
             await bench.job(job_id)  # a question to the store, and the other has got further
         assert not waiting.done()
         await cancel_job(bench.context, {"job_id": job_id})
         async with asyncio.timeout(20):
             assert (await waiting)["status"] == JobStatus.DEAD
-        assert bench.engine.status()["waiting_callers"] == 0
+        assert bench.engine.status().waiting_callers == 0

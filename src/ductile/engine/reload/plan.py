@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import Policy
+from ductile.engine.results import ReloadResult, RemovedPluginWork
 from ductile.errors import ConflictError, Problem
-from ductile.struct import Value, replace, to_builtins
+from ductile.struct import Value, replace
 
 
 class ListenerSwitch(Protocol):
@@ -52,22 +52,21 @@ class ReloadPlan(Value):
     #: Plugins that could run until now and are refused by the new snapshot, each with the reason.
     refused: tuple[Problem, ...] = ()
 
-    def shown(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> JsonObject:
-        """`jobs` and `runs` are those that need a removed plugin, by its name."""
-        ends: list[JsonValue] = [
-            {"plugin": name, "jobs": jobs.get(name, 0), "runs": runs.get(name, 0)}
-            for name in sorted({*self.removed, *jobs})
-            if jobs.get(name) or runs.get(name)
-        ]
-        return {
-            "config": self.new.fingerprint,
-            "added": list(self.added),
-            "changed": list(self.changed),
-            "removed": list(self.removed),
-            "settings": list(self.settings),
-            "ends": ends,
-            "warnings": [to_builtins(problem) for problem in (*self.refused, *self.new.warnings)],
-        }
+    def result(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> ReloadResult:
+        """`jobs` and `runs` count those that need a removed plugin, by its name."""
+        return ReloadResult(
+            config=self.new.fingerprint,
+            added=self.added,
+            changed=self.changed,
+            removed=self.removed,
+            settings=self.settings,
+            ends=tuple(
+                RemovedPluginWork(plugin=name, jobs=jobs.get(name, 0), runs=runs.get(name, 0))
+                for name in sorted({*self.removed, *jobs})
+                if jobs.get(name) or runs.get(name)
+            ),
+            warnings=(*self.refused, *self.new.warnings),
+        )
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:

@@ -118,12 +118,12 @@ def _daemon(engine: RunningEngine, caller: str | None) -> DoctorFinding:
         return warning(
             DoctorCheck.DAEMON,
             f"the daemon is version {__version__}, and {caller} is installed",
-            where=f"process {status['pid']}",
+            where=f"process {status.pid}",
             fix="ductile system stop, then ductile system start",
         )
-    if status["stopping"]:
-        return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=f"process {status['pid']}")
-    return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", f"process {status['pid']}")
+    if status.stopping:
+        return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=f"process {status.pid}")
+    return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", f"process {status.pid}")
 
 
 async def _lost_store(context: OperationContext) -> DoctorFinding | None:

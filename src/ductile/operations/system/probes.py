@@ -42,10 +42,10 @@ async def health(
         standing = {"status": "full", "message": _FULL}
     if not here:
         return standing
-    status = {} if context.engine is None else context.engine.status()
+    status = None if context.engine is None else context.engine.status()
     return {
         **standing,
-        "uptime_seconds": status.get("uptime_seconds"),
+        "uptime_seconds": None if status is None else status.uptime_seconds,
         "queue_depth": counts.depth,
         "plugins_loaded": sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
         "plugins_circuit_open": len(
@@ -61,10 +61,10 @@ async def ready(
     """As `health`, but an error while it takes no work: before recovery is done, on the way out, and while
     the last write was refused because the disk is full.
     """
-    status = {} if context.engine is None else context.engine.status()
-    if status.get("stopping"):
+    status = None if context.engine is None else context.engine.status()
+    if status is not None and status.stopping:
         raise TooBusyError("the daemon is stopping")
-    if not status.get("ready", True):
+    if status is not None and not status.ready:
         raise TooBusyError("the daemon is starting")
     standing = await health(context, peer, headers)
     if standing["status"] != "ok":

@@ -11,7 +11,6 @@ from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
-from ductile.errors import DaemonNotRunningError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext, RunningEngine
 from ductile.operations.jobs.documents import instant, shown_breaker, shown_execution
@@ -23,6 +22,7 @@ from ductile.operations.schedules.listing import current_schedules
 from ductile.operations.system.status_rows import running_jobs, troubled_first
 from ductile.store.model.records import BreakerRow, LogFilter, LogRow
 from ductile.store.model.schedules import ScheduleEntry
+from ductile.struct import to_builtins
 
 _HISTORY = 50
 #: How long a drain is waited for where no time is given.
@@ -33,9 +33,7 @@ NOT_CHECKED = "not_asked"
 
 
 def require_engine(context: OperationContext) -> RunningEngine:
-    if context.engine is None:
-        raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
-    return context.engine
+    return context.require_engine()
 
 
 async def status(context: OperationContext, given: JsonObject) -> JsonObject:
@@ -68,7 +66,7 @@ async def status(context: OperationContext, given: JsonObject) -> JsonObject:
 
 def _daemon(context: OperationContext) -> JsonObject:
     if context.engine is not None:
-        return {"running": True, **context.engine.status()}
+        return {"running": True, **to_builtins(context.engine.status())}
     return (
         {"running": False}
         if context.runner_pid is None
@@ -176,8 +174,9 @@ async def reload(context: OperationContext, given: JsonObject) -> JsonObject:
     engine = require_engine(context)
     drain = drain_timeout(given) if read.flag(given, "drain") else None
     if read.flag(given, "dry_run"):
-        return {**await engine.try_reload(), "dry_run": True}
-    return await engine.reload(drain)
+        return {**to_builtins(await engine.try_reload()), "dry_run": True}
+    done: JsonObject = to_builtins(await engine.reload(drain))
+    return done
 
 
 def drain_timeout(given: JsonObject) -> timedelta:
@@ -186,7 +185,7 @@ def drain_timeout(given: JsonObject) -> timedelta:
 
 async def stop(context: OperationContext, given: JsonObject) -> JsonObject:
     engine = require_engine(context)
-    pid = engine.status()["pid"]
+    pid = engine.status().pid
     if read.flag(given, "dry_run"):
         return {"stopping": False, "pid": pid, "dry_run": True}
     engine.stop()
