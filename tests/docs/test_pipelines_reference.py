@@ -22,7 +22,7 @@ from ductile.core.expressions.redacted_quote import LONGEST_QUOTE, MASK
 from ductile.core.expressions.regex import BUDGET_SECONDS
 from ductile.core.expressions.templates import compile_template, fill
 from ductile.core.json import JsonObject, JsonValue
-from ductile.daemon import run_offline
+from ductile.offline import run_offline
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -19,8 +19,8 @@ from ductile.config.find_config import config_directories
 from ductile.config.load import SealCheck
 from ductile.control.client import exchange
 from ductile.control.socket_files import linked_socket
-from ductile.daemon import store_files
 from ductile.errors import ConfigError, DaemonNotRunningError, StoreBusyError
+from ductile.offline import store_files
 from ductile.struct import replace
 
 if TYPE_CHECKING:

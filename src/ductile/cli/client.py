@@ -58,7 +58,7 @@ def request(
 def _request_store(call: Invocation, operation: str, given: Mapping[str, JsonValue]) -> Document:
     import asyncio  # noqa: PLC0415 - see the module's docstring
 
-    from ductile.daemon import call_offline  # noqa: PLC0415
+    from ductile.offline import call_offline  # noqa: PLC0415
 
     return asyncio.run(call_offline(call.config, call.environ, operation, drop_unset(given)))
 
@@ -132,10 +132,10 @@ def state_directory(call: Invocation) -> Path:
 
 
 def _no_daemon_error(call: Invocation, advice: str) -> DuctileError:
-    from ductile.engine.ownership.store_lock import LockPurpose, holder_of  # noqa: PLC0415 - as above
+    from ductile.engine.ownership.store_lock import LockPurpose, find_holder  # noqa: PLC0415 - as above
 
-    holder = holder_of(state_directory(call))
-    if holder is None or holder.keeper is not LockPurpose.DAEMON:
+    holder = find_holder(state_directory(call))
+    if holder is None or holder.purpose is not LockPurpose.DAEMON:
         return not_running_error(advice)
     return StoreBusyError(
         f"process {holder.pid} uses the store and does not answer",

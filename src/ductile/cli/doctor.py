@@ -34,7 +34,7 @@ def doctor(call: Invocation) -> CommandResult:
     else:
         import asyncio  # noqa: PLC0415 - a running daemon spares it
 
-        from ductile.daemon import diagnose_offline  # noqa: PLC0415
+        from ductile.offline import diagnose_offline  # noqa: PLC0415
 
         found = asyncio.run(diagnose_offline(call.config, call.environ, {}))
     return CommandResult(

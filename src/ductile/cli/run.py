@@ -142,7 +142,7 @@ def run_here(
     """Submit a job by this operation and run it in this process, with what it leads to."""
     import asyncio  # noqa: PLC0415 - 60 ms that a running daemon spares
 
-    from ductile.daemon import run_offline  # noqa: PLC0415
+    from ductile.offline import run_offline  # noqa: PLC0415
     from ductile.operations.parameters import optional_duration  # noqa: PLC0415
 
     patience = optional_duration({"timeout": call.optional("timeout")}, "timeout")

@@ -1,9 +1,10 @@
-"""Where the socket is. Imported by every command that talks to the daemon, so it imports next to nothing.
+"""Where the control socket is: beside the store, with a link to it beside the configuration.
 
-The daemon listens beside its store. Which store that is takes the whole configuration to tell, and what is
-on disk by now may be another configuration, or a broken one. So a running daemon also leaves a link to its
-socket beside the configuration it was started with: a command that follows it reaches the daemon at once.
-That it is the right one, and the link not copied together with the configuration, `identity` finds out.
+To find the store takes the whole configuration, and the one on disk may by now be another or a broken one.
+So a running daemon leaves a link to its socket beside the configuration it was started with, and commands
+follow it. `client.is_daemon_of` detects a link that was copied with its directory.
+
+Every command that talks to the daemon imports this module, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ductile.errors import DeniedError
 
 SOCKET_FILE = "ductile.sock"
-#: The system's limit for the path of a unix socket is 108 bytes with its end, on some systems 104.
-_LONGEST = 100
+#: The path of a unix socket may have 107 bytes on Linux and 103 on some other systems.
+_MAX_PATH_BYTES = 100
 
 
 def socket_path(state_directory: Path, environ: Mapping[str, str]) -> Path:
-    """Beside the store; where that path is too long for a socket, in the user's runtime directory."""
+    """Return the socket's path: beside the store, or in the runtime directory if that path is too long."""
     path = state_directory / SOCKET_FILE
-    if len(str(path).encode()) <= _LONGEST:
+    if len(str(path).encode()) <= _MAX_PATH_BYTES:
         return path
     name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     base = environ.get("XDG_RUNTIME_DIR") or environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the directory is 0700
@@ -33,7 +34,10 @@ def socket_path(state_directory: Path, environ: Mapping[str, str]) -> Path:
 
 
 def make_socket_directory(socket: Path, state_directory: Path) -> None:
-    """Where the socket can be put. Elsewhere than beside the store, anybody may have been there before us."""
+    """Create the socket's directory. Raises `DeniedError` if another user could have created it.
+
+    Only a directory outside the state directory is checked: the runtime directory may be world-writable.
+    """
     directory = socket.parent
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory == state_directory:
@@ -44,31 +48,34 @@ def make_socket_directory(socket: Path, state_directory: Path) -> None:
 
 
 def remove_socket_directory(socket: Path, state_directory: Path) -> None:
-    """If it was made for the socket alone."""
+    """Remove the socket's directory, unless it is the state directory."""
     if socket.parent != state_directory:
         with suppress(OSError):
             socket.parent.rmdir()
 
 
-def may_be_foreign(socket: Path, found_by: Path) -> bool:
-    """Whether somebody may have put it there who runs neither the daemon nor this command.
-
-    `found_by` is the store's directory or the link: its owner's daemon is the one that root may ask for.
-    """
-    owner = _owner(socket.parent)
-    return owner is not None and owner not in (0, os.geteuid(), _owner(found_by))
-
-
-def _owner(path: Path) -> int | None:
+def file_owner(path: Path) -> int | None:
     try:
         return path.lstat().st_uid
     except OSError:
         return None
 
 
+def may_be_foreign(
+    socket: Path, found_by: Path, *, file_owner: Callable[[Path], int | None] = file_owner
+) -> bool:
+    """Whether a user other than root, ourselves and the daemon's owner may have created the socket.
+
+    `found_by` is the store's directory or the link; its owner is the daemon's owner. Root may call any
+    user's daemon.
+    """
+    owner = file_owner(socket.parent)
+    return owner is not None and owner not in (0, os.geteuid(), file_owner(found_by))
+
+
 def foreign_directory_error(directory: Path) -> DeniedError:
     return DeniedError(
-        f"{directory} belongs to another user, or is open to others: somebody may be posing as the daemon",
+        f"{directory} belongs to another user, or is open to others: another process may pose as the daemon",
         hint="Remove it, or set XDG_RUNTIME_DIR to a directory of your own.",
     )
 
@@ -78,7 +85,7 @@ def link_path(config_file: Path) -> Path:
 
 
 def write_link(config_file: Path, socket: Path) -> None:
-    """A configuration that cannot be written to has no link; commands then ask it where the store is."""
+    """Link to the socket. In a read-only directory there is no link; commands then load the configuration."""
     link = link_path(config_file)
     with suppress(OSError):
         link.unlink(missing_ok=True)
@@ -86,7 +93,7 @@ def write_link(config_file: Path, socket: Path) -> None:
 
 
 def remove_link(config_file: Path, socket: Path) -> None:
-    """Only our own: another daemon may have been started with the same file since."""
+    """Remove the link if it leads to our socket; a newer daemon may have replaced it."""
     if linked_socket(config_file) == socket.absolute():
         with suppress(OSError):
             link_path(config_file).unlink()

@@ -22,7 +22,7 @@ from ductile.engine.executor import Executor, ProcessDefaults
 from ductile.engine.maintenance import Maintenance
 from ductile.engine.notifications import JobNotifications, SettlementCallbacks, refusal_signal
 from ductile.engine.ownership.process_identity import make_identity
-from ductile.engine.recovery import Recovery
+from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain, draining_error
 from ductile.engine.reload.plan import ListenerSwitch, NoListeners, ReloadPlan, plan_reload
 from ductile.engine.results import EngineStatus, ReloadResult
@@ -99,7 +99,6 @@ class Engine:
         self._draining = Drain(
             store, clock, signals, stopping=self._stop_wanted.is_set, reopened=self._move_schedule
         )
-        self._recovery = Recovery(store, signals, self._waiters, self._stop_wanted.is_set)
         self._upkeep = Maintenance(store, clock, self.snapshot, signals)
         followers = SettlementCallbacks(
             retry_expected=self._expect_retry,
@@ -323,7 +322,13 @@ class Engine:
     async def run(self, ready: Callable[[], None]) -> None:
         """From recovery until stopped. Raises what made it fail, if something did."""
         self._with.store.watch_failure(self._fail)
-        await self._recovery.run(self._snapshot.rules)
+        await recover(
+            self._with.store,
+            self._snapshot.rules,
+            self._with.signals,
+            self._waiters,
+            is_stopping=self._stop_wanted.is_set,
+        )
         if not self._stop_wanted.is_set():
             async with self._adopting:  # the socket is open already: somebody may ask for a reload
                 await self._adopt(self._snapshot, ConfigOrigin.START)

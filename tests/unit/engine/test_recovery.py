@@ -141,7 +141,7 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
     try:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
-        sweep = await kill_orphan_processes("one", {"j1": DEAD}, patience=20)
+        sweep = await kill_orphan_processes("one", {"j1": DEAD}, timeout_seconds=20)
         assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
         assert sweep.alive == ()
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
@@ -234,9 +234,9 @@ def test_whoever_is_in_our_session_is_left_alone() -> None:
 
 STARTED_BY_A_JOB = """\
 import subprocess, sys
-from ductile.engine.survivors import find_survivors
+from ductile.engine.ownership.orphan_processes import find_orphan_processes
 if sys.argv[1:]:
-    print([survivor.pid for survivor in find_survivors("one", {"j1": "host:999999999:1"})])
+    print([orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999:1"})])
 else:
     subprocess.run([sys.executable, __file__, "daemon"], start_new_session=True)
 """
@@ -282,7 +282,7 @@ async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> N
     """After its time it is told of as alive."""
     with something_that_does_not_end("stubborn", tmp_path) as pid:
         async with asyncio.timeout(20):
-            sweep = await kill_orphan_processes("stubborn", {"j1": DEAD}, patience=0.1, proc=tmp_path)
+            sweep = await kill_orphan_processes("stubborn", {"j1": DEAD}, timeout_seconds=0.1, proc=tmp_path)
         assert sweep == CleanupResult(ended=(), alive=(OrphanProcess(pid=pid, job_id="j1"),))
 
 
@@ -290,8 +290,10 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job never runs twice at the same time; the daemon says who is in its way and goes."""
-    monkeypatch.setattr(recovery, "PATIENCE", 0.1)
-    monkeypatch.setattr(recovery, "end_survivors", partial(kill_orphan_processes, proc=tmp_path / "proc"))
+    monkeypatch.setattr(recovery, "KILL_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(
+        recovery, "kill_orphan_processes", partial(kill_orphan_processes, proc=tmp_path / "proc")
+    )
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
         with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc", job_id) as pid:

@@ -25,8 +25,8 @@ from ductile.admin.backup.backup import BackupPart, BackupRequest, StoreFiles, b
 from ductile.admin.backup.restore import restore, verify
 from ductile.admin.config import OpenedConfiguration, open_configuration
 from ductile.config.load import SealCheck
-from ductile.daemon import store_files
 from ductile.errors import ConflictError, NotFoundError, RefusedError, StoreError, UsageError
+from ductile.offline import store_files
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.struct import replace
 

@@ -1,11 +1,11 @@
-"""Plugin processes that outlived their daemon: found by their environment, ended before recovery.
+"""Find and kill plugin processes that outlived their daemon, before recovery requeues their jobs.
 
-A daemon that was killed leaves its plugins running in sessions of their own. Starting their jobs again
-beside them would run a job twice at the same time, so they are ended first, and their end is waited for.
-What belongs to a job that has ended is none of our business: a plugin may have started it on purpose.
+A killed daemon leaves its plugins running, each in a session of its own. Requeuing their jobs while they
+still run would run a job twice at the same time. Processes of jobs that have ended are left alone: a plugin
+may have started a background process on purpose.
 
-A copy of a store has the id of its original, and the same jobs. So a process is ours only if it was started
-by the very process that this store recorded as the owner of the job, and only once that process is dead.
+A copied store has the id and the jobs of its original. So a process counts as an orphan of this store only
+if it was started by the very process that the store recorded as the job's owner, and that owner is dead.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ductile.engine.ownership.process_identity import PROC, has_ended, pids_in
+from ductile.engine.ownership.process_identity import PROC, has_ended, list_pids
 from ductile.struct import Value
 
 STORE_VARIABLE = "DUCTILE_STORE_ID"
@@ -27,11 +27,12 @@ OWNER_VARIABLE = "DUCTILE_DAEMON"
 
 class OrphanProcess(Value):
     pid: int
+    #: None for a process that a fork server started: its environment is the server's, which names no job.
     job_id: str | None
 
 
 class CleanupResult(Value):
-    """What became of the survivors. As long as one is alive its job must not be started again."""
+    """The orphans that were killed, and those still alive. Jobs of live orphans must not be started."""
 
     ended: tuple[OrphanProcess, ...]
     alive: tuple[OrphanProcess, ...] = ()
@@ -40,117 +41,105 @@ class CleanupResult(Value):
 def find_orphan_processes(
     store_id: str, owners: Mapping[str, str | None], *, proc: Path = PROC
 ) -> tuple[OrphanProcess, ...]:
-    """Processes of our user that a dead owner started for this store and one of these jobs.
+    """Return the processes of our user that a dead owner started for one of these jobs of this store.
 
-    `owners` tells which process had claimed each job. A process that was started warm shows the environment
-    of its server, which knows store and owner, and no job: it may be any of theirs. Whoever started us, or
-    is in our session, is never among them, whatever it says: this daemon may have been started by a plugin.
+    `owners` maps each running job to the identity of the process that claimed it. Our own ancestors and the
+    members of our session are never included: a plugin may have started this daemon.
     """
-    found = []
-    ours = frozenset(_ancestors(proc))
-    dead: dict[str, bool] = {}
-    for pid in pids_in(proc):
-        variables = _environment(proc / str(pid) / "environ")
+    orphans = []
+    ancestors = _own_ancestors(proc)
+    owner_ended: dict[str, bool] = {}
+    for pid in list_pids(proc):
+        variables = _read_environment(proc / str(pid) / "environ")
         if variables.get(STORE_VARIABLE) != store_id:
             continue
         job_id = variables.get(JOB_VARIABLE)
-        owner = variables.get(OWNER_VARIABLE) or _earlier_owner(owners, job_id)
+        owner = variables.get(OWNER_VARIABLE) or _legacy_owner(owners, job_id)
         if owner is None:
             continue
         recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
-        if not recorded or pid in ours or _in_our_session(pid):
+        if not recorded or pid in ancestors or _is_in_our_session(pid):
             continue
-        if owner not in dead:
-            dead[owner] = has_ended(owner, proc=proc)
-        if dead[owner]:
-            found.append(OrphanProcess(pid=pid, job_id=job_id))
-    return tuple(found)
+        if owner not in owner_ended:
+            owner_ended[owner] = has_ended(owner, proc=proc)
+        if owner_ended[owner]:
+            orphans.append(OrphanProcess(pid=pid, job_id=job_id))
+    return tuple(orphans)
 
 
-def _earlier_owner(owners: Mapping[str, str | None], job_id: str | None) -> str | None:
-    """The owner of a process without the variable: an earlier version set none, and recorded `host:pid`."""
+def _legacy_owner(owners: Mapping[str, str | None], job_id: str | None) -> str | None:
+    """Earlier versions set no owner variable and recorded the owner as `host:pid`."""
     candidates = owners.values() if job_id is None else (owners.get(job_id),)
     return next((owner for owner in candidates if owner is not None and owner.count(":") == 1), None)
 
 
-def _ancestors(proc: Path) -> Iterator[int]:
-    """This process, its parent, and so on."""
-    pid = os.getpid()
+def _own_ancestors(proc: Path) -> set[int]:
+    """Return the pids of this process, its parent, and so on up to init."""
+    pid, pids = os.getpid(), set[int]()
     with contextlib.suppress(OSError):
         while pid:
-            yield pid
-            # The name of the program, in brackets, may hold anything.
+            pids.add(pid)
+            # The program's name, in parentheses, may contain anything; the parent's pid follows it.
             pid = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return pids
 
 
-def _in_our_session(pid: int) -> bool:
+def _is_in_our_session(pid: int) -> bool:
     try:
         return os.getsid(pid) == os.getsid(0)
-    except OSError:  # it ended by itself
+    except OSError:  # The process has exited.
         return True
 
 
-def _environment(path: Path) -> dict[str, str]:
+def _read_environment(path: Path) -> dict[str, str]:
     try:
         raw = path.read_bytes()
-    except OSError:  # gone meanwhile, or somebody else's
+    except OSError:  # The process has exited, or belongs to another user.
         return {}
     pairs = (part.partition("=") for part in raw.decode(errors="replace").split("\0"))
     return {name: value for name, found, value in pairs if found}
 
 
 async def kill_orphan_processes(
-    store_id: str, owners: Mapping[str, str | None], *, patience: float, proc: Path = PROC
+    store_id: str, owners: Mapping[str, str | None], *, timeout_seconds: float, proc: Path = PROC
 ) -> CleanupResult:
-    """Kill every survivor with its group, and wait until each is gone, but no longer than `patience` seconds.
+    """Kill every orphan with its process group and wait until all are gone, up to `timeout_seconds`.
 
-    What they forked meanwhile is found too, by looking again.
+    Repeats the search, because an orphan may have forked between the search and its death.
     """
-    ended: dict[int, OrphanProcess] = {}
-    end = asyncio.get_running_loop().time() + patience
-    while survivors := await asyncio.to_thread(find_orphan_processes, store_id, owners, proc=proc):
-        left = end - asyncio.get_running_loop().time()
+    killed: dict[int, OrphanProcess] = {}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    while orphans := await asyncio.to_thread(find_orphan_processes, store_id, owners, proc=proc):
+        left = deadline - loop.time()
         if left <= 0:
-            return CleanupResult(ended=_without(ended, survivors), alive=survivors)
-        await asyncio.gather(*(_end(survivor.pid, left) for survivor in survivors))
-        ended |= {survivor.pid: survivor for survivor in survivors}
-    return CleanupResult(ended=tuple(ended.values()))
+            for orphan in orphans:
+                killed.pop(orphan.pid, None)
+            return CleanupResult(ended=tuple(killed.values()), alive=orphans)
+        await asyncio.gather(*(_kill(orphan.pid, left) for orphan in orphans))
+        killed |= {orphan.pid: orphan for orphan in orphans}
+    return CleanupResult(ended=tuple(killed.values()))
 
 
-def _without(ended: dict[int, OrphanProcess], alive: tuple[OrphanProcess, ...]) -> tuple[OrphanProcess, ...]:
-    left = {survivor.pid for survivor in alive}
-    return tuple(survivor for pid, survivor in ended.items() if pid not in left)
-
-
-async def _end(pid: int, patience: float) -> None:
+async def _kill(pid: int, timeout_seconds: float) -> None:
+    """Kill the process, and its group if it leads one; return when it has exited or the time is over."""
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:  # it ended by itself
+        pidfd = os.pidfd_open(pid)
+    except OSError:  # The process has exited.
         return
+    loop, exited = asyncio.get_running_loop(), asyncio.Event()
     try:
-        _kill(pid, descriptor)
-        await _gone(descriptor, patience)
+        # The pidfd names the process and not its number, so a reused pid is never signalled.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            group = os.getpgid(pid)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if group == pid:
+                os.killpg(group, signal.SIGKILL)
+        loop.add_reader(pidfd, exited.set)
+        # A process in uninterruptible sleep does not exit; the caller reports it as alive.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await exited.wait()
     finally:
-        os.close(descriptor)
-
-
-def _kill(pid: int, descriptor: int) -> None:
-    # The descriptor names the process, not the number: if it ended meanwhile, nobody else is hit by it.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        group = os.getpgid(pid)
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        if group == pid:
-            os.killpg(group, signal.SIGKILL)
-
-
-async def _gone(descriptor: int, patience: float) -> None:
-    """Until the process has ended; one that the kernel cannot end now is not waited for any longer."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    try:
-        async with asyncio.timeout(patience):
-            await ended.wait()
-    except TimeoutError:
-        return
-    finally:
-        loop.remove_reader(descriptor)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)

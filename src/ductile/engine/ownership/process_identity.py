@@ -1,65 +1,63 @@
-"""Which process runs jobs, and whether it still lives.
+"""Identify a process across pid reuse, and tell whether it is still alive.
 
-The identity is recorded with every job that the process claims, and handed to every process that it starts
-for one. It is the process id with the instant the process began: a number alone is given out again.
+An identity is `prefix:pid:start time`. It is stored with every job the process claims and set in the
+environment of every process it starts for a job. The pid alone is not enough: the kernel reuses pids.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
-#: A process that has ended, apart from what its parent has still to ask for.
-_ENDED = (b"Z", b"X", b"x")
-#: The kernel has begun to take the process apart: its locks go before the process does.
-_EXITING = 0x4
+#: States of a process that has exited: zombie or dead.
+_EXITED = (b"Z", b"X", b"x")
+#: PF_EXITING: the kernel is tearing the process down. It releases its locks before it becomes a zombie.
+_EXITING_FLAG = 0x4
 
 
 def make_identity(prefix: str) -> str:
-    """The identity of this process. `prefix` tells people what it is, and is not looked at."""
+    """Return the identity of this process. `prefix` is for readers only; nothing compares it."""
     pid = os.getpid()
-    found = _read_stat(PROC / str(pid))
-    began = 0 if found is None else found[1]
-    return f"{prefix}:{pid}:{began}"
+    stat = _read_stat(PROC / str(pid))
+    return f"{prefix}:{pid}:{0 if stat is None else stat[1]}"
 
 
 def has_ended(identity: str, *, proc: Path = PROC) -> bool:
-    """Whether no process of this identity lives. What is no identity counts as ended."""
+    """Whether no live process has this identity. A string that is not an identity counts as ended."""
     match identity.rsplit(":", 2):
-        case [_, pid, began] if pid.isdigit() and began.isdigit():
-            return (int(pid), int(began)) not in set(_living(proc))
+        case [_, pid, started] if pid.isdigit() and started.isdigit():
+            wanted = int(pid), int(started)
+            return not any(_is_alive(proc / str(each), each, wanted) for each in list_pids(proc))
     return True
 
 
-def pids_in(proc: Path) -> Iterator[int]:
-    with suppress(OSError):
-        yield from (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+def list_pids(proc: Path) -> list[int]:
+    try:
+        return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
+    except OSError:
+        return []
 
 
-def _living(proc: Path) -> Iterator[tuple[int, int]]:
-    """Each process by the number that it knows itself by, which in a container is not ours, and its begin."""
-    for pid in pids_in(proc):
-        directory = proc / str(pid)
-        found = _read_stat(directory)
-        if found is not None and found[0]:
-            yield _own_number(directory, pid), found[1]
+def _is_alive(directory: Path, pid: int, wanted: tuple[int, int]) -> bool:
+    stat = _read_stat(directory)
+    return stat == (True, wanted[1]) and _pid_in_own_namespace(directory, pid) == wanted[0]
 
 
 def _read_stat(directory: Path) -> tuple[bool, int] | None:
-    """Whether the process lives, and when it began, in ticks since the machine was started."""
+    """Return whether the process is alive, and its start time in clock ticks since boot."""
     try:
-        # The name of the program, in brackets, may hold anything.
+        # The second field is the program's name in parentheses, which may contain anything.
         fields = (directory / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:  # it is gone, or this system has no such files
+    except OSError:  # The process is gone, or this system has no /proc.
         return None
-    lives = fields[0] not in _ENDED and not int(fields[6]) & _EXITING
-    return lives, int(fields[19])
+    alive = fields[0] not in _EXITED and not int(fields[6]) & _EXITING_FLAG
+    return alive, int(fields[19])
 
 
-def _own_number(directory: Path, pid: int) -> int:
+def _pid_in_own_namespace(directory: Path, pid: int) -> int:
+    """Return the pid as the process itself sees it; in a container it differs from ours."""
     with suppress(OSError):
         for line in (directory / "status").read_bytes().splitlines():
             if line.startswith(b"NSpid:"):

@@ -1,4 +1,4 @@
-"""One daemon for each store, and whoever only looks at the lock is in nobody's way."""
+"""The store lock: one process per store; reading the lock does not disturb its holder."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from ductile.engine.ownership.store_lock import (
     LockHolder,
     LockPurpose,
     StoreLock,
-    held_error,
-    holder_of,
+    find_holder,
     refuse_held,
 )
 from ductile.errors import ConflictError, DeniedError
 
 
-def looking(directory: Path) -> int:
-    """Somebody who looks who holds the lock, and has it shared for that moment."""
+def shared_lock(directory: Path) -> int:
+    """Hold the shared lock that `find_holder` takes for a moment."""
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
-def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(
+def test_reading_the_lock_does_not_keep_a_daemon_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ductile status` at the moment of a start: the lock is asked for again."""
-    descriptor = looking(tmp_path)
+    """`ductile status` during a start: taking the lock is tried again."""
+    descriptor = shared_lock(tmp_path)
     monkeypatch.setattr(
         "ductile.engine.ownership.store_lock.time.sleep", lambda _seconds: os.close(descriptor)
     )
     lock = StoreLock(tmp_path)
-    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
+    assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     lock.release()
-    assert holder_of(tmp_path) is None
+    assert find_holder(tmp_path) is None
 
 
-def test_a_lock_that_is_not_let_go_of_is_held(tmp_path: Path) -> None:
-    """And whoever holds it is named as far as it has told."""
-    descriptor = looking(tmp_path)
+def test_a_lock_that_is_not_released_is_held(tmp_path: Path) -> None:
+    """The error names the holder by the pid in the lock file."""
+    descriptor = shared_lock(tmp_path)
     os.pwrite(descriptor, b"4711\n", 0)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with pytest.raises(ConflictError) as refused:
@@ -55,37 +54,41 @@ def test_a_lock_that_is_not_let_go_of_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keeper", "says", "advises"),
+    ("purpose", "says", "advises"),
     [
         (LockPurpose.DAEMON, "uses this store already", "ductile system stop"),
         (LockPurpose.RUN, "to run a job without a daemon", "that run has ended"),
         (LockPurpose.COMMAND, "for a moment", "try again"),
     ],
 )
-def test_what_holds_a_store_is_told(keeper: LockPurpose, says: str, advises: str, tmp_path: Path) -> None:
-    """A run is not called a daemon, nor is anybody sent to stop one that is not there."""
-    lock = StoreLock(tmp_path, keeper)
-    refused = held_error(tmp_path / LOCK_FILE)
-    assert f"process {os.getpid()}" in refused.message
-    assert says in refused.message
-    assert refused.hint is not None
-    assert advises in refused.hint
+def test_the_error_names_the_purpose_of_the_holder(
+    purpose: LockPurpose, says: str, advises: str, tmp_path: Path
+) -> None:
+    """A run without a daemon is not called a daemon, and the hint does not say to stop one."""
+    lock = StoreLock(tmp_path, purpose)
+    with pytest.raises(ConflictError) as refused:
+        refuse_held(tmp_path / "state.db")
+    assert f"process {os.getpid()}" in refused.value.message
+    assert str(tmp_path / LOCK_FILE) in refused.value.message
+    assert says in refused.value.message
+    assert refused.value.hint is not None
+    assert advises in refused.value.hint
     lock.release()
 
 
 def test_a_lock_of_an_earlier_version_is_a_daemon_s(tmp_path: Path) -> None:
-    """It wrote no more than its number."""
-    descriptor = looking(tmp_path)
+    """It wrote its pid only."""
+    descriptor = shared_lock(tmp_path)
     os.pwrite(descriptor, b"4711\n", 0)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert holder_of(tmp_path) == LockHolder(pid=4711, keeper=LockPurpose.DAEMON)
+    assert find_holder(tmp_path) == LockHolder(pid=4711, purpose=LockPurpose.DAEMON)
     os.close(descriptor)
 
 
-def test_the_lock_file_holds_the_pid_alone(tmp_path: Path) -> None:
-    """Whatever it is held for: tools read a PID file as a number."""
-    for keeper in LockPurpose:
-        lock = StoreLock(tmp_path, keeper)
+def test_the_lock_file_contains_the_pid_alone(tmp_path: Path) -> None:
+    """For every purpose: tools read a pid file as a number."""
+    for purpose in LockPurpose:
+        lock = StoreLock(tmp_path, purpose)
         assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
         lock.release()
         assert not (tmp_path / PURPOSE_FILE).exists()
@@ -95,7 +98,7 @@ def test_the_purpose_of_an_earlier_process_is_not_taken_for_the_holder_s(tmp_pat
     """A run that was killed leaves its purpose; a daemon may get the same PID later."""
     (tmp_path / PURPOSE_FILE).write_text(f"{os.getpid()} {LockPurpose.RUN}\n")
     lock = StoreLock(tmp_path)
-    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
+    assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     lock.release()
 
 
@@ -129,7 +132,7 @@ def test_a_second_lock_on_the_database_holds_when_the_file_is_removed(tmp_path: 
     database.touch()
     lock = StoreLock(tmp_path, database=database)
     (tmp_path / LOCK_FILE).unlink()
-    assert holder_of(tmp_path) is None
+    assert find_holder(tmp_path) is None
     for refused in (lambda: StoreLock(tmp_path, database=database), lambda: refuse_held(database)):
         with pytest.raises(ConflictError) as found:
             refused()
@@ -143,20 +146,20 @@ def test_a_lock_file_that_was_removed_or_replaced_is_made_again(tmp_path: Path) 
     assert not lock.renew()
     (tmp_path / LOCK_FILE).unlink()
     assert lock.renew()
-    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
+    assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     (tmp_path / "other").write_text("")
     (tmp_path / "other").rename(tmp_path / LOCK_FILE)
     assert lock.renew()
-    assert holder_of(tmp_path) == LockHolder(pid=os.getpid(), keeper=LockPurpose.DAEMON)
+    assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     assert not lock.renew()
     lock.release()
-    assert holder_of(tmp_path) is None
+    assert find_holder(tmp_path) is None
 
 
 def test_a_lock_file_that_another_process_has_locked_meanwhile_is_waited_for(tmp_path: Path) -> None:
     lock = StoreLock(tmp_path)
     (tmp_path / LOCK_FILE).unlink()
-    other = looking(tmp_path)
+    other = shared_lock(tmp_path)
     assert not lock.renew()
     os.close(other)
     assert lock.renew()

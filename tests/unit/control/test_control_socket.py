@@ -1,4 +1,4 @@
-"""The local door between the command line and the daemon: where it is, what goes through it."""
+"""The control socket between the command line and the daemon: where it is, and what it carries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ductile.control.client import call_daemon, connect, exchange
-from ductile.control.server import ControlServer
-from ductile.control.server import _peer_uid as user_at
+from ductile.control.server import ControlServer, peer_uid
 from ductile.control.socket_files import (
     link_path,
     linked_socket,
@@ -52,11 +51,15 @@ async def echo(given: JsonObject) -> JsonObject:
     return {"given": given}
 
 
-async def answer_of(
-    path: Path, operation: Operation, given: JsonObject, signals: SignalBus | None = None
+async def call_through_socket(
+    path: Path,
+    operation: Operation,
+    given: JsonObject,
+    signals: SignalBus | None = None,
+    peer_uid: Callable[[socket.socket], int] = peer_uid,
 ) -> JsonObject:
-    """Ask a real server that offers this one operation."""
-    server = ControlServer(path, {"it": operation}, signals or SignalBus())
+    """Call a real server that offers this one operation."""
+    server = ControlServer(path, {"it": operation}, signals or SignalBus(), peer_uid=peer_uid)
     await server.start()
     try:
         return await asyncio.to_thread(call_daemon, path, "it", given, timeout=10)
@@ -64,17 +67,17 @@ async def answer_of(
         await server.stop()
 
 
-async def test_an_answer_is_what_the_operation_said(tmp_path: Path) -> None:
+async def test_the_response_is_the_result_of_the_operation(tmp_path: Path) -> None:
     """Unchanged, however large."""
     given: JsonObject = {"text": "ä\n" * 100_000, "number": 2**60}
-    assert await answer_of(tmp_path / "s", echo, given) == {"given": given}
+    assert await call_through_socket(tmp_path / "s", echo, given) == {"given": given}
 
 
 async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
-    """Hence with the same exit status."""
+    """The exit status depends on it."""
     sent = ConflictError("not now", hint="later", details={"status": "running"})
     with pytest.raises(ConflictError) as caught:
-        await answer_of(tmp_path / "s", raising(sent), {})
+        await call_through_socket(tmp_path / "s", raising(sent), {})
     assert (caught.value.message, caught.value.hint, caught.value.details) == (
         "not now",
         "later",
@@ -82,33 +85,33 @@ async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
     )
 
 
-async def test_a_fault_of_ours_is_told_to_both_sides_and_shows_nothing(tmp_path: Path) -> None:
-    """One can always tell what happened. The log says where; nobody sees what it held."""
-    told: list[SignalEvent] = []
+async def test_an_unexpected_error_is_reported_to_both_sides_without_its_text(tmp_path: Path) -> None:
+    """The log says which error and where; its text, which may contain a secret, appears nowhere."""
+    emitted: list[SignalEvent] = []
     signals = SignalBus()
-    signals.subscribe(told.append)
+    signals.subscribe(emitted.append)
     with pytest.raises(DuctileError) as caught:
-        await answer_of(tmp_path / "s", raising(ValueError("canary")), {}, signals)
-    (happening,) = told
-    assert (happening.signal, happening.data["fault"]) == (Signal.CONTROL_FAULT, "ValueError")
-    assert "test_socket.py" in str(happening.data["at"])
-    assert "canary" not in f"{happening} {caught.value.message} {caught.value.details}"
+        await call_through_socket(tmp_path / "s", raising(ValueError("canary")), {}, signals)
+    (event,) = emitted
+    assert (event.signal, event.data["fault"]) == (Signal.CONTROL_FAULT, "ValueError")
+    assert "test_control_socket.py" in str(event.data["at"])
+    assert "canary" not in f"{event} {caught.value.message} {caught.value.details}"
 
 
 @pytest.mark.parametrize("kind", [ConfigError, IntegrityError])
 async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], tmp_path: Path) -> None:
-    """A refused reload tells every problem with its place."""
+    """A rejected reload reports every problem with its location."""
     problem = Problem(message="no", file="config.yaml", line=3, key="service.name", found="1")
     with pytest.raises(kind) as caught:
-        await answer_of(tmp_path / "s", raising(kind("bad", problems=(problem,))), {})
+        await call_through_socket(tmp_path / "s", raising(kind("bad", problems=(problem,))), {})
     assert caught.value.problems == (problem,)
     assert caught.value.details == {}
 
 
-async def test_a_fault_of_the_daemon_is_told_without_what_it_held(tmp_path: Path) -> None:
-    """An exception's own text may hold a secret."""
+async def test_an_unexpected_error_names_its_type_only(tmp_path: Path) -> None:
+    """The text of an exception may contain a secret."""
     with pytest.raises(DuctileError, match=r"unexpected fault in the daemon \(ValueError\)"):
-        await answer_of(tmp_path / "s", raising(ValueError("canary")), {})
+        await call_through_socket(tmp_path / "s", raising(ValueError("canary")), {})
 
 
 async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
@@ -121,15 +124,15 @@ async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
         await server.stop()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_no_daemon_listens(tmp_path: Path) -> None:
     """Exit 69."""
     assert connect(tmp_path / "s") is None
     with pytest.raises(DaemonNotRunningError):
         call_daemon(tmp_path / "s", "it", {})
 
 
-def test_a_daemon_that_does_not_answer_or_goes_away(tmp_path: Path) -> None:
-    """Exit 75 for the first, 69 for the second; never a wait without end."""
+def test_a_daemon_that_does_not_answer_or_disconnects(tmp_path: Path) -> None:
+    """Exit 75 for the first, 69 for the second; the client never waits for ever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -145,8 +148,8 @@ def test_a_daemon_that_does_not_answer_or_goes_away(tmp_path: Path) -> None:
             exchange(connection, "it", {}, timeout=10)
 
 
-def test_the_link_leads_to_the_daemon_that_left_it(tmp_path: Path) -> None:
-    """Found beside its configuration; another daemon's link is not taken away."""
+def test_the_link_leads_to_the_daemon_that_wrote_it(tmp_path: Path) -> None:
+    """It is beside the configuration; another daemon's link is not removed."""
     config = tmp_path / "config.yaml"
     assert linked_socket(config) is None
     write_link(config, tmp_path / "one.sock")
@@ -159,14 +162,14 @@ def test_the_link_leads_to_the_daemon_that_left_it(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_to_has_no_link(tmp_path: Path) -> None:
-    """The daemon starts all the same."""
+    """The daemon still starts."""
     config = tmp_path / "nowhere" / "config.yaml"
     write_link(config, tmp_path / "s")
     assert linked_socket(config) is None
 
 
 def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
-    """A short fallback in the runtime directory, the same for everybody who asks."""
+    """A short fallback in the runtime directory, the same for daemon and command."""
     near, far = Path("/var/lib/ductile"), Path("/" + "very-long/" * 20)
     assert socket_path(near, {}) == near / "ductile.sock"
     short = socket_path(far, {"XDG_RUNTIME_DIR": "/run/user/7"})
@@ -176,7 +179,7 @@ def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
 
 
 async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask says."""
+    """For every umask."""
     mask = os.umask(0)
     try:
         server = ControlServer(tmp_path / "s", {}, SignalBus())
@@ -187,50 +190,46 @@ async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
         os.umask(mask)
 
 
-async def test_another_user_is_refused_although_they_could_connect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel is asked who it is."""
+async def test_another_user_is_refused_although_they_could_connect(tmp_path: Path) -> None:
+    """The kernel tells the peer's user."""
     asked: list[int] = []
 
-    def stranger(connection: socket.socket) -> int:
-        asked.append(user_at(connection))
+    def other_user(connection: socket.socket) -> int:
+        asked.append(peer_uid(connection))
         return os.getuid() + 1
 
-    monkeypatch.setattr("ductile.control.server._user_at", stranger)
     with pytest.raises(DeniedError):
-        await answer_of(tmp_path / "s", echo, {})
+        await call_through_socket(tmp_path / "s", echo, {}, peer_uid=other_user)
     assert asked == [os.getuid()]
 
 
 def test_a_directory_of_the_sockets_own_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """In a place for all, anybody may have made it before us, to pose as the daemon."""
+    """In a world-writable directory another user may have created it first, to pose as the daemon."""
     state, socket = tmp_path / "state", tmp_path / "ductile-1" / "ductile.sock"
     make_socket_directory(socket, state)
     assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
     make_socket_directory(socket, state)
     socket.parent.chmod(0o755)
-    with pytest.raises(DeniedError, match="posing"):
+    with pytest.raises(DeniedError, match="may pose as the daemon"):
         make_socket_directory(socket, state)
     socket.parent.chmod(0o700)
     linked = tmp_path / "ductile-2" / "ductile.sock"
     linked.parent.symlink_to(socket.parent)
-    with pytest.raises(DeniedError, match="posing"):
+    with pytest.raises(DeniedError, match="may pose as the daemon"):
         make_socket_directory(linked, state)
-    make_socket_directory(linked, linked.parent)  # beside the store it is where the operator has put it
+    make_socket_directory(linked, linked.parent)  # the state directory is the operator's choice
     remove_socket_directory(linked, linked.parent)
     remove_socket_directory(socket, state)
     assert [each.name for each in tmp_path.iterdir()] == ["ductile-2"]
 
 
-def test_a_strangers_socket_is_not_spoken_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor by root, unless its owner also owns what led there."""
+def test_a_socket_of_another_user_is_not_used(tmp_path: Path) -> None:
+    """Not even by root, unless its owner also owns the link or the store's directory."""
     socket, link, daemon = tmp_path / "there" / "ductile.sock", tmp_path / "link", 4711
     owners = {socket.parent: daemon, link: os.geteuid()}
-    monkeypatch.setattr("ductile.control.socket_files._owner", owners.get)
-    assert may_be_foreign(socket, link)
+    assert may_be_foreign(socket, link, file_owner=owners.get)
     owners[link] = daemon
-    assert not may_be_foreign(socket, link)
+    assert not may_be_foreign(socket, link, file_owner=owners.get)
     owners |= {socket.parent: 0, link: os.geteuid()}
-    assert not may_be_foreign(socket, link)
-    assert not may_be_foreign(tmp_path / "nowhere" / "ductile.sock", link)
+    assert not may_be_foreign(socket, link, file_owner=owners.get)
+    assert not may_be_foreign(tmp_path / "nowhere" / "ductile.sock", link, file_owner=owners.get)

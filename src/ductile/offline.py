@@ -1,0 +1,298 @@
+"""The store without a daemon: for commands, for reading beside a running job, and to run one job here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.admin.config import open_configuration, state_file
+from ductile.config.find_config import find_config
+from ductile.core.json import JsonObject
+from ductile.engine.clock import SystemClock
+from ductile.engine.config_record import init_of, plugin_versions
+from ductile.engine.executor import Executor, ProcessDefaults, ResultNotStoredError
+from ductile.engine.notifications import JobNotifications, SettlementCallbacks
+from ductile.engine.offline_runner import OfflineRunner
+from ductile.engine.ownership.process_identity import make_identity
+from ductile.engine.ownership.store_lock import LockPurpose, find_holder, lock_store
+from ductile.engine.waiters import Waiters
+from ductile.errors import (
+    ConfigError,
+    ConflictError,
+    DeniedError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+)
+from ductile.operations import table
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs.documents import shown_job
+from ductile.random_source import BufferedSystemRandom
+from ductile.runner.warm.pool import WarmRunner
+from ductile.store.model.jobs import NewInit
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.sqlite.connection import refuse_log_without_database
+from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
+from ductile.struct import Value
+from ductile.telemetry.signals import SignalBus
+
+if TYPE_CHECKING:
+    from ductile.admin.backup.backup import StoreFiles
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: How often a result is offered to a store that is full or locked, one second apart, before giving up.
+_SETTLE_ATTEMPTS = 2
+_CLOCK = SystemClock()
+
+
+@asynccontextmanager
+async def open_offline(
+    named: str | None, environ: Mapping[str, str], purpose: LockPurpose = LockPurpose.COMMAND
+) -> AsyncIterator[OperationContext]:
+    """Open the store under its lock, without scheduler and listeners.
+
+    Raises `StoreBusyError` if another process holds the store.
+    """
+    snapshot = open_configuration(named, environ).snapshot
+    path = state_file(snapshot)
+    try:
+        lock = lock_store(path, purpose)
+    except ConflictError as held:
+        holder = find_holder(path.parent)
+        if holder is not None and holder.purpose is not LockPurpose.DAEMON:
+            raise StoreBusyError(held.message, hint=held.hint, details=held.details) from held
+        raise StoreBusyError(
+            f"{held.message}, and does not answer",
+            hint="The daemon may just be starting or stopping: try again.",
+            details=held.details,
+        ) from held
+    try:
+        store = open_sqlite_store(path, clock=_CLOCK.now, rng=BufferedSystemRandom())
+        try:
+            lock.hold_database(path)
+            yield OperationContext(
+                store=store,
+                snapshot=lambda: snapshot,
+                now=_CLOCK.now,
+                rng=BufferedSystemRandom(),
+                runner_pid=os.getpid() if purpose is LockPurpose.RUN else None,
+            )
+        finally:
+            await store.close()
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def open_read_only(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[OperationContext]:
+    """Open the store for reading, also while another process runs a job without a daemon.
+
+    Raises `StoreBusyError` if a daemon holds the store: it is starting or stopping, or the caller would have
+    asked it, and its store is about to change.
+    """
+    snapshot = open_configuration(named, environ).snapshot
+    path = state_file(snapshot)
+    holder = find_holder(path.parent)
+    if holder is None or holder.purpose is not LockPurpose.RUN or not path.exists():
+        async with open_offline(named, environ) as context:
+            yield context
+        return
+    store = open_sqlite_store_read_only(path, clock=_CLOCK.now)
+    try:
+        yield OperationContext(
+            store=store,
+            snapshot=lambda: snapshot,
+            now=_CLOCK.now,
+            rng=BufferedSystemRandom(),
+            runner_pid=holder.pid,
+        )
+    finally:
+        await store.close()
+
+
+async def call_offline(
+    named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
+) -> JsonObject:
+    """Call an operation on the store of a daemon that does not run."""
+    opened = open_read_only if operation in table.READ_ONLY else open_offline
+    async with opened(named, environ) as context:
+        return await table.OPERATIONS[operation](context, given)
+
+
+async def diagnose_offline(named: str | None, environ: Mapping[str, str], given: JsonObject) -> JsonObject:
+    """Return the findings of `system.doctor` without a daemon, even without a configuration or a store."""
+    from ductile.operations.diagnose import doctor  # noqa: PLC0415 - a command loads it on demand
+
+    config: Path | None = None
+    try:
+        config = find_config(named, environ)
+        snapshot = open_configuration(config, environ).snapshot
+        path = state_file(snapshot)
+    except ConfigError as error:
+        return doctor.doctor_without_config(error, None if config is None else config.parent)
+    try:
+        refuse_log_without_database(path)
+        if not path.exists():
+            return doctor.doctor_without_store(
+                snapshot, doctor.daemon_not_running(), doctor.store_not_created(path)
+            )
+        async with open_read_only(named, environ) as context:
+            return await doctor.doctor(context, given)
+    except StoreBusyError as busy:
+        return doctor.doctor_without_store(snapshot, doctor.from_error(doctor.DoctorCheck.DAEMON, busy))
+    except (StoreError, DeniedError) as error:
+        failed = doctor.from_error(doctor.DoctorCheck.STORE, error)
+        return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
+
+
+def store_files() -> StoreFiles:
+    """Return the functions that copy and inspect a store, for `backup` and `restore`."""
+    from ductile.admin.backup.backup import StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
+
+    return StoreFiles(
+        copy=copy_store,
+        inspect=inspect_copy,
+        renew=renew_id,
+        refuse_incomplete=refuse_log_without_database,
+    )
+
+
+class StopCause(StrEnum):
+    """Why a run was stopped before its end."""
+
+    SIGNAL = "signal"
+    TIMEOUT = "timeout"
+
+
+class OfflineRunResult(Value):
+    """A job that was run in this process."""
+
+    #: The document that `job.show` returns.
+    job: JsonObject
+    #: Nothing was run: another job had succeeded under the same dedupe key.
+    deduplicated: bool
+    stopped: StopCause | None
+
+
+async def run_offline(
+    named: str | None,
+    environ: Mapping[str, str],
+    operation: str,
+    given: JsonObject,
+    *,
+    patience: timedelta | None = None,
+    ended: Callable[[JsonObject], None] = lambda _job: None,
+) -> OfflineRunResult:
+    """Submit one job with `operation` and run it here, with every job it leads to.
+
+    `ended` is called with the document of each job that has ended. After `patience`, or at the first stop
+    signal, running processes are ended and their jobs go back to the queue.
+    """
+    async with open_offline(named, environ, LockPurpose.RUN) as context:
+        tree = OfflineRunner(
+            context.store,
+            make_identity("cli"),
+            _init_lookup(context),
+            lambda job: ended(shown_job(job)),
+        )
+        callbacks = SettlementCallbacks(
+            retry_expected=lambda _due: None,
+            schedule_moved=lambda: None,
+            job_ended=lambda: None,
+            settled=tree.follow,
+        )
+        runner = WarmRunner()
+        executor = Executor(
+            context.store,
+            runner,
+            context.snapshot,
+            _CLOCK,
+            JobNotifications(SignalBus(), Waiters(), callbacks),
+            ProcessDefaults(environ=environ, directory=str(Path.cwd())),
+            offers=_SETTLE_ATTEMPTS,
+        )
+        try:
+            submitted = await table.OPERATIONS[operation](context, given)
+            job_id = str(submitted["job_id"])
+            with _naming_job_in_errors(job_id):
+                await _record_config(context)
+                with _stoppable(executor, patience) as stopped:
+                    await tree.run(executor, job_id)
+        finally:
+            await runner.close()
+        return OfflineRunResult(
+            job=await table.OPERATIONS["job.show"](context, {"job_id": job_id}),
+            deduplicated=bool(submitted["deduplicated"]),
+            stopped=stopped[0] if stopped else None,
+        )
+
+
+@contextmanager
+def _naming_job_in_errors(job_id: str) -> Iterator[None]:
+    """Add the job, which is in the store by now, to errors of a full or locked store."""
+    try:
+        yield
+    except ResultNotStoredError as not_stored:
+        cause = not_stored.__cause__
+        if not isinstance(cause, StoreError):
+            raise
+        raise type(cause)(
+            f"{cause.message}: the result of job {not_stored.job_id} could not be kept",
+            hint="Once that is fixed, `ductile system start` runs the job again, and "
+            f"`ductile job cancel {job_id}` ends it.",
+            details={"job_id": job_id},
+        ) from not_stored
+    except (StoreFullError, StoreBusyError) as error:
+        error.details["job_id"] = job_id
+        error.hint = f"Job {job_id} is on the queue: `ductile system start` runs it, once that is fixed."
+        raise
+
+
+def _init_lookup(context: OperationContext) -> Callable[[str], NewInit | None]:
+    def find(name: str) -> NewInit | None:
+        plugin = context.snapshot().plugins.get(name)
+        return None if plugin is None else init_of(plugin, now=context.now(), rng=context.rng)
+
+    return find
+
+
+async def _record_config(context: OperationContext) -> None:
+    """Store the configuration, so that it can later be told under which one the job ran."""
+    snapshot = context.snapshot()
+    shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+    await context.store.record_config(
+        snapshot.fingerprint, ConfigOrigin.RUN, shown, (), plugin_versions(snapshot)
+    )
+
+
+@contextmanager
+def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[StopCause]]:
+    """Within the context, stop signals and the timeout end what runs: first in order, then at once.
+
+    Yields the list of causes, in the order in which they occur.
+    """
+    loop = asyncio.get_running_loop()
+    causes: list[StopCause] = []
+
+    def stop(cause: StopCause) -> None:
+        executor.stop_all(at_once=bool(causes))
+        causes.append(cause)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, StopCause.SIGNAL)
+    timer = None if patience is None else loop.call_later(patience.total_seconds(), stop, StopCause.TIMEOUT)
+    try:
+        yield causes
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
