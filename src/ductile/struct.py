@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import asdict, replace
 
-__all__ = ["Value", "asdict", "field", "hide_in_repr", "replace", "to_builtins"]
+__all__ = ["Value", "asdict", "convert", "field", "hide_in_repr", "replace", "to_builtins"]
 
 Class = TypeVar("Class", bound=type[Struct])
 

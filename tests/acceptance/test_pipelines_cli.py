@@ -227,7 +227,10 @@ def test_show(tmp_path: Path) -> None:
     nodes = {node["path"]: node for node in shown["graph"]["nodes"]}
     assert nodes["end"]["with"] == {"api_key": "********", "total": "{payload.total}"}
     assert nodes["make"]["next"] == "big"
-    assert nodes["big/1"]["if"] == {"not": {"path": "config.api_key", "op": "eq", "value": "***"}}
+    assert nodes["big/1"]["if"] == {
+        "kind": "not",
+        "not": {"kind": "comparison", "path": "config.api_key", "op": "eq", "value": "***"},
+    }
     assert "canary" not in json.dumps(shown)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders.conditions import comparisons, json_objects, judged
 from builders.shipped import Said, ask, ask_raw
-from ductile.core.expressions.conditions import Comparison, condition_to_json
+from ductile.core.expressions.conditions import Comparison
 from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import EvalContext
 from ductile.core.json import JsonObject
@@ -125,7 +125,7 @@ def test_it_judges_as_the_core_does(
         {"when": when if not judged(comparison, scope).holds else {"not": when}, "emit": json.dumps(when)}
         for comparison in asked
         if usable(comparison)
-        for when in [condition_to_json(comparison)]
+        for when in [{"path": comparison.path, "op": comparison.op.value, "value": comparison.value}]
     ]
     request = {
         "protocol": 2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.expressions.templates import compile_template
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import StepPayload, UseNode
 from ductile.operations.diagnose.step_changes import (
@@ -109,7 +108,7 @@ def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
         condition=None,
         plugin="mail",
         command="handle",
-        payload=StepPayload(written=written, template=compile_template(written)),
+        payload=StepPayload(written),
     )
     assert missing_references(step, {"name": "x"}, {"user": {}}) == (
         MissingReference(step="send", place="with.to", reference="payload.email"),

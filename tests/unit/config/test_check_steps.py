@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
 from ductile.config.compile.conditions import compile_condition
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Not, condition_to_json
+from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Not
 from ductile.core.expressions.operators import Operator
+from ductile.struct import to_builtins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,13 +175,17 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
             ),
         )
     )
-    assert condition_to_json(compiled)["all"] == [
-        {"path": "payload.x", "op": "eq", "value": None},
+    assert json.loads(json.dumps(to_builtins(compiled)))["all"] == [
+        {"kind": "comparison", "path": "payload.x", "op": "eq", "value": None},
         {
+            "kind": "any",
             "any": [
-                {"path": "context.y", "op": "exists", "value": True},
-                {"not": {"path": "event.type", "op": "in", "value": ["a", 1]}},
-            ]
+                {"kind": "comparison", "path": "context.y", "op": "exists", "value": True},
+                {
+                    "kind": "not",
+                    "not": {"kind": "comparison", "path": "event.type", "op": "in", "value": ["a", 1]},
+                },
+            ],
         },
     ]
 

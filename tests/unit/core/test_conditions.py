@@ -14,7 +14,6 @@ from ductile.core.expressions.conditions import (
     Condition,
     ConditionError,
     Not,
-    condition_from_json,
     condition_result_to_json,
     evaluate_condition,
     explain_condition,
@@ -377,21 +376,3 @@ def test_a_match_is_stopped_when_the_budget_is_spent() -> None:
 def test_a_stored_pattern_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ConditionError, match=r"payload\.status"):
         judged(is_("payload.status", "regex", "("), SCOPE)
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        {},
-        {"path": "payload.x"},
-        {"path": "payload.x", "op": "like"},
-        {"path": "payload.x", "op": "eq", "value": 1, "more": 1},
-        {"all": {}},
-        {"any": [1]},
-        {"not": []},
-        {"all": [], "any": []},
-    ],
-)
-def test_what_is_no_stored_condition_is_refused(stored: JsonObject) -> None:
-    with pytest.raises(ConditionError):
-        condition_from_json(stored)

@@ -7,7 +7,7 @@ from builders.pipelines import graph_of, rules_of, split, uses
 from ductile.config.secrets import looks_secret
 from ductile.core.runs.mermaid import to_mermaid
 from ductile.core.runs.svg import to_svg
-from ductile.core.runs.tree import LONGEST_CONDITION, build_tree
+from ductile.core.runs.tree import MAX_CONDITION_LENGTH, build_tree
 
 ORDER = graph_of(
     uses("fetch", on_events={"order.big": [uses("approve", "q")]}),
@@ -60,7 +60,7 @@ def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
         {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
     )
     (item,) = build_tree(rules.pipelines.by_name["flow"].graph, looks_secret)
-    assert (item.title, [inner.node.path for inner in item.parts[0].items]) == ("call inner", ["sub/a"])
+    assert (item.node.label.title, [inner.node.path for inner in item.groups[0].steps]) == ("call inner", ["sub/a"])
 
 
 def test_what_a_condition_compares_with_may_be_secret() -> None:
@@ -80,7 +80,7 @@ def test_a_long_condition_is_cut() -> None:
     condition = {"path": "payload.text", "op": "eq", "value": "x" * 200}
     (item,) = build_tree(graph_of(uses("a", if_=condition)), looks_secret)
     assert item.condition is not None
-    assert len(item.condition) == LONGEST_CONDITION
+    assert len(item.condition) == MAX_CONDITION_LENGTH
 
 
 def test_a_picture_is_xml_whatever_is_in_it() -> None:

@@ -11,7 +11,6 @@ from ductile.config.names import parse_target
 from ductile.config.seal import hash_bytes
 from ductile.core.expressions.baggage import compile_baggage
 from ductile.core.expressions.conditions import AllOf, Condition
-from ductile.core.expressions.templates import compile_template
 from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.runs.graph import (
     MAX_GRAPH_STEPS,
@@ -22,6 +21,7 @@ from ductile.core.runs.graph import (
     SplitBranch,
     SplitNode,
     StepPayload,
+    StepRetry,
     UseNode,
 )
 from ductile.core.runs.graph_codec import graph_to_json
@@ -111,7 +111,7 @@ class _Compiler:
         condition = None if step.condition is None else compile_condition(step.condition)
         # Taken now: the steps inside come after it, in the order in which they are written.
         self.nodes[path] = placeholder = BlockNode(
-            path=path, position=position, next=following, condition=condition, first=""
+            path=path, position=position, next=following, condition=condition, first="", call=None
         )
         if step.uses is not None:
             self.nodes[path] = self._use(step, placeholder)
@@ -141,12 +141,10 @@ class _Compiler:
             condition=at.condition,
             plugin=plugin,
             command=command,
-            payload=None
-            if payload is None
-            else StepPayload(written=payload, template=compile_template(payload)),
+            payload=None if payload is None else StepPayload(payload),
             baggage=() if step.baggage is None else compile_baggage(step.baggage),
             retry=None if step.retry is None else _retry(step.retry, self._plugins[plugin].retry),
-            timeout=step.timeout,
+            timeout=None if step.timeout is None else step.timeout.total_seconds(),
             on_events=handlers,
         )
 
@@ -184,10 +182,10 @@ def _both(condition: Condition | None, called: PipelineSettings) -> Condition | 
     return AllOf((condition, own))
 
 
-def _retry(settings: RetrySettings, plugin: RetryPolicy) -> RetryPolicy:
+def _retry(settings: RetrySettings, plugin: RetryPolicy) -> StepRetry:
     """What the step leaves open is as the plugin has it."""
-    return RetryPolicy(
+    return StepRetry(
         max_attempts=settings.max_attempts or plugin.max_attempts,
-        backoff_base=settings.backoff_base or plugin.backoff_base,
-        backoff_max=settings.backoff_max or plugin.backoff_max,
+        backoff_base=(settings.backoff_base or plugin.backoff_base).total_seconds(),
+        backoff_max=(settings.backoff_max or plugin.backoff_max).total_seconds(),
     )

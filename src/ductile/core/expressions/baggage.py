@@ -35,7 +35,7 @@ class BaggageError(ValueError):
         self.path = path
 
 
-class BaggageClaim(Value):
+class BaggageClaim(Value, array_like=True):
     """Keep what is at `source` under `target`; if `spread`, an object key by key."""
 
     target: tuple[str, ...]

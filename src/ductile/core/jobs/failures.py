@@ -62,7 +62,7 @@ def _retry_or_give_up(
 def _retry_policy(view: SettleView, rules: Policy) -> RetryPolicy:
     """The step's own, else the plugin's."""
     step = None if view.run is None else view.run.info.graph.step(view.job.step_path)
-    own = None if step is None else step.retry
+    own = None if step is None or step.retry is None else step.retry.policy
     return own or rules.plugin(view.job.plugin).retry
 
 

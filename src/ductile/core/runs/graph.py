@@ -1,31 +1,35 @@
-"""Pipelines as the engine follows them: one graph, calls put in place, every step known by its path.
+"""The compiled graph of a pipeline: one node per step, with called pipelines put in place.
 
-The configuration compiles its settings into these values; a run keeps the graph it began with, as JSON
-in the store, whatever becomes of the configuration meanwhile.
+The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON
+(`ductile.core.runs.graph_codec`), so that a reload does not change it.
+
+A node class describes itself: what a token does there is in `ductile.core.runs.advance`, everything else
+(views, drawings, required inputs) uses the properties of `_Step`. A new kind of step is a new class
+here and a case there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ductile.core.expressions.baggage import BaggageClaim
 from ductile.core.expressions.conditions import Condition
-from ductile.core.expressions.templates import Template
+from ductile.core.expressions.templates import Template, compile_template, paths_in
 from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.json import JsonValue
-from ductile.struct import Value, field, hide_in_repr
+from ductile.struct import Value, field
 
-#: The plugin name of pipeline runs: jobs without a process of their own.
+#: The plugin name of the jobs that represent pipeline runs. They have no process.
 RUN_PLUGIN = "pipeline"
-#: A pipeline is not larger than this once its calls are put in place.
+#: The most steps of a pipeline with its calls put in place.
 MAX_GRAPH_STEPS = 1000
 
 
 class Hook(StrEnum):
-    """How a job ended, as pipelines with `on-hook` are told."""
+    """The end of a job that starts pipelines with `on-hook`."""
 
     COMPLETED = "job.completed"
     FAILED = "job.failed"
@@ -39,64 +43,183 @@ class JoinPolicy(StrEnum):
     ALWAYS = "always"
 
 
-@hide_in_repr("written", "template")
-class StepPayload(Value):
-    """What makes a step's payload: as it was written, which is how it is stored, and compiled.
+class Shape(StrEnum):
+    """How a step is drawn."""
 
-    It may hold a secret that a variable put there, so it is not shown.
+    BOX = "box"
+    FRAME = "frame"  # around the steps inside it
+    FORK = "fork"  # with its branches side by side, and a join
+
+
+class SequenceKind(StrEnum):
+    """What a sequence of steps is to the step that it lies in."""
+
+    STEPS = "steps"
+    BRANCH = "branch"
+    EVENT = "event"
+
+
+class StepSequence(Value):
+    """Steps inside a step, from `first` to the one before `end`. `name` is a branch id or an event type."""
+
+    kind: SequenceKind
+    first: str
+    end: str | None
+    name: str = ""
+
+
+class StepPayload:
+    """The `with` of a step: as written, which is what is stored, and compiled.
+
+    Not shown by `repr`: it can contain a secret from an environment variable.
     """
 
-    written: JsonValue
-    template: Template
+    __slots__ = ("template", "written")
+
+    def __init__(self, written: JsonValue) -> None:
+        self.written = written
+        self.template: Template = compile_template(written)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepPayload) and self.written == other.written
+
+    __hash__ = None  # type: ignore[assignment]  # what is written is JSON, which has no hash
 
 
-class UseNode(Value):
+class StepRetry(Value):
+    """A step's own retry policy, in seconds as it is stored."""
+
+    max_attempts: int
+    backoff_base: float
+    backoff_max: float
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            backoff_base=timedelta(seconds=self.backoff_base),
+            backoff_max=timedelta(seconds=self.backoff_max),
+        )
+
+
+class StepLabel(Value):
+    """A step in a few words."""
+
+    #: The configuration key that makes such a step.
+    keyword: str
+    #: The plugin command or pipeline that the step runs.
+    target: str | None
+    #: The text in a drawing.
+    title: str
+
+
+class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
+    """The fields of every node, and what views of a graph need of it."""
+
+    path: str
+    #: Index of the step in the order in which the pipeline is written.
+    position: int
+    #: The step that follows; None at the end of a branch or of the pipeline.
+    next: str | None
+    condition: Condition | None = field(default=None, name="if")
+
+    shape: ClassVar[Shape] = Shape.BOX
+
+    @property
+    def label(self) -> StepLabel:
+        raise NotImplementedError
+
+    @property
+    def sequences(self) -> tuple[StepSequence, ...]:
+        """The steps inside the step."""
+        return ()
+
+    @property
+    def input_paths(self) -> Iterator[str]:
+        """The paths without which the step cannot be created, its condition aside."""
+        return iter(())
+
+
+class UseNode(_Step, kw_only=True, tag="uses"):
     """Runs a plugin's command."""
 
-    path: str
-    #: Its place in the pipeline as it is written: what "last" means among the ends of a run.
-    position: int
-    #: Where a line goes from here; None where its branch, or the run, ends.
-    next: str | None
-    condition: Condition | None
     plugin: str
     command: str
-    payload: StepPayload | None = None
+    payload: StepPayload | None = field(default=None, name="with")
     baggage: tuple[BaggageClaim, ...] = ()
-    retry: RetryPolicy | None = None
-    timeout: timedelta | None = None
-    #: By event type: the first of the steps that such an event goes through before `next`.
+    retry: StepRetry | None = None
+    #: In seconds.
+    timeout: float | None = None
+    #: By event type: the first step that a token with such an event goes through before `next`.
     on_events: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def label(self) -> StepLabel:
+        target = f"{self.plugin}.{self.command}"
+        title = self.plugin if self.command == "handle" else target
+        return StepLabel(keyword="uses", target=target, title=title)
 
-class BlockNode(Value):
+    @property
+    def sequences(self) -> tuple[StepSequence, ...]:
+        return tuple(
+            StepSequence(kind=SequenceKind.EVENT, name=event_type, first=first, end=self.next)
+            for event_type, first in self.on_events.items()
+        )
+
+    @property
+    def input_paths(self) -> Iterator[str]:
+        if self.payload is not None:
+            yield from paths_in(self.payload.template)
+        yield from (claim.source for claim in self.baggage)
+
+
+class BlockNode(_Step, kw_only=True, tag="block"):
     """A sequence of its own: `steps`, or the steps of a called pipeline."""
 
-    path: str
-    position: int
-    next: str | None
-    condition: Condition | None
     first: str
-    #: The pipeline that is called, if it is a call.
-    call: str | None = None
+    #: The called pipeline; None for `steps`.
+    call: str | None
+
+    shape: ClassVar[Shape] = Shape.FRAME
+
+    @property
+    def label(self) -> StepLabel:
+        if self.call is None:
+            return StepLabel(keyword="steps", target=None, title="steps")
+        return StepLabel(keyword="call", target=self.call, title=f"call {self.call}")
+
+    @property
+    def sequences(self) -> tuple[StepSequence, ...]:
+        return (StepSequence(kind=SequenceKind.STEPS, first=self.first, end=self.next),)
 
 
-class SplitBranch(Value):
+class SplitBranch(Value, array_like=True):
     id: str
     first: str
 
 
-class SplitNode(Value):
-    """Runs its branches side by side; `next` runs once, after all of them."""
+class SplitNode(_Step, kw_only=True, tag="split"):
+    """Runs its branches side by side. `next` runs once, after all of them."""
 
-    path: str
-    position: int
-    next: str | None
-    condition: Condition | None
     branches: tuple[SplitBranch, ...]
-    join: JoinPolicy = JoinPolicy.SUCCEEDED
+    join: JoinPolicy
+
+    shape: ClassVar[Shape] = Shape.FORK
+
+    @property
+    def label(self) -> StepLabel:
+        title = "split, join: always" if self.join is JoinPolicy.ALWAYS else "split"
+        return StepLabel(keyword="split", target=None, title=title)
+
+    @property
+    def sequences(self) -> tuple[StepSequence, ...]:
+        return tuple(
+            StepSequence(kind=SequenceKind.BRANCH, name=branch.id, first=branch.first, end=None)
+            for branch in self.branches
+        )
 
 
+#: The tagged union that is stored: the `kind` in JSON is the tag of the class.
 Node: TypeAlias = UseNode | BlockNode | SplitNode
 
 
@@ -104,21 +227,22 @@ class Graph(Value):
     pipeline: str
     first: str
     nodes: Mapping[str, Node]
-    #: Tells this graph from every other, in whichever configuration.
+    #: Hash of everything else: the same in every configuration with this graph.
     fingerprint: str
 
     @property
     def plugins(self) -> frozenset[str]:
-        """The plugins that its steps run."""
+        """The plugins that the steps run."""
         return frozenset(node.plugin for node in self.nodes.values() if isinstance(node, UseNode))
 
     def step(self, path: str | None) -> UseNode | None:
+        """Return the `uses` step at the path; None if there is none."""
         node = None if path is None else self.nodes.get(path)
         return node if isinstance(node, UseNode) else None
 
 
 class Pipeline(Value):
-    """A pipeline of the configuration in force: when it starts, and the graph that a new run follows."""
+    """A configured pipeline: its trigger, and the graph of its new runs."""
 
     name: str
     graph: Graph
@@ -130,7 +254,7 @@ class Pipeline(Value):
 
 
 class PipelineTable(Value, kw_only=False):
-    """Pipelines by what starts them. Built once at load, so that a lookup costs nothing at settle."""
+    """Pipelines by trigger. Built once at load, because it is used at every settlement."""
 
     by_name: Mapping[str, Pipeline] = field(default_factory=dict)
     _by_event: Mapping[str, tuple[Pipeline, ...]] = field(default_factory=dict)
@@ -150,18 +274,19 @@ class PipelineTable(Value, kw_only=False):
         return cls(by_name, by_event, by_hook)
 
     def started_by(self, event_type: str, source: str) -> tuple[Pipeline, ...]:
-        """Those that an event of this type and source starts, in the order of the configuration."""
+        """Return the pipelines that the event starts, in the order of the configuration."""
         found = self._by_event.get(event_type)
-        return () if found is None else _from(found, source)
+        return () if found is None else _of_source(found, source)
 
     @property
     def have_hooks(self) -> bool:
         return bool(self._by_hook)
 
     def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
+        """Return the pipelines that the hook starts, in the order of the configuration."""
         found = self._by_hook.get(hook)
-        return () if found is None else _from(found, source)
+        return () if found is None else _of_source(found, source)
 
 
-def _from(pipelines: tuple[Pipeline, ...], source: str) -> tuple[Pipeline, ...]:
-    return tuple(found for found in pipelines if found.from_plugin in (None, source))
+def _of_source(pipelines: tuple[Pipeline, ...], source: str) -> tuple[Pipeline, ...]:
+    return tuple(pipeline for pipeline in pipelines if pipeline.from_plugin in (None, source))

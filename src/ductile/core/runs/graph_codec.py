@@ -1,134 +1,87 @@
-"""Graphs as JSON, and back: how a run's graph outlives reloads and restarts."""
+"""Graphs as JSON: the form in which the store keeps the graph of a run.
+
+Version 2 is what msgspec makes of the node classes. Version 1, which older stores contain, has neither a
+version nor the `kind` of nodes and conditions; it is read by adding them.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
 from typing import Any
 
-from ductile.core.expressions.baggage import BaggageClaim
-from ductile.core.expressions.conditions import Condition, condition_from_json, condition_to_json
-from ductile.core.expressions.templates import compile_template
-from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.json import JsonObject
-from ductile.core.runs.graph import (
-    BlockNode,
-    Graph,
-    JoinPolicy,
-    Node,
-    SplitBranch,
-    SplitNode,
-    StepPayload,
-    UseNode,
-)
+from ductile.core.runs.graph import Graph, Node, StepPayload
+from ductile.struct import Value, convert, to_builtins
+
+FORMAT_VERSION = 2
+
+
+class _StoredGraph(Value):
+    version: int
+    pipeline: str
+    first: str
+    nodes: tuple[Node, ...]
 
 
 def graph_to_json(graph: Graph) -> JsonObject:
-    """Everything but the fingerprint, which is made from this."""
-    return {
-        "pipeline": graph.pipeline,
-        "first": graph.first,
-        "nodes": [_node_to_json(node) for node in graph.nodes.values()],
-    }
+    """Return the graph as JSON, without its fingerprint, which is a hash of this."""
+    stored = _StoredGraph(
+        version=FORMAT_VERSION,
+        pipeline=graph.pipeline,
+        first=graph.first,
+        nodes=tuple(graph.nodes.values()),
+    )
+    # Through text: `to_builtins` keeps tuples, and callers expect lists.
+    encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=_encode_payload)))
+    return encoded
 
 
 def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
-    """What `graph_to_json` wrote. It was judged before it was stored, so nothing is judged again."""
-    given: Any = stored
-    nodes = [_node_from_json(node) for node in given["nodes"]]
-    return Graph(
-        pipeline=given["pipeline"],
-        first=given["first"],
-        nodes={node.path: node for node in nodes},
-        fingerprint=fingerprint,
-    )
+    """Return the graph that `graph_to_json` wrote, in this or an earlier version.
+
+    Raises ValueError if it is not a stored graph.
+    """
+    version = stored.get("version", 1)
+    if version == 1:
+        stored = _upgrade(stored)
+    elif version != FORMAT_VERSION:
+        raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
+    graph = convert(stored, _StoredGraph, dec_hook=_decode_payload)
+    nodes = {node.path: node for node in graph.nodes}
+    return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
 
 
-def _node_to_json(node: Node) -> JsonObject:
-    shown: JsonObject = {"path": node.path, "position": node.position, "next": node.next}
-    if node.condition is not None:
-        shown["if"] = condition_to_json(node.condition)
-    match node:
-        case UseNode():
-            return shown | _use_to_json(node)
-        case BlockNode():
-            return shown | {"first": node.first, "call": node.call}
-        case SplitNode():
-            branches = {branch.id: branch.first for branch in node.branches}
-            return shown | {
-                "branches": [[name, first] for name, first in branches.items()],
-                "join": node.join,
-            }
+def _encode_payload(payload: object) -> Any:
+    if not isinstance(payload, StepPayload):
+        raise NotImplementedError(f"a graph has no {type(payload).__name__}")
+    return payload.written
 
 
-def _use_to_json(node: UseNode) -> JsonObject:
-    shown: JsonObject = {"plugin": node.plugin, "command": node.command}
-    if node.payload is not None:
-        shown["with"] = node.payload.written
-    if node.baggage:
-        shown["baggage"] = [[list(one.target), one.source, one.spread] for one in node.baggage]
-    if node.retry is not None:
-        shown["retry"] = {
-            "max_attempts": node.retry.max_attempts,
-            "backoff_base": node.retry.backoff_base.total_seconds(),
-            "backoff_max": node.retry.backoff_max.total_seconds(),
-        }
-    if node.timeout is not None:
-        shown["timeout"] = node.timeout.total_seconds()
-    if node.on_events:
-        shown["on_events"] = dict(node.on_events)
-    return shown
+def _decode_payload(kind: type, written: Any) -> StepPayload:
+    if kind is not StepPayload:
+        raise NotImplementedError(f"a graph has no {kind.__name__}")
+    return StepPayload(written)
 
 
-def _node_from_json(stored: Any) -> Node:
-    path, position, following = stored["path"], stored["position"], stored["next"]
-    condition: Condition | None = condition_from_json(stored["if"]) if "if" in stored else None
-    if "branches" in stored:
-        return SplitNode(
-            path=path,
-            position=position,
-            next=following,
-            condition=condition,
-            branches=tuple(SplitBranch(id=name, first=first) for name, first in stored["branches"]),
-            join=JoinPolicy(stored["join"]),
-        )
-    if "plugin" not in stored:
-        return BlockNode(
-            path=path,
-            position=position,
-            next=following,
-            condition=condition,
-            first=stored["first"],
-            call=stored["call"],
-        )
-    return UseNode(
-        path=path,
-        position=position,
-        next=following,
-        condition=condition,
-        plugin=stored["plugin"],
-        command=stored["command"],
-        payload=_with_from_json(stored),
-        baggage=tuple(
-            BaggageClaim(target=tuple(target), source=source, spread=spread)
-            for target, source, spread in stored.get("baggage", ())
-        ),
-        retry=_retry_from_json(stored.get("retry")),
-        timeout=timedelta(seconds=stored["timeout"]) if "timeout" in stored else None,
-        on_events=stored.get("on_events", {}),
-    )
+def _upgrade(stored: Any) -> JsonObject:
+    """Return a graph of version 1 as one of version 2."""
+    nodes = []
+    for node in stored["nodes"]:
+        kind = "split" if "branches" in node else "uses" if "plugin" in node else "block"
+        condition = {"if": _upgrade_condition(node["if"])} if "if" in node else {}
+        nodes.append({**node, "kind": kind, **condition})
+    return {**stored, "version": FORMAT_VERSION, "nodes": nodes}
 
 
-def _with_from_json(stored: Any) -> StepPayload | None:
-    if "with" not in stored:
-        return None
-    return StepPayload(written=stored["with"], template=compile_template(stored["with"]))
-
-
-def _retry_from_json(stored: Any) -> RetryPolicy | None:
-    if stored is None:
-        return None
-    return RetryPolicy(
-        max_attempts=stored["max_attempts"],
-        backoff_base=timedelta(seconds=stored["backoff_base"]),
-        backoff_max=timedelta(seconds=stored["backoff_max"]),
-    )
+def _upgrade_condition(stored: Any) -> Any:
+    match stored:
+        case {"all": list(parts), **rest}:
+            return {**rest, "kind": "all", "all": [_upgrade_condition(part) for part in parts]}
+        case {"any": list(parts), **rest}:
+            return {**rest, "kind": "any", "any": [_upgrade_condition(part) for part in parts]}
+        case {"not": part, **rest}:
+            return {**rest, "kind": "not", "not": _upgrade_condition(part)}
+        case dict():
+            return {**stored, "kind": "comparison"}
+        case _:
+            return stored

@@ -1,8 +1,8 @@
-"""A pipeline as an SVG picture, drawn by hand: no browser, no network, no library.
+"""A pipeline as an SVG drawing, made without a library.
 
-Everything is a box with its way in at the middle of the top and its way out at the middle of the bottom,
-so boxes stack into sequences and stand side by side as branches, at any depth. The colours follow what
-the reader's screen prefers, light or dark.
+Every element is a box that is entered at the middle of its top and left at the middle of its bottom, so boxes
+stack into sequences and stand side by side as branches, at any depth. The colours follow the light or dark
+mode of the viewer.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 
-from ductile.core.runs.graph import BlockNode, SplitNode
-from ductile.core.runs.tree import StepGroup, TreeStep
+from ductile.core.runs.graph import Shape
+from ductile.core.runs.tree import TreeStep
 from ductile.struct import Value
 
 _CHARACTER = 7.4  # a character of the 12 px monospaced font, a little generous
@@ -46,10 +46,10 @@ _STYLE = """
 """
 
 
-def to_svg(items: Sequence[TreeStep], name: str, trigger: str) -> str:
-    """The picture of a pipeline's outline, from what starts it to its end."""
-    start = _Label(lines=((trigger, "soft"),), look="fork", rounded=_LINE)
-    whole = _stack([start, *(_box(item) for item in items), _Dot()])
+def to_svg(steps: Sequence[TreeStep], name: str, trigger: str) -> str:
+    """Return the drawing of a pipeline, from its trigger to its end."""
+    start = _Label(lines=((trigger, "soft"),), style="fork", rounded=_LINE)
+    whole = _stack([start, *(_step_box(step) for step in steps), _Dot()])
     width, height = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
     drawn = "\n".join(whole.draw(_MARGIN, _MARGIN))
     return (
@@ -61,7 +61,7 @@ def to_svg(items: Sequence[TreeStep], name: str, trigger: str) -> str:
 
 
 class _Box(ABC):
-    """Something drawn, entered at the middle of its top and left at the middle of its bottom."""
+    """A drawn element, entered at the middle of its top and left at the middle of its bottom."""
 
     width: float
     height: float
@@ -71,7 +71,7 @@ class _Box(ABC):
 
 
 class _Dot(_Box):
-    """Where a run ends."""
+    """The end of the pipeline."""
 
     width = height = 2.0 * _DOT
 
@@ -79,27 +79,29 @@ class _Dot(_Box):
         return [f'<circle class="tip" cx="{x + _DOT:.1f}" cy="{y + _DOT:.1f}" r="{_DOT}"/>']
 
 
-class _Way(_Box):
-    """Nothing but the line that goes through."""
+class _Passage(_Box):
+    """An empty element: only the line that passes through."""
 
     width = 2.0 * _PAD
     height = 0.0
 
-    def draw(self, x: float, y: float) -> list[str]:  # noqa: ARG002 - the lines around it meet there
+    def draw(self, x: float, y: float) -> list[str]:  # noqa: ARG002 - the lines of the neighbours meet
         return []
 
 
 class _Label(_Box):
     """A rectangle with lines of text, each with its class."""
 
-    def __init__(self, *, lines: Sequence[tuple[str, str]], look: str = "box", rounded: int = _ROUND) -> None:
-        self._lines, self._look, self._rounded = lines, look, rounded
+    def __init__(
+        self, *, lines: Sequence[tuple[str, str]], style: str = "box", rounded: int = _ROUND
+    ) -> None:
+        self._lines, self._style, self._rounded = lines, style, rounded
         self.width = max(len(text) for text, _ in lines) * _CHARACTER + 2 * _PAD
         self.height = len(lines) * _LINE + _PAD
 
     def draw(self, x: float, y: float) -> list[str]:
         frame = (
-            f'<rect class="{self._look}" x="{x:.1f}" y="{y:.1f}" width="{self.width:.1f}" '
+            f'<rect class="{self._style}" x="{x:.1f}" y="{y:.1f}" width="{self.width:.1f}" '
             f'height="{self.height:.1f}" rx="{self._rounded}"/>'
         )
         middle = x + self.width / 2
@@ -112,7 +114,7 @@ class _Label(_Box):
 
 
 class _Stack(_Box):
-    """Boxes below one another, with arrows between them."""
+    """Boxes below each other, with arrows between them."""
 
     def __init__(self, boxes: Sequence[_Box]) -> None:
         self._boxes = boxes
@@ -137,12 +139,12 @@ class _Column(Value, kw_only=False):
 
     @property
     def width(self) -> float:
-        # The name stands right of its line, which is in the middle.
+        # The name is drawn right of the line in the middle.
         return max(self.box.width, 2 * (len(self.name) * _CHARACTER + _PAD))
 
 
 class _Fan(_Box):
-    """A box, columns side by side below it, and what they lead to, if that is drawn."""
+    """A box, columns side by side below it, and the box where the columns meet."""
 
     def __init__(self, head: _Box, columns: Sequence[_Column], foot: _Box) -> None:
         self._head, self._columns, self._foot = head, columns, foot
@@ -179,8 +181,8 @@ class _Fan(_Box):
 class _FrameBox(_Box):
     """A border around steps, with a title."""
 
-    def __init__(self, title: _Label, inside: _Box, look: str) -> None:
-        self._title, self._inside, self._look = title, inside, look
+    def __init__(self, title: _Label, inside: _Box, style: str) -> None:
+        self._title, self._inside, self._style = title, inside, style
         self.width = max(title.width, inside.width + 2 * _PAD)
         self.height = title.height + inside.height + _GAP + _PAD
 
@@ -188,7 +190,7 @@ class _FrameBox(_Box):
         middle = x + self.width / 2
         first = y + self._title.height + _GAP
         frame = (
-            f'<rect class="frame {self._look}" x="{x:.1f}" y="{y + self._title.height / 2:.1f}" '
+            f'<rect class="frame {self._style}" x="{x:.1f}" y="{y + self._title.height / 2:.1f}" '
             f'width="{self.width:.1f}" height="{self.height - self._title.height / 2:.1f}" rx="{_ROUND}"/>'
         )
         title = self._title.draw(middle - self._title.width / 2, y)
@@ -201,37 +203,31 @@ def _stack(boxes: Sequence[_Box]) -> _Box:
     return boxes[0] if len(boxes) == 1 else _Stack(boxes)
 
 
-def _box(item: TreeStep) -> _Box:
-    match item.node:
-        case BlockNode(call=call):
-            title = _Label(lines=_lines(item), look=_look("box", item))
-            return _FrameBox(title, _inside(item.parts[0]), "call" if call else "")
-        case SplitNode():
-            fork = _Label(lines=_lines(item), look=_look("fork", item), rounded=_LINE)
-            join = _Label(lines=(("join", "soft"),), look="fork", rounded=_LINE)
-            # A branch with an id has it in its box.
-            names = [part.name if part.name.isdigit() else "" for part in item.parts]
-            columns = [_Column(name, _inside(part)) for name, part in zip(names, item.parts, strict=True)]
-            return _Fan(fork, columns, join)
-        case _:
-            step = _Label(lines=_lines(item), look=_look("box", item))
-            if not item.parts:
-                return step
-            columns = [_Column(part.name, _inside(part)) for part in item.parts]
-            return _Fan(step, [_Column("other events", _Way()), *columns], _Way())
-
-
-def _inside(part: StepGroup) -> _Box:
-    return _stack([_box(item) for item in part.items])
-
-
-def _lines(item: TreeStep) -> list[tuple[str, str]]:
-    lines = [(item.title, "id")] if item.id.isdigit() else [(item.id, "id"), (item.title, "soft")]
-    return lines if item.condition is None else [*lines, (f"if {item.condition}", "if")]
-
-
-def _look(look: str, item: TreeStep) -> str:
-    return look if item.condition is None else f"{look} maybe"
+def _step_box(step: TreeStep) -> _Box:
+    title = step.node.label.title
+    lines = [(title, "id")] if step.id.isdigit() else [(step.id, "id"), (title, "soft")]
+    conditional = ""
+    if step.condition is not None:
+        lines.append((f"if {step.condition}", "if"))
+        conditional = " maybe"
+    groups = step.groups
+    inner = [_stack([_step_box(one) for one in group.steps]) for group in groups]
+    match step.node.shape:
+        case Shape.FRAME:
+            style = "call" if step.node.label.keyword == "call" else ""
+            return _FrameBox(_Label(lines=lines, style=f"box{conditional}"), _stack(inner), style)
+        case Shape.FORK:
+            fork = _Label(lines=lines, style=f"fork{conditional}", rounded=_LINE)
+            join = _Label(lines=(("join", "soft"),), style="fork", rounded=_LINE)
+            # The box of a branch with an id already shows the id.
+            names = [group.name if group.name.isdigit() else "" for group in groups]
+            return _Fan(fork, list(map(_Column, names, inner)), join)
+        case Shape.BOX:
+            box = _Label(lines=lines, style=f"box{conditional}")
+            if not groups:
+                return box
+            columns = map(_Column, [group.name for group in groups], inner)
+            return _Fan(box, [_Column("other events", _Passage()), *columns], _Passage())
 
 
 def _line(points: Sequence[tuple[float, float]]) -> str:
@@ -246,5 +242,5 @@ def _arrow(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _safe(text: str) -> str:
-    """XML forbids control characters and half surrogates, however they are written."""
+    """Escape text. XML forbids control characters and half surrogates even as entities."""
     return escape(_CONTROL.sub("\ufffd", text), quote=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import TERMINAL, Job, JobReason
 from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.graph import RUN_PLUGIN, BlockNode, Graph, Node, SplitNode, UseNode
+from ductile.core.runs.graph import RUN_PLUGIN, Graph, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import instant, milliseconds, shown_job
@@ -108,26 +108,13 @@ def _step(
     errors: list[JsonValue] = [*_errors(jobs, notes)]
     return {
         "step": path,
-        **_kind(node),
+        "kind": None if node is None else node.label.keyword,
+        "does": None if node is None else node.label.target,
         "outcome": _outcome(jobs, notes, entered=entered),
         "jobs": shown_jobs,
         "bypasses": bypasses,
         "errors": errors,
     }
-
-
-def _kind(node: Node | None) -> JsonObject:
-    match node:
-        case UseNode(plugin=plugin, command=command):
-            return {"kind": "uses", "does": f"{plugin}.{command}"}
-        case BlockNode(call=str(call)):
-            return {"kind": "call", "does": call}
-        case BlockNode():
-            return {"kind": "steps", "does": None}
-        case SplitNode():
-            return {"kind": "split", "does": None}
-        case None:
-            return {"kind": None, "does": None}
 
 
 def _outcome(jobs: Sequence[Job], notes: Sequence[LedgerRow], *, entered: bool) -> StepOutcome:

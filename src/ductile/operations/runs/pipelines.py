@@ -145,13 +145,13 @@ def _summary(snapshot: Snapshot, pipeline: Pipeline) -> JsonObject:
 
 def _branch(item: TreeStep) -> JsonValue:
     parts: list[JsonValue] = [
-        {"kind": part.kind, "name": part.name, "steps": [_branch(inner) for inner in part.items]}
-        for part in item.parts
+        {"kind": group.kind, "name": group.name, "steps": [_branch(inner) for inner in group.steps]}
+        for group in item.groups
     ]
     return {
         "path": item.node.path,
         "id": item.id,
-        "does": item.title,
+        "does": item.node.label.title,
         "if": item.condition,
         "inside": parts,
     }

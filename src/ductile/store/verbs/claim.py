@@ -105,7 +105,7 @@ def _with_surroundings(session: Session, job: Job, state: JsonObject) -> Claimed
         state=state,
         baggage={} if context is None else object_or_none(context[1]) or {},
         pipeline=None if graph is None else graph.pipeline,
-        timeout=None if step is None else step.timeout,
+        timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
         run_is_followed=bool(is_followed),
     )
 
