@@ -10,5 +10,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("ductile", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ductile")
 
-# A shell ignores SIGINT in background jobs, and programs inherit that: Ctrl-C would not reach the commands under test.
+# Background jobs of a shell inherit an ignored SIGINT: Ctrl-C would not reach the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)

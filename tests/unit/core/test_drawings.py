@@ -60,7 +60,10 @@ def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
         {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
     )
     (item,) = build_tree(rules.pipelines.by_name["flow"].graph, looks_secret)
-    assert (item.node.label.title, [inner.node.path for inner in item.groups[0].steps]) == ("call inner", ["sub/a"])
+    assert (item.node.label.title, [inner.node.path for inner in item.groups[0].steps]) == (
+        "call inner",
+        ["sub/a"],
+    )
 
 
 def test_what_a_condition_compares_with_may_be_secret() -> None:
