@@ -23,7 +23,7 @@ run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo, and r
 
 test: $(VENV)/.dev ## Set up, then run every check and every test
 	$(MAKE) check
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 nightly: $(VENV)/.dev ## What takes longer than a coffee: hundreds of kills, a minute of load
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)

@@ -18,7 +18,7 @@ GATED = (
     'while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.05; done\n'
     'echo \'{"status": "ok", "result": "done"}\'\n'
 )
-ONE_AT_A_TIME = "  gated:\n    parallelism: 1\n"
+ONE_AT_A_TIME = "  gated:\n    parallelism: 1\n    retry: {backoff_base: 100ms}\n"
 FLOW = """\
 pipelines:
   - name: flow
