@@ -76,6 +76,12 @@ class Bench:
         self.scheduler.wake()
         await self.clock.rest()
 
+    async def pause(self, schedule_id: str = "default", plugin: str = "p") -> bool:
+        """Pause a schedule, as the operation does."""
+        paused = await self.store.pause_schedule(plugin, schedule_id, paused=True)
+        self.scheduler.wake()
+        return paused
+
     async def entry(self, schedule_id: str = "default", plugin: str = "p") -> ScheduleEntry:
         entries = await self.store.schedules()
         return next(each for each in entries if (each.plugin, each.schedule_id) == (plugin, schedule_id))

@@ -226,7 +226,7 @@ async def test_a_pause_survives_a_restart_and_is_accounted_for(tmp_path: Path) -
     """One row for all of it, and the next occurrence after the resumption runs."""
     every_minute = 'p: {schedule: {cron: "* * * * *", catch_up: run_all}}'
     async with scheduling(tmp_path, every_minute) as bench:
-        assert await bench.scheduler.pause("p", "default")
+        assert await bench.pause()
         await bench.clock.advance(minutes=5, seconds=30)
         clock = bench.clock
     async with scheduling(tmp_path, every_minute, clock=clock) as bench:
@@ -242,7 +242,7 @@ async def test_a_paused_schedule_is_written_down_once_a_tick(tmp_path: Path) -> 
     """SPEC 5.9 without a write for each second."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1s}}") as bench:
         await bench.run_next(ok())
-        await bench.scheduler.pause("p", "default")
+        await bench.pause()
         await bench.clock.rest()
         await bench.clock.advance(minutes=10)
         skipped = [row for row in await whole_ledger(bench.store) if row.kind is LedgerKind.SCHEDULE_SKIPPED]
@@ -253,7 +253,7 @@ async def test_a_paused_schedule_is_written_down_once_a_tick(tmp_path: Path) -> 
 
 async def test_pausing_what_is_not_there(tmp_path: Path) -> None:
     async with scheduling(tmp_path, HOURLY) as bench:
-        assert not await bench.scheduler.pause("p", "nothing")
+        assert not await bench.pause("nothing")
         assert not await bench.scheduler.resume("nobody", "default")
         assert await bench.scheduler.run_now("p", "nothing") is RunNowRefusal.UNKNOWN_SCHEDULE
 
@@ -273,7 +273,7 @@ async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path
 
 async def test_run_now_leaves_a_calendar_alone_and_does_not_ask_about_pauses(tmp_path: Path) -> None:
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
-        await bench.scheduler.pause("p", "default")
+        await bench.pause()
         assert isinstance(await bench.scheduler.run_now("p", "default"), RunNowStarted)
         entry = await bench.entry()
         assert (entry.next_at, entry.paused_at) == (START + HOUR, START)

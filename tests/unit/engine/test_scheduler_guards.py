@@ -153,7 +153,7 @@ async def test_an_occurrence_that_may_not_run_any_more_does_not_wait(
         await accept(bench.store, a_new_job("p", "poll"))
         await bench.clock.advance(hours=1)
         if reason == "paused":
-            await bench.scheduler.pause("p", "default")
+            await bench.pause()
         await bench.clock.advance(hours=1)
         await bench.run_next(ok())
         assert await bench.told() == [f"11:00:00 skipped {reason}"]
@@ -200,7 +200,7 @@ async def test_a_plan_that_is_overtaken_changes_nothing(tmp_path: Path) -> None:
     async with scheduling(tmp_path, "p: {schedule: {every: 1h}}") as bench:
         job = await bench.start_next()
         before_pause = await a_firing(bench)
-        await bench.scheduler.pause("p", "default")
+        await bench.pause()
         assert (await bench.store.fire(before_pause)).answer is FireStatus.STALE
         await bench.scheduler.resume("p", "default")
         before_end = await a_firing(bench)

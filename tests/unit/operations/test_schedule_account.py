@@ -46,7 +46,7 @@ async def a_day(bench: Bench) -> None:
         if hour == 4:
             await bench.scheduler.run_now("p", "default")
         if hour == 8:
-            await bench.scheduler.pause("p", "default")
+            await bench.pause()
         if hour == 11:
             await bench.scheduler.resume("p", "default")
         await bench.clock.advance(minutes=30)

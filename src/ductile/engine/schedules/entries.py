@@ -1,6 +1,7 @@
-"""From configured schedules to what the store is told: their entries, and the firing of a plan. Pure.
+"""Compute what the scheduler writes to the store: schedule entries and firings. Pure.
 
-Owns no loop and no clock; `scheduler` calls it with both.
+An entry is the stored position of a schedule: its next occurrence. A firing is one write: occurrences with
+their outcome, the jobs to enqueue, and the moved entry.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ScheduleKey: TypeAlias = tuple[str, str]
 
 
 class ActiveSchedule(Value):
-    """A schedule that is looked after, with what its runs are made of."""
+    """A configured schedule of a plugin that can run."""
 
     plugin: PluginInstance
     schedule: Schedule
@@ -58,15 +59,19 @@ class ActiveSchedule(Value):
         return self.plugin.name, self.schedule.id
 
 
+def key_of(entry: ScheduleEntry) -> ScheduleKey:
+    return entry.plugin, entry.schedule_id
+
+
 def active_schedules(snapshot: Snapshot) -> dict[ScheduleKey, ActiveSchedule]:
-    """The schedules of every plugin that can run. The others are not scheduled."""
-    found = (
+    """Return the schedules of every plugin that can run."""
+    active = (
         ActiveSchedule(plugin=plugin, schedule=schedule)
         for plugin in snapshot.plugins.values()
         if plugin.runnable
         for schedule in plugin.schedules
     )
-    return {watched.key: watched for watched in found}
+    return {each.key: each for each in active}
 
 
 def entries_for(
@@ -77,41 +82,35 @@ def entries_for(
     started_at: datetime,
     rng: Random,
 ) -> tuple[ScheduleEntry, ...]:
-    """What the store is to hold. A plugin that cannot run at present keeps the places it has."""
-    stored = {(entry.plugin, entry.schedule_id): entry for entry in known}
+    """Return the entries that the store must contain. Those of plugins that cannot run now stay unchanged."""
+    stored = {key_of(entry): entry for entry in known}
     configured = {
         (name, schedule.id) for name, plugin in snapshot.plugins.items() for schedule in plugin.schedules
     }
-    watched = active_schedules(snapshot)
-    resting = tuple(stored[key] for key in sorted((configured - watched.keys()) & stored.keys()))
-    return resting + tuple(
-        _entry(each, stored, now=now, started_at=started_at, rng=rng) for each in watched.values()
+    active = active_schedules(snapshot)
+    inactive = tuple(stored[key] for key in sorted((configured - active.keys()) & stored.keys()))
+    return inactive + tuple(
+        _entry(each, stored.get(each.key), now=now, started_at=started_at, rng=rng)
+        for each in active.values()
     )
 
 
 def _entry(
-    watched: ActiveSchedule,
-    stored: Mapping[ScheduleKey, ScheduleEntry],
-    *,
-    now: datetime,
-    started_at: datetime,
-    rng: Random,
+    active: ActiveSchedule, stored: ScheduleEntry | None, *, now: datetime, started_at: datetime, rng: Random
 ) -> ScheduleEntry:
-    """The stored entry if the definition is the same, else where the schedule begins."""
-    fingerprint = fingerprint_of(watched.rule, started_at)
-    before = stored.get(watched.key)
-    if before is not None and before.fingerprint == fingerprint:
-        return before
-    if before is None:
-        slot = first_slot(watched.rule, now=now, started_at=started_at, rng=rng)
+    """Return the stored entry if the schedule's definition is unchanged, otherwise a new one."""
+    fingerprint = fingerprint_of(active.rule, started_at)
+    if stored is None:
+        slot = first_slot(active.rule, now=now, started_at=started_at, rng=rng)
+    elif stored.fingerprint == fingerprint:
+        return stored
     else:
-        fired = before.last_fired_at
-        slot = slot_after_edit(watched.rule, fired, now=now, started_at=started_at, rng=rng)
-    name, schedule_id = watched.key
+        slot = slot_after_edit(active.rule, stored.last_fired_at, now=now, started_at=started_at, rng=rng)
+    name, schedule_id = active.key
     blank = ScheduleEntry(
         plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
     )
-    return moved(blank, slot)
+    return move_to(blank, slot)
 
 
 def slot_of(entry: ScheduleEntry) -> Slot | None:
@@ -120,36 +119,36 @@ def slot_of(entry: ScheduleEntry) -> Slot | None:
     return Slot(nominal_at=entry.nominal_at, start_at=entry.next_at)
 
 
-def moved(entry: ScheduleEntry, slot: Slot | None) -> ScheduleEntry:
+def move_to(entry: ScheduleEntry, slot: Slot | None) -> ScheduleEntry:
     if slot is None:
         return replace(entry, next_at=None, nominal_at=None)
     return replace(entry, next_at=slot.start_at, nominal_at=slot.nominal_at)
 
 
 def firing_of(
-    watched: ActiveSchedule, entry: ScheduleEntry, plan: DuePlan, *, now: datetime, rng: Random
+    active: ActiveSchedule, entry: ScheduleEntry, plan: DuePlan, *, now: datetime, rng: Random
 ) -> Firing:
-    """A plan as the store takes it: an occurrence for each item, a job for each run."""
-    jobs = {run.nominal_at: _job(watched, now, rng) for run in plan.runs}
+    """Return the firing of a plan: an occurrence for each item, a job for each run."""
+    jobs = {run.nominal_at: _job(active, now, rng) for run in plan.runs}
     in_order = tuple(jobs.values())
     return Firing(
-        entry=moved(entry, plan.following),
-        occurrences=tuple(_occurrence(watched, item, jobs, now) for item in plan.items),
+        entry=move_to(entry, plan.following),
+        occurrences=tuple(_occurrence(active, item, jobs, now) for item in plan.items),
         job=in_order[0] if in_order else None,
         followers=in_order[1:],
-        conditions=conditions_of(watched, in_a_row=plan.in_a_row),
+        conditions=conditions_of(active, in_a_row=plan.in_a_row),
         planned_from=entry,
     )
 
 
 def firing_of_deferred(
-    watched: ActiveSchedule, entry: ScheduleEntry, deferred: Slot, *, now: datetime, rng: Random
+    active: ActiveSchedule, entry: ScheduleEntry, deferred: Slot, *, now: datetime, rng: Random
 ) -> Firing | None:
-    """The occurrence that waits for the poll guard: its run, or why it is not to run any more.
+    """Return the firing of an occurrence that the poll guard had deferred: its run, or its skip.
 
-    None while it has to wait for its preferred window.
+    None while it must wait for its preferred window.
     """
-    rule, (name, schedule_id) = watched.rule, watched.key
+    rule, (name, schedule_id) = active.rule, active.key
     occurrence = Occurrence(
         plugin=name,
         schedule_id=schedule_id,
@@ -164,7 +163,7 @@ def firing_of_deferred(
         return firing
     if rule.preferred_window is not None and not is_in_window(rule.preferred_window, now, rule.zone):
         return None
-    job = _job(watched, now, rng)
+    job = _job(active, now, rng)
     late = replace(
         occurrence,
         outcome=OccurrenceOutcome.LATE,
@@ -172,26 +171,20 @@ def firing_of_deferred(
         job_id=job.id,
         late=max(now - deferred.start_at, timedelta(0)),
     )
-    return replace(firing, occurrences=(late,), job=job, conditions=conditions_of(watched))
+    return replace(firing, occurrences=(late,), job=job, conditions=conditions_of(active))
 
 
-def without_job(firing: Firing, reason: SkipReason) -> Firing:
-    """The same firing with its runs skipped: time goes on although they could not be started."""
-    skipped = tuple(
-        replace(each, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
-        for each in firing.occurrences
-    )
-    return replace(firing, job=None, followers=(), conditions=None, occurrences=skipped)
+def firing_on_demand(active: ActiveSchedule, entry: ScheduleEntry, *, now: datetime, rng: Random) -> Firing:
+    """Return the firing of a run on request: windows, pauses and the breaker do not apply.
 
-
-def firing_on_demand(watched: ActiveSchedule, entry: ScheduleEntry, *, now: datetime, rng: Random) -> Firing:
-    """A run that somebody asked for: whatever the hour, the breaker or a pause; `every` counts from it."""
-    job = _job(watched, now, rng)
+    The next occurrence of an `every` schedule is counted from it.
+    """
+    job = _job(active, now, rng)
     slot = slot_of(entry)
-    if isinstance(watched.rule.trigger, Every):
-        again = snap_to_window(watched.rule, add_intervals(watched.rule, now))
+    if isinstance(active.rule.trigger, Every):
+        again = snap_to_window(active.rule, add_intervals(active.rule, now))
         slot = Slot(nominal_at=again, start_at=again)
-    name, schedule_id = watched.key
+    name, schedule_id = active.key
     occurrence = Occurrence(
         plugin=name,
         schedule_id=schedule_id,
@@ -201,42 +194,52 @@ def firing_on_demand(watched: ActiveSchedule, entry: ScheduleEntry, *, now: date
         job_id=job.id,
     )
     return Firing(
-        entry=moved(entry, slot),
+        entry=move_to(entry, slot),
         occurrences=(occurrence,),
         job=job,
-        conditions=replace(conditions_of(watched), breaker=None),
+        conditions=replace(conditions_of(active), breaker=None),
         planned_from=entry,
         on_demand=True,
     )
 
 
-def conditions_of(watched: ActiveSchedule, *, in_a_row: bool = False) -> StartConditions:
-    guarded = watched.schedule.command == "poll" and not in_a_row
+def without_jobs(firing: Firing, reason: SkipReason) -> Firing:
+    """Return the firing with its runs skipped, for runs that can never be stored."""
+    skipped = tuple(
+        replace(each, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
+        for each in firing.occurrences
+    )
+    return replace(firing, job=None, followers=(), conditions=None, occurrences=skipped)
+
+
+def conditions_of(active: ActiveSchedule, *, in_a_row: bool = False) -> StartConditions:
+    """Runs that are made up in a row wait for each other, so neither overlap nor the poll guard applies."""
+    guarded = active.schedule.command == "poll" and not in_a_row
     return StartConditions(
-        if_running=IfRunning.QUEUE if in_a_row else watched.rule.if_running,
-        max_polls=watched.plugin.max_outstanding_polls if guarded else None,
-        breaker=watched.plugin.breaker,
+        if_running=IfRunning.QUEUE if in_a_row else active.rule.if_running,
+        max_polls=active.plugin.max_outstanding_polls if guarded else None,
+        breaker=active.plugin.breaker,
     )
 
 
-def _job(watched: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
-    payload = watched.schedule.payload
+def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
+    payload = active.schedule.payload
     return NewJob(
         id=make_id(now, rng),
-        plugin=watched.plugin.name,
-        command=watched.schedule.command,
+        plugin=active.plugin.name,
+        command=active.schedule.command,
         submitted_by=SubmittedBy.SCHEDULER,
-        submitted_detail=watched.schedule.id,
-        max_attempts=watched.plugin.retry.max_attempts,
+        submitted_detail=active.schedule.id,
+        max_attempts=active.plugin.retry.max_attempts,
         trace_id=make_trace_id(rng),
         payload=None if payload is None else payload.reveal(),
     )
 
 
 def _occurrence(
-    watched: ActiveSchedule, item: DueItem, jobs: Mapping[datetime, NewJob], now: datetime
+    active: ActiveSchedule, item: DueItem, jobs: Mapping[datetime, NewJob], now: datetime
 ) -> Occurrence:
-    name, schedule_id = watched.key
+    name, schedule_id = active.key
     match item:
         case Skip():
             return Occurrence(
@@ -258,8 +261,3 @@ def _occurrence(
                 job_id=jobs[item.nominal_at].id,
                 late=late,
             )
-
-
-def paused_long_enough(entry: ScheduleEntry, now: datetime, tick: timedelta) -> bool:
-    """Skips of a paused schedule are written down once a tick, not one by one."""
-    return entry.next_at is not None and entry.next_at + tick <= now

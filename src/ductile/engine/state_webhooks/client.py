@@ -1,7 +1,7 @@
-"""Sending one state webhook over HTTP, to nobody who must not be reached.
+"""The HTTP client for state webhooks. Connects only to addresses that the URL policy allows.
 
-The HTTP library stops here, and is loaded with the first delivery: most daemons never send one. A fault
-is told in our own words, since those of the library may hold the URL.
+aiohttp is used nowhere else and is imported with the first delivery: most daemons never send one. Errors are
+described in our own words, because aiohttp's may contain the URL, which may contain a secret.
 """
 
 from __future__ import annotations
@@ -23,51 +23,49 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
     from aiohttp.abc import AbstractResolver
 
-#: Lookups of names under way at once. They block a thread each, and must not hold up those of others.
+#: Concurrent name lookups. Each blocks a thread, so one slow name server must not block all of them.
 _LOOKUP_THREADS = 64
 
 
 @hide_in_repr("url", "body")
 class WebhookRequest(Value):
-    """What is sent, and under which rules. Its URL may hold a secret."""
-
     url: str
     body: bytes
     headers: Mapping[str, str]
     timeout: timedelta
-    #: The hosts that may be called; none means any public address.
+    #: Hosts that may be called, private ones too; empty: every public address.
     allow: Sequence[str]
 
 
 class WebhookClient(Protocol):
-    async def post(self, letter: WebhookRequest, now: datetime) -> DeliveryAttempt:
-        """Send it once. Never raises for what the receiver or the network does."""
+    async def post(self, request: WebhookRequest, now: datetime) -> DeliveryAttempt:
+        """Send the request once. Faults of the receiver and the network are returned, not raised."""
         ...
 
     async def close(self) -> None: ...
 
 
 class ForbiddenAddressError(OSError):
-    """The name led to an address that must not be called."""
+    """The host's name resolved to an address that the URL policy forbids."""
 
 
 class HttpWebhookClient:
-    """One pool of connections for listed hosts, which may be private, and one for the open network."""
+    """Implements `WebhookClient`, with one connection pool for listed hosts and one for public addresses."""
 
     def __init__(self, resolver: AbstractResolver | None = None) -> None:
         self._resolver = resolver
         self._sessions: dict[bool, ClientSession] = {}
         self._lookups: ThreadPoolExecutor | None = None
 
-    async def post(self, letter: WebhookRequest, now: datetime) -> DeliveryAttempt:
-        # Again, though it was checked when it was submitted: the rules may have changed since.
-        if (refusal := url_fault(letter.url, letter.allow)) is not None:
-            return DeliveryAttempt(error=refusal)
-        session = self._session(listed=bool(letter.allow))
+    async def post(self, request: WebhookRequest, now: datetime) -> DeliveryAttempt:
+        # Checked at submission too, but the policy may have changed since.
+        if (fault := url_fault(request.url, request.allow)) is not None:
+            return DeliveryAttempt(error=fault)
+        session = self._session(listed=bool(request.allow))
         try:
-            return await _post(session, letter, now)
-        except Exception as fault:  # noqa: BLE001 - a receiver's address can make a library fail in any way
-            return DeliveryAttempt(error=_describe_error(fault, letter.timeout))
+            return await _post(session, request, now)
+        except Exception as error:  # noqa: BLE001 - an odd URL can make the library raise anything
+            return DeliveryAttempt(error=_describe_error(error, request.timeout))
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -78,40 +76,38 @@ class HttpWebhookClient:
 
     def _session(self, *, listed: bool) -> ClientSession:
         if listed not in self._sessions:
-            import aiohttp  # noqa: PLC0415 - a quarter of a second, for those who use it
+            import aiohttp  # noqa: PLC0415 - 250 ms, paid by the first delivery
 
+            if self._resolver is None:
+                # The resolver has threads of its own: a silent name server must not block other work.
+                self._lookups = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="ductile-lookup")
+                self._resolver = _make_resolver(self._lookups)
             self._sessions[listed] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    resolver=self._resolver or self._own_resolver(),
+                    resolver=self._resolver,
                     socket_factory=partial(_open_socket, listed=listed),
-                    limit=0,  # how many are under way is decided by who sends
+                    limit=0,  # The sender limits concurrency.
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,  # a proxy would connect for us, unseen
+                trust_env=False,  # A proxy would connect to addresses that we cannot check.
                 auto_decompress=False,
             )
         return self._sessions[listed]
 
-    def _own_resolver(self) -> AbstractResolver:
-        """The system's, in threads of its own: a name server that does not answer blocks nobody else."""
-        if self._lookups is None:
-            self._lookups = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="ductile-lookup")
-        return _make_resolver(self._lookups)
 
-
-async def _post(session: ClientSession, letter: WebhookRequest, now: datetime) -> DeliveryAttempt:
-    import aiohttp  # noqa: PLC0415 - loaded already, with the session
+async def _post(session: ClientSession, request: WebhookRequest, now: datetime) -> DeliveryAttempt:
+    import aiohttp  # noqa: PLC0415 - imported already, with the session
 
     async with session.post(
-        letter.url,
-        data=letter.body,
-        headers=dict(letter.headers),
+        request.url,
+        data=request.body,
+        headers=dict(request.headers),
         allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=letter.timeout.total_seconds()),
+        timeout=aiohttp.ClientTimeout(total=request.timeout.total_seconds()),
     ) as response:
-        said = DeliveryAttempt(http_status=response.status)
-        if said.delivered:
-            return said
+        attempt = DeliveryAttempt(http_status=response.status)
+        if attempt.delivered:
+            return attempt
         return DeliveryAttempt(
             http_status=response.status,
             error=f"the receiver answered {response.status}",
@@ -119,38 +115,38 @@ async def _post(session: ClientSession, letter: WebhookRequest, now: datetime) -
         )
 
 
-def _open_socket(about: tuple[Any, ...], *, listed: bool) -> socket.socket:
-    """The last moment before connecting, with the address that is really meant."""
-    family, kind, protocol, _, address = about
+def _open_socket(address_info: tuple[Any, ...], *, listed: bool) -> socket.socket:
+    """Check the resolved address right before connecting, so that a second lookup cannot change it."""
+    family, kind, protocol, _, address = address_info
     if is_forbidden(ip_address(address[0]), listed=listed):
         raise ForbiddenAddressError("the host's name leads to an address that must not be called")
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
-def _describe_error(fault: Exception, timeout: timedelta) -> str:
-    """What went wrong, without the URL."""
-    from aiohttp import (  # noqa: PLC0415 - loaded already, with the session
+def _describe_error(error: Exception, timeout: timedelta) -> str:
+    """Describe an error without the URL."""
+    from aiohttp import (  # noqa: PLC0415 - imported already, with the session
         ClientConnectorCertificateError,
         ClientConnectorDNSError,
         ClientConnectorError,
         ServerDisconnectedError,
     )
 
-    match fault:
+    match error:
         case TimeoutError():
             return f"the receiver did not answer within {timeout.total_seconds():g} s"
         case ClientConnectorCertificateError():
             return "the receiver's certificate is not valid"
         case ClientConnectorDNSError():
             return "the receiver's name cannot be resolved"
-        case ClientConnectorError() if "must not be called" in str(fault.os_error):
+        case ClientConnectorError() if "must not be called" in str(error.os_error):
             return ADDRESS_NOT_ALLOWED
         case ClientConnectorError():
-            return f"the receiver cannot be reached: {fault.os_error.strerror or 'no connection'}"
+            return f"the receiver cannot be reached: {error.os_error.strerror or 'no connection'}"
         case ServerDisconnectedError() | ConnectionError():
             return "the receiver closed the connection"
         case _:
-            return f"it could not be sent ({type(fault).__name__})"
+            return f"it could not be sent ({type(error).__name__})"
 
 
 def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:
@@ -175,6 +171,6 @@ def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:
             ]
 
         async def close(self) -> None:
-            """The threads belong to who made them."""
+            """Nothing to close: the threads belong to the client."""
 
     return Resolver()

@@ -1,15 +1,15 @@
-"""The sender of state webhooks: takes what is due from the outbox, sends it, reports what came of it.
+"""The sender of state webhooks: takes due deliveries from the outbox, sends them, stores the result.
 
-At least once, across crashes: an attempt is on disk before it is made, and is due again if nobody reports
-it. Receivers do not feel each other: each has so many places of its own, fewer while it keeps us waiting, and
-waits for nobody's answer but its own. No job ever waits for any of this.
+Delivery is at least once, across crashes: an attempt is stored before it is made and becomes due again if no
+result is stored for it. Receivers do not delay each other: each has a number of concurrent deliveries of its
+own, fewer while it is slow. No job waits for a delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
 
@@ -27,174 +27,157 @@ from ductile.core.webhooks.signatures import (
 )
 from ductile.engine.clock import Clock
 from ductile.engine.state_webhooks.client import WebhookClient, WebhookRequest
-from ductile.errors import StoreBusyError, StoreFullError
+from ductile.engine.store_retry import retry_until_available
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport
 from ductile.store.port import Store
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus
 
-#: Deliveries under way at once, and how many of them to one receiver that answers promptly. What waits for an
-#: answer costs a socket. A quarter of the places can be taken by nobody but those who answer.
+#: Concurrent deliveries in all, and to one receiver that answers promptly. Each costs a socket.
 MAX_IN_FLIGHT = 256
 MAX_PER_RECEIVER = 4
+#: Limits for receivers that are unknown or slow: a quarter of all is left for those that answer promptly.
 CONCURRENCY_LIMITS = {
     ReceiverHealth.UNKNOWN: ConcurrencyLimit(each=1, all=MAX_IN_FLIGHT // 2),
     ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=MAX_IN_FLIGHT // 4),
 }
-#: Receivers of whom it is remembered how they behaved.
+#: Receivers whose health is remembered. Submitters name the receivers, so their number must be bounded.
 MAX_REMEMBERED_RECEIVERS = 4096
-#: An attempt that nobody reported is taken for lost so long after its time was up.
+#: An attempt without a stored result is made again this long after its timeout.
 REPORT_SLACK = timedelta(seconds=5)
-#: How long to leave a store alone that is full or locked.
-PAUSE = timedelta(seconds=1)
-#: What is being sent when the daemon stops may take so long to finish.
+#: How long `stop` waits for deliveries in flight.
 STOP_GRACE_SECONDS = 5.0
 
 _INTERRUPTED = DeliveryAttempt(error="the daemon stopped while it was being sent")
-_UNREPORTED = DeliveryAttempt(error="the daemon ended before it could tell what came of the last attempt")
+_UNREPORTED = DeliveryAttempt(error="the daemon ended before it could store the result of the last attempt")
 
 
 class WebhookSender:
     def __init__(
         self,
         store: Store,
-        poster: WebhookClient,
+        client: WebhookClient,
         clock: Clock,
         snapshot: Callable[[], Snapshot],
         signals: SignalBus,
         rng: Random,
     ) -> None:
         self._store = store
-        self._poster = poster
+        self._client = client
         self._clock = clock
         self._snapshot = snapshot
         self._signals = signals
         self._rng = rng
         self._woken = asyncio.Event()
-        #: Held while the store is asked for what is due.
+        #: Held while deliveries are taken, so that `stop` waits for a take that is under way.
         self._taking = asyncio.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._under_way: dict[asyncio.Task[None], Delivery] = {}
-        self._manners: dict[str, ReceiverHealth] = {}
+        self._in_flight: dict[asyncio.Task[None], Delivery] = {}
+        #: The health of receivers, least recently used first.
+        self._health: dict[str, ReceiverHealth] = {}
 
     def wake(self) -> None:
-        """Something may be due: the outbox grew, or the clock was set."""
+        """Look for due deliveries: the outbox grew, or the clock was set."""
         self._woken.set()
 
     async def run(self) -> None:
+        """Send due deliveries until stopped. Raises what a delivery cannot handle, such as a lost store."""
         self._store.watch_outbox(self.wake)
         while not self._stopping:
             self._woken.clear()
-            next_due_at = await self._patiently(self._send_due)
+            next_due_at = await retry_until_available(self._clock, self._send_due)
             if self._failure is not None:
                 raise self._failure
             await self._clock.wait(next_due_at, self._woken)
 
     async def stop(self, grace: float = STOP_GRACE_SECONDS) -> None:
-        """Begin nothing more, and give what is being sent a little time; the rest is sent after a restart."""
+        """Take nothing more, wait `grace` seconds for deliveries in flight, and give the rest back."""
         self._stopping = True
         self._woken.set()
         async with self._taking:
-            pass  # else it could take what is given back below, and nobody would send it for a while
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=grace)
-        for task in self._under_way:
+            pass  # A take that is under way gives its deliveries back before this continues.
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=grace)
+        for task in self._in_flight:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        await self._poster.close()
+        await asyncio.gather(*self._in_flight, return_exceptions=True)
+        await self._client.close()
 
     async def _send_due(self) -> datetime | None:
-        """Take what there is room for and begin to send it; when the next one is due by time alone."""
-        busy = Counter(delivery.receiver for delivery in self._under_way.values())
-        room = DeliveryCapacity(
-            all=MAX_IN_FLIGHT - len(self._under_way),
+        """Start as many due deliveries as the limits allow. Returns when time makes the next one due."""
+        capacity = DeliveryCapacity(
+            all=MAX_IN_FLIGHT - len(self._in_flight),
             each=MAX_PER_RECEIVER,
-            busy=busy,
-            manners=dict(self._manners),  # it is read by another thread
+            busy=Counter(delivery.receiver for delivery in self._in_flight.values()),
+            manners=dict(self._health),  # A copy: the store's thread reads it.
             shares=CONCURRENCY_LIMITS,
         )
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_SLACK
         async with self._taking:
-            taken = await self._store.take_deliveries(room, retry_at=lost_at)
+            taken = await self._store.take_deliveries(capacity, retry_at=lost_at)
             if self._stopping:
                 for delivery in taken.deliveries:
                     await self._give_back(delivery)
                 return None
         for delivery in taken.deliveries:
             task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
-            self._under_way[task] = delivery
-            task.add_done_callback(self._ended)
+            self._in_flight[task] = delivery
+            task.add_done_callback(self._on_delivery_done)
         return taken.next_due_at
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """There is room again, and a later event of the same job may be due now."""
-        self._under_way.pop(task, None)
+    def _on_delivery_done(self, task: asyncio.Task[None]) -> None:
+        """Look again: a slot is free, and a later event of the same job may be due."""
+        self._in_flight.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error
         self._woken.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
+        """Make one attempt and store its result."""
         try:
             attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
-            # The attempt may or may not have arrived, so it is made again as soon as somebody can.
+            # The request may or may not have arrived, so it is sent again after a restart.
             await asyncio.shield(self._give_back(delivery))
             raise
-        retry_at = None if attempt.delivered else self._retry_at(delivery, attempt)
+        settings = self._snapshot().state_webhooks
+        retry_at = None
+        if not attempt.delivered:
+            retry_at = next_attempt(
+                attempt,
+                attempts=delivery.attempts,
+                max_attempts=settings.max_attempts,
+                backoff_base=settings.backoff_base,
+                now=self._clock.now(),
+                rng=self._rng,
+            )
         report = _report(delivery, attempt, retry_at)
-        await self._patiently(lambda: self._store.report_delivery(report))
-        self._tell(delivery, attempt, retry_at)
-
-    def _remember(self, receiver: str, manner: ReceiverHealth) -> None:
-        """The newest last, and not of everybody for ever: who submits jobs names the receivers."""
-        self._manners.pop(receiver, None)
-        self._manners[receiver] = manner
-        if len(self._manners) > MAX_REMEMBERED_RECEIVERS:
-            del self._manners[next(iter(self._manners))]
+        await retry_until_available(self._clock, lambda: self._store.report_delivery(report))
+        self._emit(delivery, attempt, retry_at)
 
     async def _attempt(self, delivery: Delivery) -> DeliveryAttempt:
-        """Send it, if it may still be sent, and remember how its receiver behaves."""
+        """Send it, if attempts are left, and remember the receiver's health."""
         began, snapshot = self._clock.now(), self._snapshot()
-        most = snapshot.state_webhooks.max_attempts
-        if not may_attempt(delivery.attempts, max_attempts=most):
-            return _not_made(delivery, most)
-        attempt = await self._post(delivery, snapshot, began)
-        self._remember(delivery.receiver, health_after(attempt, self._clock.now() - began))
+        max_attempts = snapshot.state_webhooks.max_attempts
+        if not may_attempt(delivery.attempts, max_attempts=max_attempts):
+            return _no_attempt_left(delivery, max_attempts)
+        try:
+            attempt = await self._client.post(build_request(delivery, snapshot, began), began)
+        except Exception as error:  # noqa: BLE001 - raising would make it due again at every start
+            attempt = DeliveryAttempt(error=f"it could not be made ({type(error).__name__})")
+        self._health.pop(delivery.receiver, None)
+        self._health[delivery.receiver] = health_after(attempt, self._clock.now() - began)
+        if len(self._health) > MAX_REMEMBERED_RECEIVERS:
+            del self._health[next(iter(self._health))]
         return attempt
 
-    async def _post(self, delivery: Delivery, snapshot: Snapshot, now: datetime) -> DeliveryAttempt:
-        """Whatever is wrong with one delivery fails that one, and nobody else."""
-        try:
-            return await self._poster.post(build_request(delivery, snapshot, now), now)
-        except Exception as fault:  # noqa: BLE001 - it would be due again at the next start, and the next
-            return DeliveryAttempt(error=f"it could not be made ({type(fault).__name__})")
-
     async def _give_back(self, delivery: Delivery) -> None:
-        """It is due at once, for the next daemon, as if this one had not taken it."""
+        """Make it due at once, without counting the attempt."""
         report = replace(_report(delivery, _INTERRUPTED, self._clock.now()), counts=False)
         await self._store.report_delivery(report)
 
-    def _retry_at(self, delivery: Delivery, attempt: DeliveryAttempt) -> datetime | None:
-        settings = self._snapshot().state_webhooks
-        return next_attempt(
-            attempt,
-            attempts=delivery.attempts,
-            max_attempts=settings.max_attempts,
-            backoff_base=settings.backoff_base,
-            now=self._clock.now(),
-            rng=self._rng,
-        )
-
-    async def _patiently(self, ask: Callable[[], Awaitable[datetime | None]]) -> datetime | None:
-        """Ask the store, again and again while it is full or locked: what is due stays due."""
-        while True:
-            try:
-                return await ask()
-            except (StoreFullError, StoreBusyError):
-                await self._clock.wait(self._clock.now() + PAUSE, asyncio.Event())
-
-    def _tell(self, delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> None:
+    def _emit(self, delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> None:
         data: JsonObject = {
             "delivery": delivery.id,
             "state": delivery.state,
@@ -204,14 +187,14 @@ class WebhookSender:
         }
         signal = Signal.DELIVERY_DELIVERED
         if not attempt.delivered:
-            given_up = Signal.DELIVERY_GONE if attempt.gone else Signal.DELIVERY_DROPPED
-            signal = given_up if retry_at is None else Signal.DELIVERY_FAILED
+            final = Signal.DELIVERY_GONE if attempt.gone else Signal.DELIVERY_DROPPED
+            signal = final if retry_at is None else Signal.DELIVERY_FAILED
             data["error"] = attempt.error
         self._signals.emit(signal, job_id=delivery.job_id, data=data)
 
 
 def build_request(delivery: Delivery, snapshot: Snapshot, now: datetime) -> WebhookRequest:
-    """The delivery with its headers. The body was frozen with the transition; the signature is of now."""
+    """Return the HTTP request of a delivery. Its body was stored with the transition; it is signed now."""
     settings, secret = snapshot.state_webhooks, snapshot.state_webhook_secret
     body, timestamp = delivery.body.encode(), int(now.timestamp())
     headers = {
@@ -232,16 +215,15 @@ def build_request(delivery: Delivery, snapshot: Snapshot, now: datetime) -> Webh
     )
 
 
-def _not_made(delivery: Delivery, max_attempts: int) -> DeliveryAttempt:
-    """Why there is no attempt left. What came of an earlier one is known only if somebody lived to tell it.
+def _no_attempt_left(delivery: Delivery, max_attempts: int) -> DeliveryAttempt:
+    """Explain why no attempt is left: `max_attempts` was lowered, or the daemon ended during the last one.
 
-    Then the last may have ended with the daemon, or they were fewer when it was planned: `max_attempts` may
-    be lowered meanwhile. What is said here is true of both.
+    Without a stored error the result of the last attempt is unknown.
     """
     if delivery.last_error is None:
         return _UNREPORTED
-    told = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
-    return DeliveryAttempt(http_status=delivery.last_status, error=told)
+    error = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
+    return DeliveryAttempt(http_status=delivery.last_status, error=error)
 
 
 def _report(delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> DeliveryReport:

@@ -440,7 +440,7 @@ async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path
             entry = (await whole_ledger(bench.store))[-1]
         assert receiver.requests == []
     assert (entry.kind, entry.job_id) == (LedgerKind.DELIVERY_DROPPED, job_id)
-    assert dropped.data["error"] == "the daemon ended before it could tell what came of the last attempt"
+    assert dropped.data["error"] == "the daemon ended before it could store the result of the last attempt"
 
 
 async def test_what_fewer_attempts_cut_off_keeps_what_was_wrong(tmp_path: Path) -> None:

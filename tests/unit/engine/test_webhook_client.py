@@ -39,13 +39,13 @@ class ChangingResolver(AbstractResolver):
 
 
 @pytest.fixture
-async def poster() -> AsyncIterator[HttpWebhookClient]:
+async def client() -> AsyncIterator[HttpWebhookClient]:
     made = HttpWebhookClient()
     yield made
     await made.close()
 
 
-def a_letter(url: str, **fields: Any) -> WebhookRequest:
+def a_request(url: str, **fields: Any) -> WebhookRequest:
     given: dict[str, Any] = {
         "body": b"{}",
         "headers": {"Content-Type": "application/json", "X-Mine": "yes"},
@@ -55,34 +55,34 @@ def a_letter(url: str, **fields: Any) -> WebhookRequest:
     return WebhookRequest(url=url, **(given | fields))
 
 
-async def test_it_arrives_as_it_was_written(poster: HttpWebhookClient) -> None:
+async def test_it_arrives_as_it_was_written(client: HttpWebhookClient) -> None:
     with a_receiver() as receiver:
-        attempt = await poster.post(a_letter(receiver.url("/a?b=c"), body=b'{"n": 1}'), START)
+        attempt = await client.post(a_request(receiver.url("/a?b=c"), body=b'{"n": 1}'), START)
         assert attempt == DeliveryAttempt(http_status=204)
         (request,) = receiver.requests
     assert (request.path, request.raw, request.headers["x-mine"]) == ("/a?b=c", b'{"n": 1}', "yes")
 
 
 @pytest.mark.parametrize("status", [300, 302, 400, 404, 410, 429, 500, 503])
-async def test_everything_but_2xx_is_a_failure(poster: HttpWebhookClient, status: int) -> None:
+async def test_everything_but_2xx_is_a_failure(client: HttpWebhookClient, status: int) -> None:
     """Retry on non-2xx."""
     with a_receiver(lambda *_: Reply(status=status)) as receiver:
-        attempt = await poster.post(a_letter(receiver.url()), START)
+        attempt = await client.post(a_request(receiver.url()), START)
     assert (attempt.delivered, attempt.http_status) == (False, status)
 
 
-async def test_no_redirect_is_followed(poster: HttpWebhookClient) -> None:
+async def test_no_redirect_is_followed(client: HttpWebhookClient) -> None:
     """A redirect could lead anywhere."""
     with a_receiver() as other, a_receiver() as receiver:
         receiver.decide = lambda *_: Reply(status=307, headers={"Location": other.url()})
-        attempt = await poster.post(a_letter(receiver.url()), START)
+        attempt = await client.post(a_request(receiver.url()), START)
         assert other.requests == []
     assert attempt.http_status == 307
 
 
-async def test_retry_after_is_read(poster: HttpWebhookClient) -> None:
+async def test_retry_after_is_read(client: HttpWebhookClient) -> None:
     with a_receiver(lambda *_: Reply(status=429, headers={"Retry-After": "17"})) as receiver:
-        attempt = await poster.post(a_letter(receiver.url()), START)
+        attempt = await client.post(a_request(receiver.url()), START)
     assert attempt.retry_after == timedelta(seconds=17)
 
 
@@ -90,88 +90,88 @@ async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> No
     """The check is on the resolved address, at connect time; another answer does not get past."""
     # The first answer is a public address of a network that this test has no way to.
     resolver = ChangingResolver("2606:4700::dead:1", "127.0.0.1")
-    poster = HttpWebhookClient(resolver)
+    client = HttpWebhookClient(resolver)
     with a_receiver() as receiver:
-        letter = a_letter(
+        request = a_request(
             f"http://rebind.example:{receiver.port}/canary", allow=(), timeout=timedelta(milliseconds=200)
         )
-        attempt = await poster.post(letter, START)
+        attempt = await client.post(request, START)
         while resolver.asked < 2:  # the library may keep the first answer for a while
-            await poster.close()
-            poster = HttpWebhookClient(resolver)
-            attempt = await poster.post(letter, START)
+            await client.close()
+            client = HttpWebhookClient(resolver)
+            attempt = await client.post(request, START)
         assert receiver.requests == []
-    await poster.close()
+    await client.close()
     assert "must not be called" in (attempt.error or "")
     assert "canary" not in (attempt.error or "")
 
 
 async def test_a_listed_name_may_lead_home() -> None:
     """Private targets are refused unless listed."""
-    poster = HttpWebhookClient(ChangingResolver("127.0.0.1"))
+    client = HttpWebhookClient(ChangingResolver("127.0.0.1"))
     with a_receiver() as receiver:
         url = f"http://receiver.lan:{receiver.port}/"
-        listed = await poster.post(a_letter(url, allow=("Receiver.lan.",)), START)
-        other = await poster.post(a_letter(url, allow=("another.lan",)), START)
+        listed = await client.post(a_request(url, allow=("Receiver.lan.",)), START)
+        other = await client.post(a_request(url, allow=("another.lan",)), START)
         assert len(receiver.requests) == 1
-    await poster.close()
+    await client.close()
     assert listed.delivered
     assert "not among the hosts" in (other.error or "")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "127.1"])
-async def test_no_way_to_write_it_leads_home(poster: HttpWebhookClient, host: str) -> None:
+async def test_no_way_to_write_it_leads_home(client: HttpWebhookClient, host: str) -> None:
     """With an empty list loopback is refused, however it is written."""
     with a_receiver() as receiver:
-        attempt = await poster.post(a_letter(f"http://{host}:{receiver.port}/", allow=()), START)
+        attempt = await client.post(a_request(f"http://{host}:{receiver.port}/", allow=()), START)
         assert receiver.requests == []
     assert attempt.http_status is None
     assert attempt.error
 
 
-async def test_a_connection_from_before_does_not_get_past_a_changed_list(poster: HttpWebhookClient) -> None:
+async def test_a_connection_from_before_does_not_get_past_a_changed_list(client: HttpWebhookClient) -> None:
     """A kept connection was opened under the old rules; the new ones count."""
     with a_receiver() as receiver:
-        assert (await poster.post(a_letter(receiver.url()), START)).delivered
-        assert not (await poster.post(a_letter(receiver.url(), allow=()), START)).delivered
-        assert not (await poster.post(a_letter(receiver.url(), allow=("other",)), START)).delivered
+        assert (await client.post(a_request(receiver.url()), START)).delivered
+        assert not (await client.post(a_request(receiver.url(), allow=()), START)).delivered
+        assert not (await client.post(a_request(receiver.url(), allow=("other",)), START)).delivered
 
 
-async def test_who_does_not_answer_is_not_waited_for(poster: HttpWebhookClient) -> None:
+async def test_who_does_not_answer_is_not_waited_for(client: HttpWebhookClient) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
-        attempt = await poster.post(a_letter(receiver.url(), timeout=timedelta(milliseconds=300)), START)
+        attempt = await client.post(a_request(receiver.url(), timeout=timedelta(milliseconds=300)), START)
         release.set()
     assert attempt.error == "the receiver did not answer within 0.3 s"
 
 
-async def test_who_is_not_there_is_told_without_the_url(poster: HttpWebhookClient) -> None:
+async def test_who_is_not_there_is_told_without_the_url(client: HttpWebhookClient) -> None:
     """URLs may hold secrets."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        attempt = await poster.post(a_letter(f"http://u:canary@127.0.0.1:{port}/canary?canary"), START)
+        attempt = await client.post(a_request(f"http://u:canary@127.0.0.1:{port}/canary?canary"), START)
     assert "cannot be reached" in (attempt.error or "")
     assert "canary" not in repr(attempt)
-    assert "canary" not in repr(a_letter("http://127.0.0.1/canary"))
+    assert "canary" not in repr(a_request("http://127.0.0.1/canary"))
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
-    poster: HttpWebhookClient, monkeypatch: pytest.MonkeyPatch
+    client: HttpWebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy would connect for us to whomever it likes."""
     with a_receiver() as proxy, a_receiver() as receiver:
         monkeypatch.setenv("http_proxy", proxy.url("/"))
-        assert (await poster.post(a_letter(receiver.url()), START)).delivered
+        assert (await client.post(a_request(receiver.url()), START)).delivered
         assert proxy.requests == []
 
 
-async def test_odd_urls_are_faults_and_not_crashes(poster: HttpWebhookClient) -> None:
+async def test_odd_urls_are_faults_and_not_crashes(client: HttpWebhookClient) -> None:
     for url in (
         "http://exa\u2028mple.invalid/",
         "http://xn--/",
         "http://a..b.invalid/",
         "http://\u0130.invalid/",
     ):
-        attempt = await poster.post(a_letter(url, allow=(), timeout=timedelta(seconds=5)), START)
+        attempt = await client.post(a_request(url, allow=(), timeout=timedelta(seconds=5)), START)
         assert attempt.error, url
