@@ -13,7 +13,7 @@ from builders.daemons import PATIENCE, a_daemon, a_place
 #: before what was loaded is taken out of the collector's sight.
 LOOKING = """
 import asyncio, gc, os, signal, sys
-from ductile.app import serve
+from ductile.daemon import serve
 from ductile.config.load import LoadedConfig
 from ductile.config.snapshot import Snapshot
 from ductile.telemetry.signals import Signal
