@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from builders.configs import a_config, loaded
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job
 from ductile.engine.clock import SystemClock
 from ductile.engine.engine import Engine, EngineDeps
@@ -26,6 +24,7 @@ from ductile.plugins.discovery import discover
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.submission import Submission
+from ductile.store.port import Store
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.telemetry.change_notifier import ChangeNotifier
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
@@ -61,31 +60,14 @@ class Faulty:
     async def _refuse_as_busy(self, *_args: object, **_kwargs: object) -> None:
         raise StoreBusyError("the database is locked")
 
-    def claim(
-        self,
-        *,
-        owner: str,
-        caps: Caps,
-        limit: int,
-        lease: timedelta,
-        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
-        ask = partial(self.real.claim, owner=owner, caps=caps, limit=limit, lease=lease)
-        return asyncio.ensure_future(self._claim(ask, told or (lambda _: None)))
-
-    async def _claim(
-        self,
-        ask: Callable[[], Awaitable[tuple[ClaimedJob, ...]]],
-        told: Callable[[tuple[ClaimedJob, ...]], None],
-    ) -> tuple[ClaimedJob, ...]:
+    async def claim(self, **request: Any) -> tuple[ClaimedJob, ...]:
         if "claim" in self.full:
             await self._refuse()
-        claims = await ask()
+        claims = await self.real.claim(**request)
         self.asked.set()
         if claims and self.pause_after_claim is not None:
             self.claimed.set()
             await self.pause_after_claim.wait()
-        told(claims)
         return claims
 
     async def record_config(self, *args: Any) -> Any:
@@ -113,7 +95,7 @@ class Bench:
         self.news = ChangeNotifier()
         self.signals.subscribe(self.news)
         equipment = EngineDeps(
-            store=store,
+            store=cast("Store", store),
             runner=self.runner,
             clock=SystemClock(),
             rng=Random(2),
@@ -136,7 +118,7 @@ class Bench:
     def context(self) -> OperationContext:
         """What operations are given, as the daemon gives it to them."""
         return OperationContext(
-            store=self.store,
+            store=cast("Store", self.store),
             snapshot=self.engine.snapshot,
             now=lambda: datetime.now(UTC),
             rng=Random(),

@@ -29,12 +29,12 @@ WORKERS = 3
 TURNS = 8
 
 
-class Unit:
-    """Something that was asked of the store: asked for, then done, then told of."""
+class Request:
+    """A request to the store: submitted, then done, then published and resolved."""
 
-    def __init__(self, do: Callable[[], object], told: Callable[[Any], None] = lambda _: None) -> None:
+    def __init__(self, do: Callable[[], object], publish: Callable[[], None] = lambda: None) -> None:
         self.do = do
-        self.told = told
+        self.publish = publish
         self.answer: object = None
         self.error: StoreFullError | None = None
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -48,10 +48,10 @@ class World:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.queue: deque[str] = deque()
-        self.ends: deque[Unit] = deque()
-        self.starts: deque[Unit] = deque()
-        self.claims: deque[Unit] = deque()
-        self.done: deque[list[Unit]] = deque()
+        self.ends: deque[Request] = deque()
+        self.starts: deque[Request] = deque()
+        self.claims: deque[Request] = deque()
+        self.done: deque[list[Request]] = deque()
         self.is_full = False
         self.running: dict[str, asyncio.Event] = {}
         self.children = 0
@@ -63,12 +63,11 @@ class World:
             cast("Store", self), self._execute, lambda: snapshot, owner="test", failed=self.failures.append
         )
 
-    def claim(
-        self, *, limit: int, told: Callable[[tuple[ClaimedJob, ...]], None], **_others: Any
-    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
-        unit = Unit(lambda: self._take(limit), told)
-        self.claims.append(unit)
-        return unit.future
+    async def claim(self, *, limit: int, **_others: Any) -> tuple[ClaimedJob, ...]:
+        request = Request(lambda: self._take(limit))
+        self.claims.append(request)
+        claims: tuple[ClaimedJob, ...] = await request.future
+        return claims
 
     def _take(self, limit: int) -> tuple[ClaimedJob, ...]:
         taken = [self.queue.popleft() for _ in range(min(limit, len(self.queue)))]
@@ -82,7 +81,7 @@ class World:
         await self.running[job_id].wait()
         children = self.children
         makes_room()
-        end = Unit(lambda: self._end(job_id, children))
+        end = Request(lambda: self._end(job_id, children))
         self.ends.append(end)
         await end.future
 
@@ -101,7 +100,7 @@ class World:
         answer = Accepted(job_id=job_id, plugin="p", command="poll", seq=self.made, ready=True)
         self.dispatcher.expect()
         self.starts.append(
-            Unit(lambda: self.queue.append(job_id), told=lambda _: self.dispatcher.on_enqueued([answer]))
+            Request(lambda: self.queue.append(job_id), publish=lambda: self.dispatcher.on_enqueued([answer]))
         )
 
     def wake(self, _number: int) -> None:
@@ -114,11 +113,11 @@ class World:
 
     def work(self, _number: int = 0) -> None:
         batch = [*self.ends, *self.starts, *self.claims]
-        for unit in batch:
-            if self.is_full and unit in self.claims:
-                unit.error = StoreFullError("the disk is full")
+        for request in batch:
+            if self.is_full and request in self.claims:
+                request.error = StoreFullError("the disk is full")
             else:
-                unit.answer = unit.do()
+                request.answer = request.do()
         for waiting in (self.ends, self.starts, self.claims):
             waiting.clear()
         self.is_full = False
@@ -126,12 +125,15 @@ class World:
             self.done.append(batch)
 
     def tell(self, _number: int = 0) -> None:
-        for unit in self.done.popleft() if self.done else ():
-            if unit.error is not None:
-                unit.future.set_exception(unit.error)
+        batch = self.done.popleft() if self.done else []
+        for request in batch:
+            if request.error is None:
+                request.publish()
+        for request in batch:
+            if request.error is not None:
+                request.future.set_exception(request.error)
                 continue
-            unit.told(unit.answer)
-            unit.future.set_result(unit.answer)
+            request.future.set_result(request.answer)
 
     def finish(self, number: int, children: int | None = None) -> None:
         going = [event for event in self.running.values() if not event.is_set()]

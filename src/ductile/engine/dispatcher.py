@@ -4,19 +4,20 @@ It never polls: enqueueing, settling, releasing and reloading wake it. How many 
 store with each claim; what is held here only tells how many workers of this daemon are free.
 
 A job whose result is on its way to the store counts as gone. So the next claim follows that result
-closely enough to share its commit, and the store, which writes claims last, still sees to the caps. It
-does not wait for the claim before that: several may be on their way. In the same way, who is about to
-enqueue wakes it before, and the claim shares the commit with the job.
+closely enough to share its commit, and the store, which runs claims last, still keeps to the caps. A claim
+does not wait for the one before it: several may be in flight.
 
-It has no task of its own, and none for a claim: every job would wait for the turns of the loop they take.
+Before a submission is written, `expect` creates the task of a claim. Its first step runs in the next turn of
+the event loop, before the store's writer is woken, so the claim shares the commit with the jobs submitted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 from functools import partial
+from typing import Any, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import Caps
@@ -27,6 +28,8 @@ from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.submission import Accepted, EnqueueResult
 from ductile.store.port import Store
 from ductile.struct import replace
+
+R = TypeVar("R")
 
 #: Renewed by nobody on one machine, where the lock says who lives; for several machines it matters.
 LEASE = timedelta(minutes=5)
@@ -70,7 +73,7 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         #: Claims on their way, and how many workers they are for.
-        self._claims: set[asyncio.Future[tuple[ClaimedJob, ...]]] = set()
+        self._claims: set[asyncio.Task[Any]] = set()
         self._claimed_for = 0
         self._pause: asyncio.TimerHandle | None = None
         #: Set while nothing is claimed because the machine is short of something, and how often that was.
@@ -92,7 +95,7 @@ class Dispatcher:
         """Once for all who ask for it in the same turn."""
         if not self._will_look and self._loop is not None:
             self._will_look = True
-            self._loop.call_soon(self._look)
+            self._begin(self._look())
 
     def expect(self) -> None:
         """A job is about to come: if a worker is free, it is claimed in the commit that brings it."""
@@ -126,109 +129,79 @@ class Dispatcher:
         """
         if self._stopped.is_set() or job.plugin in self._initialising or job.plugin in self._held:
             return False
-        started = self._store.enqueue_and_claim(
-            job, owner=self._owner, lease=LEASE, limit=limit, told=self._beside_came
-        )
-        self._follow(started)
-        return bool(await asyncio.shield(started))
+        return await asyncio.shield(self._begin(self._claim_beside(job, limit)))
 
-    def _beside_came(self, claims: tuple[ClaimedJob, ...]) -> None:
+    async def _claim_beside(self, job: NewJob, limit: int | None) -> bool:
+        claims = await self._store.enqueue_and_claim(job, owner=self._owner, lease=LEASE, limit=limit)
         self._beside.update(claim.job.id for claim in claims)
         self._launch(claims)
+        return bool(claims)
 
     async def run(self) -> None:
         """Start what may start, until told to stop."""
         self._loop = asyncio.get_running_loop()
         self._look_soon()
         await self._stopped.wait()
-        while self._claims:  # what they bring is on disk soon, and must be run
+        while self._claims:  # their jobs are claimed on disk soon, and must be run
             await asyncio.wait(self._claims)
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         self._will_look = False
         if self._stopped.is_set() or self._resting is not None or not self._has_reason_to_look():
             return
-        try:
-            self._claim_inits()
-            self._claim_for_free_workers()
-        except (StoreFullError, StoreBusyError):
-            self._look_again_later()
-        except Exception as error:  # noqa: BLE001 - nobody waits for this, so it has to tell
-            self._failed(error)
+        for plugin, job_id in self._initialising.items():
+            if job_id not in self._running:
+                self._begin(self._claim_init(plugin, job_id))
+        free = self._free()
+        if free <= 0 and self._claimed_for:
+            return  # the reason to look stays until those claims are answered
+        self._has_to_look, self._offered = False, set()
+        if free > 0:
+            await self._claim_for(free)
 
     def _has_reason_to_look(self) -> bool:
         self._offered -= self._running
         return self._has_to_look or bool(self._offered)
 
-    def _claim_inits(self) -> None:
-        for plugin, job_id in self._initialising.items():
-            if job_id not in self._running:
-                self._follow(
-                    self._store.claim_by_id(
-                        [job_id],
-                        owner=self._owner,
-                        lease=LEASE,
-                        told=partial(self._init_came, plugin, job_id),
-                    )
-                )
-
-    def _init_came(self, plugin: str, job_id: str, claims: tuple[ClaimedJob, ...]) -> None:
-        self._launch(claims)
+    async def _claim_init(self, plugin: str, job_id: str) -> None:
+        self._launch(await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE))
         if job_id not in self._running and self._initialising.get(plugin) == job_id:
             # It ended before it was started, by a cancel or a purge; its plugin must not wait for ever.
             del self._initialising[plugin]
             self.wake()
 
     def _free(self) -> int:
-        """Workers for whom nothing is there and nothing was asked for."""
+        """Free workers, without those reserved by claims in flight."""
         busy = len(self._running) - len(self._beside) - len(self._leaving)
         return self._snapshot().max_workers - busy - self._claimed_for
 
-    def _claim_for_free_workers(self) -> None:
-        """Not for those that an earlier claim, still on its way, may be for."""
-        free = self._free()
-        if free <= 0 and self._claimed_for:
-            return  # the reason to look stays until it is known what those have brought
-        self._has_to_look, self._offered = False, set()
-        if free > 0:
-            self._follow(
-                self._store.claim(
-                    owner=self._owner,
-                    caps=self._caps(),
-                    limit=free,
-                    lease=LEASE,
-                    told=partial(self._came, free),
-                ),
-                free,
-            )
-
-    def _follow(self, claim: asyncio.Future[tuple[ClaimedJob, ...]], workers: int = 0) -> None:
-        """Those workers are spoken for until it is answered."""
+    async def _claim_for(self, workers: int) -> None:
+        """Claim jobs for so many workers, which are reserved until the claim is answered."""
         self._claimed_for += workers
-        self._claims.add(claim)
-        claim.add_done_callback(partial(self._answered, workers))
-
-    def _came(self, workers: int, claims: tuple[ClaimedJob, ...]) -> None:
-        """On disk. The workers that nothing has come for are free again."""
-        self._claimed_for -= workers
+        try:
+            claims = await self._store.claim(owner=self._owner, caps=self._caps(), limit=workers, lease=LEASE)
+        finally:
+            self._claimed_for -= workers
         self._launch(claims)
-        # As many as were asked for: there may be more, of which nobody tells, such as the children of a job.
+        # As many as were asked for: there may be more in the queue, such as the children of a job.
         self._has_to_look = self._has_to_look or len(claims) == workers
-        if self._has_reason_to_look():  # and what has come meanwhile, this claim may not have seen
+        if self._has_reason_to_look():  # this claim may not have seen jobs that came meanwhile
             self._look_soon()
 
-    def _answered(self, workers: int, claim: asyncio.Future[tuple[ClaimedJob, ...]]) -> None:
-        """What it has brought was told of before; here is seen whether it failed."""
+    def _begin(self, claiming: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.get_running_loop().create_task(claiming, name="claim")
+        self._claims.add(task)
+        task.add_done_callback(self._claim_ended)
+        return task
+
+    def _claim_ended(self, claim: asyncio.Task[Any]) -> None:
         self._claims.discard(claim)
-        error = claim.exception()
-        if error is None:
-            return
+        error = None if claim.cancelled() else claim.exception()
         if isinstance(error, StoreFullError | StoreBusyError):
             # Nothing is claimed that could not be written. The queue is on disk and can wait.
             self._look_again_later()
-        else:
+        elif error is not None:
             self._failed(error)
-        self._claimed_for -= workers
 
     def _look_again_later(self) -> None:
         if self._pause is None:

@@ -36,7 +36,8 @@ from ductile.runner.port import Runner
 from ductile.store.model.jobs import InitResult, InitStatus
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.model.schedules import FireResult, FireStatus, Firing
-from ductile.store.model.submission import EnqueueResult, JobStateChange
+from ductile.store.model.submission import JobStateChange
+from ductile.store.notifier import DeadlineSet, JobsEnqueued, StoreFailed
 from ductile.store.port import Store
 from ductile.struct import Value, field
 from ductile.telemetry.signals import Signal, SignalBus
@@ -131,6 +132,11 @@ class Engine:
             store, equipment.poster, clock, self.snapshot, signals, equipment.rng
         )
 
+        notifier = store.notifier
+        notifier.subscribe(JobsEnqueued, self._on_enqueued)
+        notifier.subscribe(DeadlineSet, lambda change: self._deadlines.expect(change.due_at))
+        notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
+
     # -- what operations ask for
 
     def snapshot(self) -> Snapshot:
@@ -143,9 +149,9 @@ class Engine:
     def expect(self) -> None:
         self._dispatcher.expect()
 
-    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
-        self._reporter.submitted(answers)
-        self._dispatcher.on_enqueued(answers)
+    def _on_enqueued(self, change: JobsEnqueued) -> None:
+        self._reporter.submitted(change.results)
+        self._dispatcher.on_enqueued(change.results)
 
     def ended(self, jobs: Sequence[JobStateChange]) -> None:
         self._reporter.ended(jobs)
@@ -321,7 +327,7 @@ class Engine:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """From recovery until stopped. Raises what made it fail, if something did."""
-        self._with.store.watch_failure(self._fail)
+        await self._with.store.check_files()
         await recover(
             self._with.store,
             self._snapshot.rules,
@@ -497,9 +503,6 @@ class Engine:
 
     def waiting_slot(self) -> AbstractContextManager[None]:
         return self._slots.take(self._snapshot.api.max_concurrent_sync)
-
-    def expect_deadline(self, due_at: datetime) -> None:
-        self._deadlines.expect(due_at)
 
     def _rest(self, job_id: str) -> None:
         self._dispatcher.rest(job_id)

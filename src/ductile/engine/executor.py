@@ -7,7 +7,7 @@ Whatever happens in between, a claimed job is settled, or found running by the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -256,27 +256,31 @@ class Executor:
             return interpret(process)
         self._processes[_execution_of(job)] = process
         try:
-            self._tell_working(claim, process)
+            self._report.started(job, process.age)
+            marking = self._mark_working(job) if claim.is_followed else None
             if self._is_unwanted(job):  # it became so while the process was being started
                 process.stop(at_once=self._give_up.is_set())
-            return interpret(await process.wait())
+            ended = await process.wait()
+            if marking is not None:  # the result of a quick process must not overtake the state before it
+                await asyncio.wait({marking})
+            return interpret(ended)
         finally:
             self._processes.pop(_execution_of(job), None)
 
     def _is_unwanted(self, job: Job) -> bool:
         return self._stopping or _execution_of(job) in self._stop_wanted
 
-    def _tell_working(self, claim: ClaimedJob, process: Process) -> None:
-        job = claim.job
-        self._report.started(job, process.age)
-        if not claim.is_followed:
-            return
-        # Handed to the store here: the process may have ended, and its result must not overtake this. Nobody
-        # waits for it: a plugin's work does not wait for a receiver's news.
-        with suppress(StoreFullError, StoreBusyError):
-            self._report.keep(
-                asyncio.create_task(_unless_full(self._store.mark_working(job.id, job.execution)))
-            )
+    def _mark_working(self, job: Job) -> asyncio.Task[None]:
+        """Record that the plugin has its request, while the plugin works."""
+
+        async def mark() -> None:
+            # A store that cannot take it now loses one state webhook; the next state writes its own.
+            with suppress(StoreFullError, StoreBusyError):
+                await self._store.mark_working(job.id, job.execution)
+
+        task = asyncio.create_task(mark())
+        self._report.keep(task)
+        return task
 
     async def _with_file_facts(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
         """The outcome with size and hash of the files that the plugin named, where it did not say them."""
@@ -318,11 +322,6 @@ class Executor:
 
 def _execution_of(job: Job) -> tuple[str, int]:
     return job.id, job.execution
-
-
-async def _unless_full(news: Awaitable[None]) -> None:
-    with suppress(StoreFullError, StoreBusyError):
-        await news  # news, not work: the next state is told with its own transaction
 
 
 def judge_unstarted() -> Interpretation:

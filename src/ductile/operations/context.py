@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
-from ductile.core.runs.state import NewRun
 from ductile.engine.reload.drain import draining_error
 from ductile.engine.results import EngineStatus, ReloadResult
 from ductile.errors import DaemonNotRunningError, TooBusyError
@@ -36,10 +34,6 @@ class RunningEngine(Protocol):
         """Jobs are about to be put on the queue."""
         ...
 
-    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
-        """Submissions were answered: tell whoever listens, and start what may start."""
-        ...
-
     def ended(self, jobs: Sequence[JobStateChange]) -> None:
         """Queued jobs were ended by hand: tell who waits for them, and let others move on."""
         ...
@@ -50,10 +44,6 @@ class RunningEngine(Protocol):
 
     def waiting_slot(self) -> AbstractContextManager[None]:
         """One of the places for callers who wait for a run; raises `TooBusyError` if none is free."""
-        ...
-
-    def expect_deadline(self, due_at: datetime) -> None:
-        """A pipeline run is to be cancelled then if it has not ended."""
         ...
 
     def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
@@ -141,30 +131,22 @@ class OperationContext(Value):
         if self.engine is not None:
             self.engine.ended(jobs)
 
-    def told_of(self, answers: Sequence[EnqueueResult]) -> None:
-        if self.engine is not None:
-            self.engine.told_of(answers)
+    async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
+        """Write the submission to the store. A caller that is cancelled meanwhile does not take it back.
 
-    def enqueue(self, submission: Submission) -> Awaitable[tuple[EnqueueResult, ...]]:
-        """Put it on disk, and tell those who are to act on it: nothing polls, so both are done or neither.
-
-        A daemon that is stopping takes nothing in, whatever the door.
-
-        Whoever hangs up in between takes nothing back. The engine is told before as well: what may start
-        at once is then claimed in the commit that brings it.
+        Raises `TooBusyError` if the daemon is stopping, and `ConflictError` for a plugin that is being
+        drained. The engine prepares a claim first, so that a job that can start at once is claimed in the
+        same commit.
         """
         if self.engine is None:
-            return self.store.enqueue(submission)
+            return await self.store.enqueue(submission)
         self.refuse_when_stopping()
         if self.engine.draining:
             self._refuse_draining_jobs(submission.jobs)
             for run in submission.runs:
                 self.refuse_draining(run.graph)
         self.engine.expect()
-        told = (
-            partial(_tell_of_runs, self.engine, submission.runs) if submission.runs else self.engine.told_of
-        )
-        return self.store.enqueue(submission, told)
+        return await self.store.enqueue(submission)
 
     def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Nothing of a submission is taken in if a part of it needs a plugin that is being drained."""
@@ -182,12 +164,3 @@ class OperationContext(Value):
     def refuse_when_stopping(self) -> None:
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
-
-
-def _tell_of_runs(
-    engine: RunningEngine, runs: tuple[NewRun, ...], answers: tuple[EnqueueResult, ...]
-) -> None:
-    engine.told_of(answers)
-    for run in runs:
-        if run.deadline_at is not None:
-            engine.expect_deadline(run.deadline_at)

@@ -1,428 +1,230 @@
 """The store's port: every verb is one transaction, and is durable when it returns.
 
-What each verb means is written down as tests in `tests/contract/store`. Verbs take and give values;
-they raise only `ductile.errors.StoreError`s, and `RefusedError` for what no store can hold. A write that
-raised has changed nothing.
+A verb is a plain function over a `Session` in `ductile.store.verbs`; its signature and docstring are the
+port's. `Store` binds each verb to the kind of transaction that it needs. An adapter implements `run_read`,
+`run_write` and the methods that concern its own files or connections; it forwards no verb. The contract
+suite in `tests/contract/store` defines what the verbs mean on every database.
+
+Verbs take and return values. They raise `ductile.errors.StoreError`s, and `RefusedError` for values that no
+store can hold. A write that raised has changed nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import IntEnum
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ductile.core.events.model import NewContext
-from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import Job, JobReason, NewJob
-from ductile.core.jobs.outcomes import Outcome
-from ductile.core.json import JsonObject
-from ductile.core.policy import Policy
-from ductile.core.runs.graph import Graph
-from ductile.core.runs.state import NewRun
-from ductile.errors import StoreFailedError
-from ductile.store.invariants import Invariant
-from ductile.store.model.deliveries import (
-    Delivery,
-    DeliveryCapacity,
-    DeliveryReport,
-    DeliveryStatus,
-    TakenDeliveries,
+from ductile.store.model.maintenance import StoreStats
+from ductile.store.notifier import Notifier
+from ductile.store.session import Session
+from ductile.store.verbs.accounts import account, run
+from ductile.store.verbs.breakers import reset_breaker
+from ductile.store.verbs.cancel import cancel, cancel_overdue, end_queued, recover
+from ductile.store.verbs.claim import claim, claim_by_id, enqueue_and_claim, mark_working
+from ductile.store.verbs.deliveries import report_delivery, resend, take_deliveries
+from ductile.store.verbs.enqueue import enqueue
+from ductile.store.verbs.holds import clamp_waits, release_due
+from ductile.store.verbs.inits import begin_init, inits
+from ductile.store.verbs.integrity_check import recent_failures, violations
+from ductile.store.verbs.maintenance import count_prunable, index_log, prune, record_config
+from ductile.store.verbs.pending import pending_work
+from ductile.store.verbs.reading import (
+    blocking_job,
+    breaker_history,
+    breakers,
+    config_history,
+    context,
+    counts,
+    deliveries,
+    delivery,
+    event,
+    execution_stats,
+    executions,
+    facts,
+    job,
+    job_ids,
+    job_ids_ending,
+    jobs,
+    latest_with_key,
+    ledger,
+    ledger_range,
+    log,
+    occurrences,
+    outstanding,
+    plugin_state,
+    queue_depths,
+    schedules,
+    transitions,
+    tree,
 )
-from ductile.store.model.jobs import (
-    CancelResult,
-    ClaimedJob,
-    InitKey,
-    InitRecord,
-    InitResult,
-    NewInit,
-    OverdueRuns,
-    ReleaseResult,
-    RetryResult,
-    SettleResult,
-    StoredEvent,
-    SweepResult,
-)
-from ductile.store.model.maintenance import (
-    ConfigOrigin,
-    ConfigRecord,
-    PluginVersion,
-    PluginWork,
-    PruneResult,
-    RecentFailures,
-    Retention,
-    StoreStats,
-)
-from ductile.store.model.records import (
-    BreakerRow,
-    BreakerTransitionRow,
-    ExecutionStats,
-    FactRow,
-    JobDetails,
-    JobFilter,
-    LedgerRow,
-    LogFilter,
-    LogRow,
-    Page,
-    PluginDepth,
-    PluginState,
-    QueueCounts,
-    RunRecord,
-    TransitionRow,
-)
-from ductile.store.model.schedules import FireResult, Firing, Occurrence, ScheduleEntry
-from ductile.store.model.submission import EnqueueResult, Submission
+from ductile.store.verbs.retry import check_rerun, check_retry, rerun, retry
+from ductile.store.verbs.schedules import fire, pause_schedule, put_schedules
+from ductile.store.verbs.settle import settle_execution
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Store(Protocol):
-    """Everything durable. Reads see every write that has returned."""
+class Priority(IntEnum):
+    """The order in which waiting writes enter a commit. Ending jobs frees workers; accepting does not."""
 
-    @property
-    def store_id(self) -> str:
-        """Tells this store from every other; survivors of a crash are recognised by it."""
-        ...
+    SETTLE = 0
+    CLAIM = 1
+    CONFIGURE = 2
+    ENQUEUE = 3
+    MAINTENANCE = 4
 
+
+def _read(
+    verb: Callable[Concatenate[Session, P], R],
+) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, R]]:
+    """Bind a verb that only reads. It sees one snapshot, with every write that has returned."""
+
+    @wraps(verb)
+    async def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await store.run_read(lambda session: verb(session, *args, **kwargs))
+
+    return call
+
+
+def _write(
+    priority: Priority, verb: Callable[Concatenate[Session, P], R]
+) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, R]]:
+    """Bind a verb that writes. The call hands it to the writer before it suspends for the first time.
+
+    From then on the verb is carried out, and its changes are published, also if the caller is cancelled.
+    """
+
+    @wraps(verb)
+    async def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await store.run_write(priority, lambda session: verb(session, *args, **kwargs))
+
+    return call
+
+
+class Store(ABC):
+    """Everything durable. `notifier` publishes the changes of each commit before the verb returns."""
+
+    def __init__(self, store_id: str) -> None:
+        #: Differs for every store. Orphan processes of a crashed daemon are recognised by it.
+        self.store_id = store_id
+        self.notifier = Notifier()
+
+    # -- for an adapter to implement
+
+    @abstractmethod
+    def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:
+        """Run `work` in a transaction that reads."""
+
+    @abstractmethod
+    def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:
+        """Run `work` in a transaction that writes. `work` may run several times, and is committed once."""
+
+    @abstractmethod
     async def close(self) -> None:
-        """Commit what waits, then let go of every connection."""
-        ...
+        """Commit the waiting writes, then close every connection."""
 
-    # -- jobs
-
-    def enqueue(
-        self, submission: Submission, told: Callable[[tuple[EnqueueResult, ...]], None] | None = None
-    ) -> Awaitable[tuple[EnqueueResult, ...]]:
-        """Put jobs on the queue, all or none; an answer for each, in order.
-
-        They are written whether or not anybody waits for it. `told` is given the answers when they are on
-        disk, before whoever waits goes on, and also if nobody waits any more.
-        """
-        ...
-
-    def claim(
-        self,
-        *,
-        owner: str,
-        caps: Caps,
-        limit: int,
-        lease: timedelta,
-        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
-        """Take up to `limit` jobs to run: oldest first, none above a cap, no key twice.
-
-        It is asked for by the call, and not only when somebody waits for the answer. `told` is given the
-        answer as with `enqueue`.
-        """
-        ...
-
-    def claim_by_id(
-        self,
-        job_ids: Sequence[str],
-        *,
-        owner: str,
-        lease: timedelta,
-        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
-        """Take those of these jobs that are ready, whatever the caps: init, and runs without a daemon."""
-        ...
-
-    def enqueue_and_claim(
-        self,
-        job: NewJob,
-        *,
-        owner: str,
-        lease: timedelta,
-        limit: int | None,
-        told: Callable[[tuple[ClaimedJob, ...]], None] | None = None,
-    ) -> asyncio.Future[tuple[ClaimedJob, ...]]:
-        """Submit a job and claim it in the same step, whatever waits in the queue.
-
-        Nothing is submitted if `limit` jobs of its plugin run already.
-        """
-        ...
-
-    def mark_working(self, job_id: str, execution: int) -> Awaitable[None]:
-        """Record that the plugin has its request, for jobs whose state is pushed to a caller.
-
-        It comes before whatever is settled by a later call, whoever waits for it and when.
-        """
-        ...
-
-    async def settle(self, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
-        """End an execution and apply all that follows, or nothing.
-
-        `claimed` is the job as it was claimed for this execution; it may have been cancelled, given up or
-        claimed again since. Once called, it is done even if the caller goes away.
-        """
-        ...
-
-    async def cancel(self, job_id: str, rules: Policy) -> CancelResult:
-        """End a queued job; ask for a running one to be ended. A run: with all of its steps."""
-        ...
-
-    async def cancel_overdue(self, rules: Policy) -> OverdueRuns:
-        """Cancel the runs whose deadline has passed; one sweep's worth."""
-        ...
-
-    async def retry(self, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
-        """Put a failed or dead job back on the queue with fresh attempts; a run: what failed in it.
-
-        With `ended_at` only if the job ended then: a cancel that came after the caller looked is kept.
-        Retries and cancels are carried out in the order of the calls.
-        """
-        ...
-
-    async def check_retry(self, job_id: str) -> RetryResult:
-        """What `retry` would answer now; nothing is changed."""
-        ...
-
-    async def rerun(
-        self, run_id: str, step_path: str, run: NewRun, rules: Policy
-    ) -> EnqueueResult | RetryResult:
-        """Begin a new run at a step of one that failed, with what that step was given."""
-        ...
-
-    async def check_rerun(self, run_id: str, step_path: str, graph: Graph) -> RetryResult:
-        """What `rerun` by this graph would be refused for now, or `QUEUED`; nothing is changed."""
-        ...
-
-    async def release_due(self) -> ReleaseResult:
-        """Let jobs whose retry time has come move on; at most one sweep's worth."""
-        ...
-
-    async def clamp_waits(self) -> int:
-        """After the clock was set back: let no job wait longer than it was told to; one sweep's worth."""
-        ...
-
-    async def recover(self, rules: Policy) -> SweepResult:
-        """Put jobs that were running when their daemon died back on the queue; one sweep's worth."""
-        ...
-
-    async def end_queued(
-        self, reason: JobReason, rules: Policy, *, plugins: Sequence[str] | None = None, keep: bool = False
-    ) -> SweepResult:
-        """End queued jobs of these plugins (or, with `keep`, of all but these); one sweep's worth."""
-        ...
-
-    async def begin_init(self, key: InitKey, job: NewJob) -> InitResult:
-        """Enqueue `job` if this version of the plugin was never initialised; else what came of it."""
-        ...
-
-    async def inits(self) -> tuple[InitRecord, ...]:
-        """What came of every init, for each version of a plugin and its configuration."""
-        ...
-
-    # -- reading jobs
-
-    async def job(self, job_id: str) -> Job | None:
-        """The job, with its payload; from the log when retention has taken its row."""
-        ...
-
-    async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
-        """The newest job in the queue with this key, whatever became of it; with its payload."""
-        ...
-
-    async def blocking_job(self, job_id: str) -> Job | None:
-        """The job that a held one waits for: the holder of its key, its predecessor, or another suspect."""
-        ...
-
-    async def jobs(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
-        """Newest first, without payloads."""
-        ...
-
-    async def job_ids(self, beginning: str, *, limit: int) -> tuple[str, ...]:
-        """Ids of jobs that begin so, in order, of those in the log too."""
-        ...
-
-    async def job_ids_ending(self, ending: str, *, limit: int) -> tuple[str, ...]:
-        """Ids of jobs that end so, in order, of those in the log too; slower than by their beginning."""
-        ...
-
-    async def tree(self, job_id: str, *, limit: int) -> tuple[Job, ...]:
-        """The job and its descendants, oldest first: at most so many, and none without what led to it."""
-        ...
-
-    async def transitions(self, job_id: str) -> tuple[TransitionRow, ...]: ...
-
-    async def executions(self, job_id: str) -> tuple[LogRow, ...]:
-        """Every execution of a job with its output, oldest first."""
-        ...
-
-    async def log(self, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
-        """Executions of all jobs, newest first, without their output."""
-        ...
-
-    async def event(self, event_id: str) -> StoredEvent | None: ...
-
-    async def context(self, context_id: str) -> NewContext | None: ...
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        """A pipeline run with its steps and what they answered; None if the job is no run."""
-        ...
-
-    async def account(self, job_id: str) -> JobDetails | None:
-        """What came of a job, or of a run and its steps; without what it was given."""
-        ...
-
-    async def counts(self) -> QueueCounts: ...
-
-    async def queue_depths(self) -> tuple[PluginDepth, ...]:
-        """The queue plugin by plugin, of those that have something in it."""
-        ...
-
-    async def execution_stats(self, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
-        """How executions ended since an instant, among so many of the latest."""
-        ...
-
-    async def pending_work(
-        self, plugins: Sequence[str], *, after_writes: bool = False
-    ) -> tuple[PluginWork, ...]:
-        """What is queued, running or still to come for these plugins, of those that have something.
-
-        With `after_writes` the answer includes every write that was asked for before this call.
-        """
-        ...
-
-    async def outstanding(self, plugin: str, command: str) -> int:
-        """How many jobs of this command are queued or running, whoever submitted them."""
-        ...
-
-    # -- plugins
-
-    async def plugin_state(self, plugin: str) -> PluginState | None: ...
-
-    async def facts(self, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
-        """Newest first."""
-        ...
-
-    async def breakers(self) -> tuple[BreakerRow, ...]: ...
-
-    async def breaker_history(self, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
-        """Newest first."""
-        ...
-
-    async def reset_breaker(self, plugin: str, command: str | None = None) -> int:
-        """Close the plugin's breakers; how many were not closed."""
-        ...
-
-    # -- schedules
-
-    async def put_schedules(self, entries: Sequence[ScheduleEntry]) -> None:
-        """Make these the schedules there are. One that is known with the same definition keeps its place."""
-        ...
-
-    async def schedules(self) -> tuple[ScheduleEntry, ...]: ...
-
-    async def fire(self, firing: Firing) -> FireResult:
-        """Account for a due schedule: occurrences, job and next instant together."""
-        ...
-
-    async def pause_schedule(self, plugin: str, schedule_id: str, *, paused: bool) -> bool:
-        """Pause or resume; False if there is no such schedule."""
-        ...
-
-    async def occurrences(
-        self, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
-    ) -> Page[Occurrence]:
-        """Newest first."""
-        ...
-
-    # -- deliveries
-
-    def watch_outbox(self, grew: Callable[[], None]) -> None:
-        """Call `grew`, on the event loop of this call, after each commit that made a delivery due."""
-        ...
-
-    async def take_deliveries(self, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
-        """Due deliveries, each counted as attempted and due again at `retry_at` should we die now.
-
-        No receiver is given more room than its own, and none waits for another; whoever has nothing under
-        way comes first. The first attempts for
-        one job are given in order, the next when the one before was reported.
-        """
-        ...
-
-    async def report_delivery(self, report: DeliveryReport) -> None: ...
-
-    async def resend(self, delivery_id: str) -> bool:
-        """Make a completed delivery due again, with fresh attempts; False if there is none."""
-        ...
-
-    async def delivery(self, delivery_id: str) -> Delivery | None: ...
-
-    async def deliveries(
-        self,
-        *,
-        job_id: str | None = None,
-        status: DeliveryStatus | None = None,
-        limit: int,
-        cursor: str | None = None,
-    ) -> Page[Delivery]: ...
-
-    # -- ledger, configuration, upkeep
-
-    async def ledger(self, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
-        """Entries with a larger number than `after`, in order."""
-        ...
-
-    async def ledger_range(self) -> tuple[int, int]:
-        """The lowest and the highest number held; (0, 0) if there is none."""
-        ...
-
-    async def record_config(
-        self,
-        config_hash: str,
-        origin: ConfigOrigin,
-        content: JsonObject,
-        inits: Sequence[NewInit] = (),
-        plugins: Mapping[str, PluginVersion] | None = None,
-    ) -> tuple[InitResult, ...]:
-        """Record a configuration and begin the inits that come with it, all or none; their answers."""
-        ...
-
-    async def config_history(self, *, limit: int) -> tuple[ConfigRecord, ...]:
-        """Newest first."""
-        ...
-
-    async def index_log(self) -> int:
-        """Index executions that cannot be found by their text yet; how many, at most one sweep's worth."""
-        ...
-
-    async def prune(self, retention: Retention) -> PruneResult:
-        """Remove what has been kept long enough; one sweep's worth of each kind."""
-        ...
-
-    async def count_prunable(self, retention: Retention) -> Mapping[str, int]:
-        """How many rows of each kind have been kept long enough."""
-        ...
-
-    # -- looking at the store itself
-
+    @abstractmethod
     async def check_files(self) -> None:
         """Raise `StoreFailedError` if the store has stopped, or its files were removed or replaced.
 
         After that nothing more is written.
         """
-        ...
 
+    @abstractmethod
     async def is_full(self) -> bool:
-        """Whether the last submission was refused because the disk is full.
+        """Return whether the last submission was refused because the disk is full.
 
-        Something is written to see whether there is room again: while nobody submits, nothing else would.
+        Writes a test row if so: an idle store would not notice by itself that there is room again.
         """
-        ...
 
-    def watch_failure(self, failed: Callable[[StoreFailedError], None]) -> None:
-        """Call `failed`, on the event loop of this call, once the store has stopped writing for good."""
-        ...
-
-    async def violations(self, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
-        """The ids of rows that break an invariant; none in a sound store."""
-        ...
-
+    @abstractmethod
     async def stats(self) -> StoreStats:
-        """The store as a thing on a disk, looked through for damage."""
-        ...
+        """Return size, schema and damage of the store's files."""
 
-    async def recent_failures(self, *, since: datetime) -> RecentFailures:
-        """What has gone wrong since an instant."""
-        ...
+    # -- the queue
+
+    enqueue = _write(Priority.ENQUEUE, enqueue)
+    claim = _write(Priority.CLAIM, claim)
+    claim_by_id = _write(Priority.CLAIM, claim_by_id)
+    #: Not ENQUEUE: a job that is started beside the queue does not wait behind a flood of submissions.
+    enqueue_and_claim = _write(Priority.SETTLE, enqueue_and_claim)
+    #: The priority of `settle`: the end of a quick job must not overtake the report that it works.
+    mark_working = _write(Priority.SETTLE, mark_working)
+    settle = _write(Priority.SETTLE, settle_execution)
+    cancel = _write(Priority.SETTLE, cancel)
+    cancel_overdue = _write(Priority.SETTLE, cancel_overdue)
+    #: The priority of `cancel`: cancels and retries of a job are carried out in the order of the calls.
+    retry = _write(Priority.SETTLE, retry)
+    check_retry = _read(check_retry)
+    rerun = _write(Priority.ENQUEUE, rerun)
+    check_rerun = _read(check_rerun)
+    release_due = _write(Priority.CLAIM, release_due)
+    clamp_waits = _write(Priority.CLAIM, clamp_waits)
+    recover = _write(Priority.SETTLE, recover)
+    end_queued = _write(Priority.MAINTENANCE, end_queued)
+    begin_init = _write(Priority.ENQUEUE, begin_init)
+    inits = _read(inits)
+
+    # -- jobs and runs
+
+    job = _read(job)
+    jobs = _read(jobs)
+    latest_with_key = _read(latest_with_key)
+    blocking_job = _read(blocking_job)
+    job_ids = _read(job_ids)
+    job_ids_ending = _read(job_ids_ending)
+    tree = _read(tree)
+    transitions = _read(transitions)
+    executions = _read(executions)
+    log = _read(log)
+    event = _read(event)
+    context = _read(context)
+    run = _read(run)
+    account = _read(account)
+    counts = _read(counts)
+    queue_depths = _read(queue_depths)
+    execution_stats = _read(execution_stats)
+    #: With the lowest priority: every write that was requested before is visible.
+    pending_work_after_writes = _write(Priority.MAINTENANCE, pending_work)
+    pending_work = _read(pending_work)
+    outstanding = _read(outstanding)
+
+    # -- plugins
+
+    plugin_state = _read(plugin_state)
+    facts = _read(facts)
+    breakers = _read(breakers)
+    breaker_history = _read(breaker_history)
+    reset_breaker = _write(Priority.SETTLE, reset_breaker)
+
+    # -- schedules
+
+    put_schedules = _write(Priority.ENQUEUE, put_schedules)
+    schedules = _read(schedules)
+    fire = _write(Priority.ENQUEUE, fire)
+    pause_schedule = _write(Priority.ENQUEUE, pause_schedule)
+    occurrences = _read(occurrences)
+
+    # -- state webhooks
+
+    take_deliveries = _write(Priority.CLAIM, take_deliveries)
+    report_delivery = _write(Priority.SETTLE, report_delivery)
+    resend = _write(Priority.ENQUEUE, resend)
+    delivery = _read(delivery)
+    deliveries = _read(deliveries)
+
+    # -- ledger, configurations, maintenance
+
+    ledger = _read(ledger)
+    ledger_range = _read(ledger_range)
+    record_config = _write(Priority.CONFIGURE, record_config)
+    config_history = _read(config_history)
+    index_log = _write(Priority.MAINTENANCE, index_log)
+    prune = _write(Priority.MAINTENANCE, prune)
+    count_prunable = _read(count_prunable)
+    violations = _read(violations)
+    recent_failures = _read(recent_failures)

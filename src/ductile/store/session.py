@@ -1,4 +1,4 @@
-"""What a verb works with: named queries inside one transaction, an instant, and chance."""
+"""The session of a verb: named queries inside one transaction, with its instant and its random numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from random import Random
 from typing import Any, Protocol
 
 from ductile.core.expressions.regex import MatchBudget
+from ductile.store.notifier import Change
 
-Cell = Any  # what a database column holds: the verbs turn it into values where they read it
+Cell = Any  # a database column's value; verbs convert it where they read it
 
 
 class Session(Protocol):
-    """One transaction as the verbs see it. The adapter begins and commits it."""
+    """One transaction, which the adapter begins and commits.
+
+    It may be rolled back and run again before that.
+    """
 
     @property
     def now(self) -> datetime:
-        """The clock, for what is due: it may go back."""
+        """The clock, for deciding what is due. It may go back."""
         ...
 
     @property
-    def stamp(self) -> str:
-        """The instant that is written down, as text: it never goes back."""
+    def timestamp(self) -> str:
+        """The instant to store, as text. It never goes back."""
         ...
 
     @property
@@ -30,37 +34,37 @@ class Session(Protocol):
 
     @property
     def budget(self) -> MatchBudget:
-        """The computing time for the conditions of this unit of work."""
+        """The computing time left for the conditions of this verb."""
         ...
 
     def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
-        """The first row of a named query, or None."""
+        """Return the first row of a named query, or None."""
         ...
 
     def all(self, query: str, /, **values: Cell) -> Sequence[tuple[Cell, ...]]:
-        """Every row of a named query."""
+        """Return every row of a named query."""
         ...
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
-        """Insert one row; its number, or None if a conflict kept it out."""
+        """Insert one row. Returns its number, or None if a conflict prevented the insert."""
         ...
 
     def run(self, query: str, /, **values: Cell) -> None:
-        """A named query that gives no rows."""
-        ...
-
-    def number(self, highest: str, /) -> int:
-        """The next number of a table whose rows are all numbered so; `highest` tells the highest so far."""
-        ...
-
-    def append(self, query: str, values: Mapping[str, Cell], /) -> None:
-        """Insert one row, some time before anything looks at its table or the transaction is committed."""
-        ...
-
-    def outbox_grew(self) -> None:
-        """A delivery was made due: whoever watches the outbox is told when this is committed."""
+        """Run a named query that returns no rows."""
         ...
 
     def change(self, query: str, /, **values: Cell) -> None:
-        """Change exactly one row; that there is none to change is a defect, and undoes the transaction."""
+        """Change exactly one row. Raises `StoreError` if there is none to change."""
+        ...
+
+    def next_seq(self, highest: str, /) -> int:
+        """Return the next number of a table; the query `highest` returns the highest number in use."""
+        ...
+
+    def insert_later(self, query: str, values: Mapping[str, Cell], /) -> None:
+        """Insert one row before the next query that reads its table, and at the latest before the commit."""
+        ...
+
+    def publish(self, change: Change, /) -> None:
+        """Publish a change to subscribers after the commit."""
         ...

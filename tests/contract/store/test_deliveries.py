@@ -24,6 +24,7 @@ from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
+from ductile.store.notifier import OutboxGrew
 from ductile.store.port import Store
 
 URL = "https://receiver.invalid/hook?secret=canary"
@@ -276,7 +277,7 @@ async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, c
 async def test_whoever_watches_the_outbox_is_told_after_the_commit(store: Store, clock: Clock) -> None:
     """A wake-up is seen only when what it is about is on disk; nothing else wakes."""
     grew = asyncio.Event()
-    store.watch_outbox(grew.set)
+    store.notifier.subscribe(OutboxGrew, lambda _: grew.set())
     await accept(store, a_new_job(plugin="silent"))
     await store.counts()
     assert not grew.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -466,6 +467,7 @@ async def test_pending_work_is_what_still_needs_a_plugin(store: Store) -> None:
         PluginWork(plugin="a", queued=2),
         PluginWork(plugin="b", running=1),
     )
-    coming = store.enqueue(Submission(jobs=(a_new_job("c"),)))
-    assert await store.pending_work(("c",), after_writes=True) == (PluginWork(plugin="c", queued=1),)
+    coming = asyncio.create_task(store.enqueue(Submission(jobs=(a_new_job("c"),))))
+    await asyncio.sleep(0)  # the submission is handed to the writer
+    assert await store.pending_work_after_writes(("c",)) == (PluginWork(plugin="c", queued=1),)
     await coming

@@ -32,9 +32,8 @@ from ductile.core.policy import Policy
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.submission import Accepted
-from ductile.store.port import Store
+from ductile.store.port import Priority, Store
 from ductile.store.sqlite.store import SqliteStore
-from ductile.store.sqlite.writer import Priority
 from ductile.struct import replace
 
 DEAD = (JobStatus.DEAD, JobReason.CANCELLED)
@@ -315,7 +314,7 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
     run = await stored(store, run_id)
     # Only the run carries the request, as in stores where a step could be retried meanwhile.
     assert isinstance(store, SqliteStore)
-    await store._write(
+    await store.run_write(
         Priority.SETTLE,
         lambda session: session.run("request_cancel", seq=run.seq, at=format_timestamp(run.created_at)),
     )

@@ -30,13 +30,14 @@ from ductile.errors import (
 )
 from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.model.submission import Accepted, Deduplicated
+from ductile.store.port import Priority
+from ductile.store.session import Session
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.connection import APPLICATION_ID, wal_path
 from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Priority
 
 
 def opened(path: Path) -> SqliteStore:
@@ -70,17 +71,17 @@ class Gate:
         self._reached = threading.Event()
         self._open = threading.Event()
 
-    def _wait(self, _session: SqliteSession) -> None:
+    def _wait(self, session: Session) -> None:
+        assert isinstance(session, SqliteSession)
+        # So large that the batch ends with it: requests that wait behind it share the next one.
+        session.inserted_size += writer_module.MAX_BYTES
         self._reached.set()
         self._open.wait(timeout=30)
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Whatever is submitted inside is committed as one batch when the block is left."""
-        # So large that the batch ends with it: what waits behind it shares the next one.
-        waiting = asyncio.ensure_future(
-            self._store._writer.submit(Priority.SETTLE, self._wait, size=writer_module.MAX_BYTES)
-        )
+        waiting = asyncio.ensure_future(self._store.run_write(Priority.SETTLE, self._wait))
         await asyncio.to_thread(self._reached.wait, 30)
         try:
             yield
@@ -99,11 +100,11 @@ async def together(store: SqliteStore, *verbs: Any) -> list[Any]:
 
 
 async def broken_unit(store: SqliteStore, error: Exception) -> None:
-    def fail(session: SqliteSession) -> None:
+    def fail(session: Session) -> None:
         session.run("put_meta", key="broken", value="half")
         raise error
 
-    await store._writer.submit(Priority.ENQUEUE, fail)
+    await store.run_write(Priority.ENQUEUE, fail)
 
 
 # --------------------------------------------------------------------------------------- group commit
@@ -175,11 +176,11 @@ async def test_a_claim_comes_into_the_next_batch_however_many_submit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims go before submissions when a batch is made up, and after them within it."""
-    monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
+    monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
     order: list[str] = []
 
     async def note(priority: Priority, name: str) -> None:
-        await store._writer.submit(priority, lambda _session: order.append(name))
+        await store.run_write(priority, lambda _session: order.append(name))
 
     submissions = [note(Priority.ENQUEUE, str(number)) for number in range(9)]
     await together(store, *submissions, note(Priority.CLAIM, "claim"))
@@ -193,17 +194,17 @@ async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore
         raise RefusedError("this one is wrong")
 
     async def claim() -> str:
-        return await store._writer.submit(Priority.CLAIM, lambda _session: "claimed")
+        return await store.run_write(Priority.CLAIM, lambda _session: "claimed")
 
     async def submit_wrongly() -> None:
-        await store._writer.submit(Priority.ENQUEUE, fail)
+        await store.run_write(Priority.ENQUEUE, fail)
 
     wrong, claimed = await together(store, submit_wrongly(), claim())
     assert isinstance(wrong, RefusedError)
     assert claimed == "claimed"
 
 
-@pytest.mark.parametrize("lane", [Priority.CONFIGURE, Priority.MAINTENANCE], ids=str)
+@pytest.mark.parametrize("priority", [Priority.CONFIGURE, Priority.MAINTENANCE], ids=str)
 async def test_what_waits_for_claims_is_not_lost_when_one_fails(
     store: SqliteStore, priority: Priority
 ) -> None:
@@ -213,10 +214,10 @@ async def test_what_waits_for_claims_is_not_lost_when_one_fails(
         raise apsw.FullError("database or disk is full")
 
     async def claim() -> None:
-        await store._writer.submit(Priority.CLAIM, fail)
+        await store.run_write(Priority.CLAIM, fail)
 
     async def later() -> str:
-        return await store._writer.submit(priority, lambda _session: "done")
+        return await store.run_write(priority, lambda _session: "done")
 
     async with asyncio.timeout(30):
         full, done = await together(store, claim(), later())
@@ -231,7 +232,7 @@ async def test_finishing_work_goes_first(store: SqliteStore) -> None:
     order: list[Priority] = []
 
     async def note(priority: Priority) -> None:
-        await store._writer.submit(priority, lambda _session: order.append(priority))
+        await store.run_write(priority, lambda _session: order.append(priority))
 
     most = [priority for priority in sorted(Priority, reverse=True) if priority is not Priority.CONFIGURE]
     await together(store, *(note(priority) for priority in most))
@@ -249,7 +250,7 @@ async def test_finishing_work_goes_first(store: SqliteStore) -> None:
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch ends at so many units; everybody is served all the same."""
-    monkeypatch.setattr(writer_module, "MAX_UNITS", 3)
+    monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
     answers = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
     assert all(isinstance(answer, tuple) for answer in answers)
 
@@ -935,11 +936,11 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
     async def break_then_fail() -> None:
         """First a harmless error, so that the batch runs again; the disk fails from there on."""
 
-        def work(_session: SqliteSession) -> None:
+        def work(_session: Session) -> None:
             disk.fails, disk.after = operation, after
             raise RuntimeError("harmless")
 
-        await store._writer.submit(Priority.ENQUEUE, work)
+        await store.run_write(Priority.ENQUEUE, work)
 
     verbs = [submit(store, job) for job in jobs]
     answers = await together(store, *verbs[:3], break_then_fail(), *verbs[3:])
@@ -960,11 +961,12 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
     jobs = [a_new_job() for _ in range(4)]
     runs = 0
 
-    def meets_the_disk(session: SqliteSession) -> None:
+    def meets_the_disk(session: Session) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
             raise RuntimeError("harmless, so that the batch runs again")
+        assert isinstance(session, SqliteSession)
         session._connection.execute("ROLLBACK").fetchall()  # what SQLite does by itself after such an error
         raise apsw.IOError("injected")
 
@@ -972,7 +974,7 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
         store,
         submit(store, jobs[0]),
         submit(store, jobs[1]),
-        store._writer.submit(Priority.ENQUEUE, meets_the_disk),
+        store.run_write(Priority.ENQUEUE, meets_the_disk),
         submit(store, jobs[2]),
         submit(store, jobs[3]),
     )
@@ -990,7 +992,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
     store = opened(path)
     runs = 0
 
-    def meets_the_disk(_session: SqliteSession) -> None:
+    def meets_the_disk(_session: Session) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
@@ -998,7 +1000,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
         raise apsw.IOError("injected")
 
     with pytest.raises(StoreError):
-        await store._writer.submit(Priority.ENQUEUE, meets_the_disk)
+        await store.run_write(Priority.ENQUEUE, meets_the_disk)
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
     await close_quietly(store)

@@ -20,9 +20,9 @@ from ductile.api.router import Router
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.http.authentication import Authenticator
 from ductile.operations.context import OperationContext
-from ductile.store.sqlite.session import SqliteSession
+from ductile.store.port import Priority
+from ductile.store.session import Session
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.store.sqlite.writer import Priority
 from ductile.telemetry.signals import SignalBus
 
 API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*']}]}}\nplugins: {p: {}}\n"
@@ -65,11 +65,11 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     application = Application(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
     disk, stuck = threading.Event(), threading.Event()
 
-    def hang(_session: SqliteSession) -> None:
+    def hang(_session: Session) -> None:
         stuck.set()
         disk.wait(20)
 
-    commit = store._writer.submit(Priority.SETTLE, hang)
+    commit = store.run_write(Priority.SETTLE, hang)
     await asyncio.to_thread(stuck.wait, 20)
     whole, half = Call(b'{"payload": {}}'), Call(None)
     answering = [
@@ -77,7 +77,7 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     ]
     async with asyncio.timeout(20):
         await half.waited_for.wait()
-        while not store._writer._lanes[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+        while not store._writer._queues[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0)
     for each in answering:
         each.cancel()
@@ -86,7 +86,7 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
     disk.set()
     await commit
     # The submission may be in a later batch than the commit that hung; this one comes after both.
-    await store._writer.submit(Priority.MAINTENANCE, lambda _session: None)
+    await store.run_write(Priority.MAINTENANCE, lambda _session: None)
     assert [call.sent[0]["status"] for call in (whole, half)] == [503, 503]
     assert b"may be on the queue" in whole.sent[1]["body"]
     assert b"the daemon is stopping" in half.sent[1]["body"]

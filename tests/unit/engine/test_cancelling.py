@@ -9,7 +9,7 @@ from pathlib import Path
 from builders.engines import an_engine
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.timestamps import format_timestamp
-from ductile.store.sqlite.writer import Priority
+from ductile.store.port import Priority
 from ductile.telemetry.signals import Signal
 
 
@@ -20,7 +20,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
         await bench.started()
         job = await bench.job(await bench.submit())
         at = format_timestamp(job.created_at)
-        await bench.store.real._write(
+        await bench.store.real.run_write(
             Priority.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
         )
         bench.store.full.clear()

@@ -21,10 +21,10 @@ from ductile.core.ids import make_id
 from ductile.core.json import JsonObject
 from ductile.errors import StoreError
 from ductile.store.model.submission import Submission
+from ductile.store.port import Priority
+from ductile.store.session import Session
 from ductile.store.sqlite import writer as writer_module
-from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Priority
 
 RNG = Random(7)
 
@@ -55,13 +55,13 @@ async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Pat
     store = await idle_store(tmp_path)
     began = threading.Event()
 
-    def first(session: SqliteSession) -> str:
+    def first(session: Session) -> str:
         began.set()
-        return session.stamp
+        return session.timestamp
 
-    early = store._writer.submit(Priority.ENQUEUE, first)
+    early = store.run_write(Priority.ENQUEUE, first)
     assert not began.wait(0.05)  # this turn is not over
-    late = store._writer.submit(Priority.ENQUEUE, lambda session: session.stamp)
+    late = store.run_write(Priority.ENQUEUE, lambda session: session.timestamp)
     assert await early == await late
     await store.close()
 
@@ -71,15 +71,15 @@ async def test_who_comes_while_a_crowd_is_being_read_shares_its_commit(tmp_path:
     store = await idle_store(tmp_path)
     began = threading.Event()
 
-    def first(session: SqliteSession) -> str:
+    def first(session: Session) -> str:
         began.set()
-        return session.stamp
+        return session.timestamp
 
-    crowd = [store._writer.submit(Priority.ENQUEUE, first) for _ in range(8)]
+    crowd = [store.run_write(Priority.ENQUEUE, first) for _ in range(8)]
     for _ in range(2):
         await asyncio.sleep(0)
         assert not began.wait(0.05)
-    late = store._writer.submit(Priority.ENQUEUE, lambda session: session.stamp)
+    late = store.run_write(Priority.ENQUEUE, lambda session: session.timestamp)
     assert {await each for each in crowd} == {await late}
     await store.close()
 
@@ -88,7 +88,7 @@ async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
     """Without a crowd a submission is written when its turn is over."""
     store = await idle_store(tmp_path)
     began = threading.Event()
-    few = [store._writer.submit(Priority.ENQUEUE, lambda _: began.set()) for _ in range(7)]
+    few = [store.run_write(Priority.ENQUEUE, lambda _: began.set()) for _ in range(7)]
     await asyncio.sleep(0)
     assert began.wait(20)
     await asyncio.gather(*few)
@@ -118,10 +118,9 @@ async def test_large_submissions_do_not_all_share_a_commit(tmp_path: Path) -> No
     store = await idle_store(tmp_path)
     events = [an_event(2**20) for _ in range(6)]
     jobs = [a_new_job(payload={"text": "x" * 2**20}) for _ in range(6)]
-    answers = [store.enqueue(Submission(jobs=(a_new_job(),), event=event)) for event in events]
-    answers += [store.enqueue(Submission(jobs=(job,))) for job in jobs]
-    for answer in answers:
-        await answer
+    submissions = [Submission(jobs=(a_new_job(),), event=event) for event in events]
+    submissions += [Submission(jobs=(job,)) for job in jobs]
+    await asyncio.gather(*map(store.enqueue, submissions))
     found = [await store.event(event.id) for event in events]
     stamps = [each.created_at for each in found if each is not None]
     stamps += [each.created_at for job in jobs if (each := await store.job(job.id)) is not None]
@@ -135,10 +134,11 @@ async def test_a_claim_in_the_commit_that_brings_an_event_finds_it(tmp_path: Pat
     store = await idle_store(tmp_path)
     event = an_event(10)
     job = a_new_job("of-an-event", payload=None, source_event_id=event.id)
-    accepted = store.enqueue(Submission(jobs=(job,), event=event))
-    claimed = store.claim(owner="me", caps=ROOMY, limit=10, lease=LEASE)
-    await accepted
-    (claim,) = [each for each in await claimed if each.job.id == job.id]
+    _, claimed = await asyncio.gather(
+        store.enqueue(Submission(jobs=(job,), event=event)),
+        store.claim(owner="me", caps=ROOMY, limit=10, lease=LEASE),
+    )
+    (claim,) = [each for each in claimed if each.job.id == job.id]
     await store.close()
     assert claim.job.started_at == claim.job.created_at, "they share a commit"
     assert claim.event is not None
@@ -161,17 +161,17 @@ async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> No
     assert grown < 6 * 2**20  # the pages that are kept
 
 
-def append_to_ledger(session: SqliteSession) -> int:
+def append_to_ledger(session: Session) -> int:
     """A row that waits in memory until somebody looks at its table."""
-    seq = session.number("highest_in_ledger")
-    session.append(
+    seq = session.next_seq("highest_in_ledger")
+    session.insert_later(
         "insert_ledger",
-        {"seq": seq, "at": session.stamp, "kind": "engine", "job_id": None, "run_id": None, "data": "{}"},
+        {"seq": seq, "at": session.timestamp, "kind": "engine", "job_id": None, "run_id": None, "data": "{}"},
     )
     return seq
 
 
-def highest_in_ledger(session: SqliteSession) -> int:
+def highest_in_ledger(session: Session) -> int:
     found = session.one("highest_in_ledger")
     return int(str((found or (0,))[0] or 0))
 
@@ -180,14 +180,14 @@ async def test_who_looks_at_a_table_finds_what_was_appended_to_it(tmp_path: Path
     """Also in the same transaction; and more rows than fit into one statement."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
-    def append_and_look(session: SqliteSession) -> tuple[int, int, int]:
+    def append_and_look(session: Session) -> tuple[int, int, int]:
         before = highest_in_ledger(session)
         appended = [append_to_ledger(session) for _ in range(150)]
         return before, appended[-1], highest_in_ledger(session)
 
-    before, last, seen = await store._writer.submit(Priority.MAINTENANCE, append_and_look)
+    before, last, seen = await store.run_write(Priority.MAINTENANCE, append_and_look)
     assert (last, seen) == (before + 150, before + 150)
-    assert await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger) == seen
+    assert await store.run_write(Priority.MAINTENANCE, highest_in_ledger) == seen
     await store.close()
 
 
@@ -195,7 +195,7 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
     """A statement has room for more rows than it may be given; what is left empty is no row."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
-    def append_and_count(session: SqliteSession) -> list[tuple[int, int]]:
+    def append_and_count(session: Session) -> list[tuple[int, int]]:
         found = []
         for size in (*range(1, 67), 127, 128, 129):
             before = len(session.all("ledger_after", after=0, limit=100_000))
@@ -204,7 +204,7 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
             found.append((size, len(session.all("ledger_after", after=0, limit=100_000)) - before))
         return found
 
-    found = await store._writer.submit(Priority.MAINTENANCE, append_and_count)
+    found = await store.run_write(Priority.MAINTENANCE, append_and_count)
     assert [written for _, written in found] == [appended for appended, _ in found]
     await store.close()
 
@@ -213,18 +213,18 @@ async def test_what_a_failed_unit_appended_is_nobodys(tmp_path: Path) -> None:
     """Its rows are not written with those of the unit after it, and their numbers are used again."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
-    before = await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger)
+    before = await store.run_write(Priority.MAINTENANCE, highest_in_ledger)
 
-    def append_and_fail(session: SqliteSession) -> int:
+    def append_and_fail(session: Session) -> int:
         append_to_ledger(session)
         raise StoreError("it failed")
 
-    failing = store._writer.submit(Priority.MAINTENANCE, append_and_fail)
-    working = store._writer.submit(Priority.MAINTENANCE, append_to_ledger)
+    failing = store.run_write(Priority.MAINTENANCE, append_and_fail)
+    working = store.run_write(Priority.MAINTENANCE, append_to_ledger)
     with pytest.raises(StoreError, match="it failed"):
         await failing
     assert await working == before + 1
-    assert await store._writer.submit(Priority.MAINTENANCE, highest_in_ledger) == before + 1
+    assert await store.run_write(Priority.MAINTENANCE, highest_in_ledger) == before + 1
     await store.close()
 
 
@@ -232,11 +232,11 @@ async def test_numbers_follow_what_another_connection_has_written(tmp_path: Path
     """The writer remembers how far it has counted, as long as it is alone."""
     path = tmp_path / "state.db"
     store = open_sqlite_store(path, clock=ticking(), rng=Random(1))
-    ours = [await store._writer.submit(Priority.MAINTENANCE, append_to_ledger) for _ in range(2)]
+    ours = [await store.run_write(Priority.MAINTENANCE, append_to_ledger) for _ in range(2)]
     other = apsw.Connection(str(path))
     other.execute("INSERT INTO ledger (seq, at, kind, data) SELECT max(seq) + 1, at, kind, data FROM ledger")
     other.close()
-    after = await store._writer.submit(Priority.MAINTENANCE, lambda unit: unit.number("highest_in_ledger"))
+    after = await store.run_write(Priority.MAINTENANCE, lambda session: session.next_seq("highest_in_ledger"))
     await store.close()
     assert ours[1] == ours[0] + 1
     assert after == ours[1] + 2

@@ -35,10 +35,9 @@ from ductile.http.body_quota import BodyQuota
 from ductile.http.listener import Listener
 from ductile.http.protocol import ListenerLimits
 from ductile.operations.context import OperationContext, RunningEngine
-from ductile.store.port import Store
-from ductile.store.sqlite.session import SqliteSession
+from ductile.store.port import Priority, Store
+from ductile.store.session import Session
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.store.sqlite.writer import Priority
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 from ductile.webhooks.application import WebhookApplication
@@ -580,22 +579,22 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
         disk, stuck = threading.Event(), threading.Event()
         assert isinstance(bench.store, SqliteStore)
 
-        def hang(_session: SqliteSession) -> None:
+        def hang(_session: Session) -> None:
             stuck.set()
             disk.wait(20)
 
-        commit = bench.store._writer.submit(Priority.SETTLE, hang)
+        commit = bench.store.run_write(Priority.SETTLE, hang)
         await asyncio.to_thread(stuck.wait, 20)
         asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
         async with asyncio.timeout(20):
-            while not bench.store._writer._lanes[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
+            while not bench.store._writer._queues[Priority.ENQUEUE]:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0)
         await bench.listener.stop(0)
         disk.set()
         reply = await asking
         await commit
         # The submission may be in a later batch than the commit that hung; this one comes after both.
-        await bench.store._writer.submit(Priority.MAINTENANCE, lambda _session: None)
+        await bench.store.run_write(Priority.MAINTENANCE, lambda _session: None)
         assert reply.status == 503
         assert "may be on the queue" in reply.body["message"]
         assert await bench.count() == 1

@@ -90,9 +90,7 @@ class Drain:
         self._woken.clear()
         names = sorted(self._closed | plugins)
         # The second time behind the writer: a submission that was let in before the drain may wait there.
-        return await self._store.pending_work(names) or await self._store.pending_work(
-            names, after_writes=True
-        )
+        return await self._store.pending_work(names) or await self._store.pending_work_after_writes(names)
 
     def _refuse_to_wait(self, work: tuple[PluginWork, ...], until: datetime) -> None:
         told = "; ".join(describe_work(one) for one in work)

@@ -29,6 +29,7 @@ from ductile.engine.clock import Clock
 from ductile.engine.state_webhooks.client import WebhookClient, WebhookRequest
 from ductile.engine.store_retry import retry_until_available
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport
+from ductile.store.notifier import OutboxGrew
 from ductile.store.port import Store
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus
@@ -83,7 +84,7 @@ class WebhookSender:
 
     async def run(self) -> None:
         """Send due deliveries until stopped. Raises what a delivery cannot handle, such as a lost store."""
-        self._store.watch_outbox(self.wake)
+        self._store.notifier.subscribe(OutboxGrew, lambda _: self.wake())
         while not self._stopping:
             self._woken.clear()
             next_due_at = await retry_until_available(self._clock, self._send_due)

@@ -16,7 +16,6 @@ from ductile.operations.jobs.query import refuse_retry
 from ductile.operations.runs.start import known_pipeline
 from ductile.operations.submission import Source
 from ductile.store.model.jobs import RetryResult
-from ductile.store.model.submission import EnqueueResult
 
 
 async def retry_from_step(context: OperationContext, door: Source, given: JsonObject) -> JsonObject:
@@ -42,12 +41,7 @@ async def retry_from_step(context: OperationContext, door: Source, given: JsonOb
     if isinstance(answer, RetryResult):
         refuse_retry(answer, old)
         raise ConflictError(f"the run cannot be taken up again: {answer}")
-    return {"job_id": _told(context, answer), **shown, "status": JobStatus.QUEUED}
-
-
-def _told(context: OperationContext, answer: EnqueueResult) -> str:
-    context.told_of((answer,))
-    return answer.job_id
+    return {"job_id": answer.job_id, **shown, "status": JobStatus.QUEUED}
 
 
 async def _new_run(

@@ -1,9 +1,8 @@
-"""Rows that wait to be inserted together.
+"""Rows that are inserted together by one statement.
 
-With each statement the interpreter's lock is let go and fought for again, which costs a busy daemon more
-than the statement does. So as many rows as possible go into one. A statement is compiled for a power of two
-of them, so that there are few to compile, and what it has room for beyond the rows is left empty: an empty
-row begins with a null, as no row of ours may, and is passed over.
+Each statement releases and takes the interpreter's lock, which costs a busy daemon more than the statement
+itself. Statements are compiled for 2^n rows, so that there are few of them; unused rows are all NULL and
+filtered out, which requires that the first column of a real row is never NULL.
 """
 
 from __future__ import annotations
@@ -14,74 +13,76 @@ from itertools import chain
 
 from ductile.errors import StoreError
 from ductile.store.session import Cell
-from ductile.store.sqlite.statements import NAME, make_binder
+from ductile.store.sqlite.statements import PARAMETER, make_binder
 
-#: It begins with a value that is given: with a constant, rows that are left empty would not be empty.
+#: The first value must be a parameter: with a constant, an unused row would not begin with NULL.
 _INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
-_MOST_ROWS = 64
-#: What may be large: these are weighed. The other columns are bounded, or next to nothing.
-_LARGE = ("payload", "result")
+_MAX_ROWS = 64
+#: The columns that may be large. The size of the others is bounded or negligible.
+_LARGE = ("payload", "result", "stderr")
 
 
 class InsertBuffer:
-    """Those of one query, an INSERT of one row."""
+    """The waiting rows of one query, which inserts one row."""
 
     __slots__ = (
-        "_empty",
+        "_bind",
         "_head",
-        "_in_order",
         "_large",
         "_row",
+        "_rows",
         "_statements",
         "_tail",
-        "_waiting",
+        "_unused",
+        "size",
         "table",
-        "weight",
     )
 
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
         if found is None:
-            raise StoreError(f"this inserts no row: {sql}")
+            raise StoreError(f"not an INSERT of one row: {sql}")
         self._head, self.table, row, self._tail = found.groups()
-        names = tuple(NAME.findall(row))
-        self._row = NAME.sub("?", row)
-        self._empty: tuple[Cell, ...] = (None,) * len(names)
-        self._in_order = make_binder(names)
-        self._large = next((names.index(name) for name in _LARGE if name in names), None)
+        names = tuple(PARAMETER.findall(row))
+        self._row = PARAMETER.sub("?", row)
+        self._unused: tuple[Cell, ...] = (None,) * len(names)
+        self._bind = make_binder(names)
+        self._large = tuple(names.index(name) for name in _LARGE if name in names)
         self._statements: dict[int, str] = {}
-        self._waiting: list[tuple[Cell, ...]] = []
-        #: Characters in the large column of those that wait.
-        self.weight = 0
+        self._rows: list[tuple[Cell, ...]] = []
+        #: Characters in the large columns of the waiting rows.
+        self.size = 0
 
     def add(self, values: Mapping[str, Cell]) -> int:
-        """How much it weighs."""
-        row = self._in_order(values)
+        """Add a row. Returns the characters in its large columns."""
+        row = self._bind(values)
         if row[0] is None:
-            raise StoreError(f"a row for {self.table} begins with a null")
-        self._waiting.append(row)
-        if self._large is None or (text := row[self._large]) is None:
-            return 0
-        self.weight += len(text)
-        return len(text)
+            raise StoreError(f"the first column of a row for {self.table} is NULL")
+        self._rows.append(row)
+        size = 0
+        for column in self._large:
+            if (text := row[column]) is not None:
+                size += len(text)
+        self.size += size
+        return size
 
     def discard(self) -> None:
-        self._waiting, self.weight = [], 0
+        self._rows, self.size = [], 0
 
     def take(self) -> Iterator[tuple[str, tuple[Cell, ...]]]:
-        """Statements with their values."""
-        rows = self._waiting
+        """Empty the buffer. Yields statements with their values."""
+        waiting = self._rows
         self.discard()
-        while rows:
-            now, rows = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-            room = 1 << (len(now) - 1).bit_length()
-            now += [self._empty] * (room - len(now))
-            yield self._statement(room), tuple(chain.from_iterable(now))
+        while waiting:
+            rows, waiting = waiting[:_MAX_ROWS], waiting[_MAX_ROWS:]
+            capacity = 1 << (len(rows) - 1).bit_length()
+            rows += [self._unused] * (capacity - len(rows))
+            yield self._statement(capacity), tuple(chain.from_iterable(rows))
 
-    def _statement(self, room: int) -> str:
-        if room not in self._statements:
-            rows = ", ".join([self._row] * room)
-            # `column1` is what SQLite calls the first of a row of values.
-            chosen = f"SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
-            self._statements[room] = f"{self._head}{chosen}{self._tail}"
-        return self._statements[room]
+    def _statement(self, capacity: int) -> str:
+        if capacity not in self._statements:
+            rows = ", ".join([self._row] * capacity)
+            # SQLite calls the first column of a list of values `column1`.
+            used = f"SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
+            self._statements[capacity] = f"{self._head}{used}{self._tail}"
+        return self._statements[capacity]

@@ -1,4 +1,4 @@
-"""A transaction on an SQLite connection, as the verbs see it."""
+"""The session of a verb on an SQLite connection."""
 
 from __future__ import annotations
 
@@ -13,60 +13,77 @@ import apsw
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import StoreError
+from ductile.store.notifier import Change
 from ductile.store.session import Cell
 from ductile.store.sqlite.insert_buffer import InsertBuffer
 from ductile.store.sqlite.statements import Statement
 
-#: Rows that weigh more are written by a statement that is not kept: with it would be kept what it wrote.
-_KEPT = 64 * 1024
+#: Statements for larger rows are not cached: SQLite keeps the values that were bound last with the statement.
+_LARGEST_CACHED = 64 * 1024
 
 
 class SqliteSession:
-    """Named queries on one connection. `begin_at` sets the instant of the transaction that follows."""
+    """Named queries on one connection. The writer has one for its whole life, a reader one for each verb."""
 
     __slots__ = (
-        "_appended",
         "_budget",
+        "_buffered_tables",
+        "_buffers",
         "_connection",
+        "_data_version",
         "_execute",
-        "_last_stamp",
-        "_numbers",
-        "_queries",
-        "_rows",
-        "_version",
+        "_last_timestamp",
+        "_seqs",
+        "_statements",
+        "changes",
+        "inserted_size",
         "now",
-        "outbox_dirty",
         "rng",
-        "stamp",
-        "weight",
+        "timestamp",
     )
 
     def __init__(
-        self, connection: apsw.Connection, queries: Mapping[str, Statement], rng: Random, now: datetime
+        self, connection: apsw.Connection, statements: Mapping[str, Statement], rng: Random, now: datetime
     ) -> None:
         self._connection = connection
         self._execute = connection.execute
-        self._queries = queries
-        self._last_stamp = ""
+        self._statements = statements
+        self._last_timestamp = ""
         self._budget: MatchBudget | None = None
-        #: By query, and the tables for which some wait.
-        self._rows: dict[str, InsertBuffer] = {}
-        self._appended: set[str] = set()
-        #: The highest number of a table, by the query that tells it.
-        self._numbers: dict[str, int] = {}
-        #: Of the whole file, after the last commit of ours.
-        self._version = -1
-        #: Whether the transaction has made a delivery due.
-        self.outbox_dirty = False
-        #: Of all that was appended so far, in whatever transaction.
-        self.weight = 0
+        #: By query.
+        self._buffers: dict[str, InsertBuffer] = {}
+        #: The tables that have rows in a buffer.
+        self._buffered_tables: set[str] = set()
+        #: The highest number given out, by the query that reads it.
+        self._seqs: dict[str, int] = {}
+        #: SQLite's version of the file after our last commit. Another process has written if it differs.
+        self._data_version = -1
+        #: What the current request publishes when it is committed.
+        self.changes: list[Change] = []
+        #: Characters in the large columns of all rows inserted by `insert_later`, in any transaction.
+        self.inserted_size = 0
         self.rng = rng
         self.now = now
-        self.stamp = format_timestamp(now)
+        self.timestamp = format_timestamp(now)
 
-    def begin_unit(self) -> None:
-        """Another verb's work begins; a batch has many."""
+    def begin_transaction(self, now: datetime) -> None:
+        """Set the instant of the transaction that begins."""
+        if self._connection.data_version() != self._data_version:
+            self._seqs.clear()
+        self.now = now
+        self.timestamp = self._last_timestamp = max(format_timestamp(now), self._last_timestamp)
+
+    def begin_request(self) -> None:
+        """Begin the work of another verb in the same transaction."""
         self._budget = None
+        self.changes = []
+
+    def committed(self) -> None:
+        self._data_version = self._connection.data_version()
+
+    def set_floor(self, timestamp: str) -> None:
+        """Let no later timestamp be earlier than this one."""
+        self._last_timestamp = max(self._last_timestamp, timestamp)
 
     @property
     def budget(self) -> MatchBudget:
@@ -74,81 +91,67 @@ class SqliteSession:
             self._budget = MatchBudget(thread_time)
         return self._budget
 
-    def begin_at(self, now: datetime) -> None:
-        self.outbox_dirty = False
-        if self._connection.data_version() != self._version:
-            self._numbers.clear()  # somebody else has written since
-        self.now = now
-        self.stamp = self._last_stamp = max(format_timestamp(now), self._last_stamp)
-
-    def committed(self) -> None:
-        self._version = self._connection.data_version()
-
-    def set_floor(self, stamp: str) -> None:
-        """Instants written from now on are not earlier than this one."""
-        self._last_stamp = max(self._last_stamp, stamp)
-
     def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
         # All rows are fetched even for one: a statement that has not run to its end blocks the commit.
         rows = self.all(query, **values)
         return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql, in_order, tables, _ = self._queries[query]
-        if not self._appended.isdisjoint(tables):
-            self._write(self._appended & tables)
-        return cast("list[tuple[Cell, ...]]", self._execute(sql, in_order(values)).fetchall())
+        sql, bind, tables, _ = self._statements[query]
+        if not self._buffered_tables.isdisjoint(tables):
+            self._flush_tables(self._buffered_tables & tables)
+        return cast("list[tuple[Cell, ...]]", self._execute(sql, bind(values)).fetchall())
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
-        # RETURNING would do it too, but builds a table for its rows: it doubled the cost of an insert.
+        # RETURNING would build a table for its rows, which doubles the cost of an insert.
         self.run(query, **values)
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
     def run(self, query: str, /, **values: Cell) -> None:
-        sql, in_order, tables, _ = self._queries[query]
-        if not self._appended.isdisjoint(tables):
-            self._write(self._appended & tables)
-        self._execute(sql, in_order(values))
-
-    def number(self, highest: str, /) -> int:
-        known = self._numbers.get(highest)
-        if known is None:
-            found = self.one(highest)
-            known = (found[0] if found else None) or 0
-        self._numbers[highest] = known + 1
-        return known + 1
-
-    def append(self, query: str, values: Mapping[str, Cell], /) -> None:
-        rows = self._rows.get(query)
-        if rows is None:
-            rows = self._rows[query] = InsertBuffer(self._queries[query].text)
-        self.weight += rows.add(values)
-        self._appended.add(rows.table)
-
-    def flush(self) -> None:
-        """Write what was appended. To be called before the transaction is committed."""
-        if self._appended:
-            self._write(set(self._appended))
-
-    def _write(self, tables: set[str]) -> None:
-        self._appended -= tables
-        for rows in self._rows.values():
-            if rows.table in tables:
-                kept = rows.weight < _KEPT
-                for sql, values in rows.take():
-                    self._execute(sql, values, can_cache=kept)
-
-    def discard(self) -> None:
-        """Forget what was appended: the transaction was rolled back, or a part of it."""
-        self._appended.clear()
-        self._numbers.clear()
-        for rows in self._rows.values():
-            rows.discard()
-
-    def outbox_grew(self) -> None:
-        self.outbox_dirty = True
+        sql, bind, tables, _ = self._statements[query]
+        if not self._buffered_tables.isdisjoint(tables):
+            self._flush_tables(self._buffered_tables & tables)
+        self._execute(sql, bind(values))
 
     def change(self, query: str, /, **values: Cell) -> None:
         self.run(query, **values)
         if (changed := self._connection.changes()) != 1:
-            raise StoreError(f"{query} changed {changed} rows and not one")
+            raise StoreError(f"{query} changed {changed} rows instead of one")
+
+    def next_seq(self, highest: str, /) -> int:
+        known = self._seqs.get(highest)
+        if known is None:
+            found = self.one(highest)
+            known = (found[0] if found else None) or 0
+        self._seqs[highest] = known + 1
+        return known + 1
+
+    def insert_later(self, query: str, values: Mapping[str, Cell], /) -> None:
+        buffer = self._buffers.get(query)
+        if buffer is None:
+            buffer = self._buffers[query] = InsertBuffer(self._statements[query].text)
+        self.inserted_size += buffer.add(values)
+        self._buffered_tables.add(buffer.table)
+
+    def publish(self, change: Change, /) -> None:
+        self.changes.append(change)
+
+    def flush(self) -> None:
+        """Write the buffered rows. Must be called before the commit."""
+        if self._buffered_tables:
+            self._flush_tables(set(self._buffered_tables))
+
+    def _flush_tables(self, tables: set[str]) -> None:
+        self._buffered_tables -= tables
+        for buffer in self._buffers.values():
+            if buffer.table in tables:
+                can_cache = buffer.size < _LARGEST_CACHED
+                for sql, values in buffer.take():
+                    self._execute(sql, values, can_cache=can_cache)
+
+    def discard(self) -> None:
+        """Drop the buffered rows: the transaction, or the savepoint, was rolled back."""
+        self._buffered_tables.clear()
+        self._seqs.clear()
+        for buffer in self._buffers.values():
+            buffer.discard()

@@ -30,7 +30,7 @@ def write_breaker(
         last_failure_at=text_or_none(after.last_failure_at),
         last_job_id=after.last_job_id,
         probe_job_id=after.probe_job_id,
-        at=session.stamp,
+        at=session.timestamp,
     )
     if reason is None:
         return
@@ -43,7 +43,7 @@ def write_breaker(
         failure_count=after.failures,
         reason=reason,
         job_id=job_id,
-        at=session.stamp,
+        at=session.timestamp,
     )
     entry = LedgerEntry(
         kind=LedgerKind.BREAKER_CHANGED,
@@ -59,7 +59,7 @@ def write_breaker(
     write_ledger(session, (entry,))
 
 
-def reset_breakers(session: Session, plugin: str, command: str | None) -> int:
+def reset_breaker(session: Session, plugin: str, command: str | None = None) -> int:
     """Close the plugin's breakers by hand; how many were not closed."""
     reset = 0
     for row in session.all("all_breakers"):

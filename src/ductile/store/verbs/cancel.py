@@ -42,7 +42,7 @@ def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) 
 
 def _request_cancel(session: Session, job: Job) -> None:
     if job.cancel_requested_at is None:
-        session.run("request_cancel", seq=job.seq, at=session.stamp)
+        session.run("request_cancel", seq=job.seq, at=session.timestamp)
         entry = LedgerEntry(kind=LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
         write_ledger(session, (entry,))
 
@@ -50,7 +50,7 @@ def _request_cancel(session: Session, job: Job) -> None:
 def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> CancelResult:
     """The wish is on the run and every live step before any of them ends, so that none starts another."""
     _request_cancel(session, run)
-    session.run("request_cancel_of_members", run_id=run.id, at=session.stamp)
+    session.run("request_cancel_of_members", run_id=run.id, at=session.timestamp)
     queued = session.all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
     ended: list[JobStateChange] = []
     for row in queued:
@@ -120,8 +120,8 @@ def end_queued(
     reason: JobReason,
     rules: Policy,
     *,
-    plugins: Sequence[str] | None,
-    keep: bool,
+    plugins: Sequence[str] | None = None,
+    keep: bool = False,
     limit: int = SWEEP,
 ) -> SweepResult:
     names = None if plugins is None else to_json(list(plugins))

@@ -79,7 +79,7 @@ def enqueue_and_claim(
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> ClaimedJob:
     number = next_ledger_seq(session)
     row = session.one(
-        "claim_job", seq=seq, at=session.stamp, owner=owner, lease_until=until, claim_seq=number
+        "claim_job", seq=seq, at=session.timestamp, owner=owner, lease_until=until, claim_seq=number
     )
     if row is None:
         raise StoreError(f"the job {seq} was not there to be claimed")

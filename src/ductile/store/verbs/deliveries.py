@@ -13,6 +13,7 @@ from ductile.store.model.deliveries import (
     DeliveryStatus,
     TakenDeliveries,
 )
+from ductile.store.notifier import OUTBOX_GREW
 from ductile.store.rows import read_delivery, text_or_none
 from ductile.store.session import Session
 from ductile.store.verbs.ledger import write_ledger
@@ -25,7 +26,7 @@ _KINDS = {
 }
 
 
-def take(session: Session, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
+def take_deliveries(session: Session, room: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
     """Count the attempt before it is made: a crash while sending must not make it endless."""
     now = format_timestamp(session.now)
     taken: list[Delivery] = []
@@ -51,7 +52,7 @@ def take(session: Session, room: DeliveryCapacity, *, retry_at: datetime) -> Tak
     )
 
 
-def report(session: Session, outcome: DeliveryReport) -> None:
+def report_delivery(session: Session, outcome: DeliveryReport) -> None:
     row = session.one("delivery_by_id", id=outcome.id)
     if row is None:
         return
@@ -68,7 +69,7 @@ def report(session: Session, outcome: DeliveryReport) -> None:
         status=status,
         next_attempt_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
-        completed_at=None if status is DeliveryStatus.PENDING else session.stamp,
+        completed_at=None if status is DeliveryStatus.PENDING else session.timestamp,
         last_status=outcome.http_status,
         last_error=outcome.error,
         counts=int(outcome.counts),
@@ -90,5 +91,5 @@ def _seconds_until(session: Session, instant: datetime) -> float:
 def resend(session: Session, delivery_id: str) -> bool:
     found = session.one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
     if found:
-        session.outbox_grew()
+        session.publish(OUTBOX_GREW)
     return found

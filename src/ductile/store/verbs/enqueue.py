@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ductile.core.events.model import NewContext
 from ductile.store.model.submission import Accepted, EnqueueResult, Submission
+from ductile.store.notifier import JobsEnqueued
 from ductile.store.session import Session
 from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import write_ledger
@@ -20,9 +21,12 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
         for context in _contexts_of(submission, answers):
             insert_context(session, context)
     if submission.runs:
-        answers += tuple(start_run(session, run, submission.rules, window).told() for run in submission.runs)
+        answers += tuple(
+            start_run(session, run, submission.rules, window).enqueue_result() for run in submission.runs
+        )
     if submission.ledger:
         write_ledger(session, submission.ledger)
+    session.publish(JobsEnqueued(results=answers))
     return answers
 
 

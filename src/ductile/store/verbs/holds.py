@@ -6,6 +6,7 @@ from ductile.core.jobs.admission import decide_hold
 from ductile.core.jobs.model import Hold, Job, JobStatus
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import ReleaseResult
+from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import instant_or_none, read_job
 from ductile.store.session import Cell, Session
 
@@ -71,6 +72,8 @@ def _release_one(session: Session, first_waiting: str, **values: Cell) -> None:
 def _rehold(session: Session, job: Job) -> Hold | None:
     hold = hold_for(session, job, suspect=job.suspect)
     session.run("set_hold", seq=job.seq, hold=hold)
+    if hold is None:
+        session.publish(JOBS_READY)
     return hold
 
 

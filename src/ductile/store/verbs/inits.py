@@ -57,10 +57,12 @@ def note_init(session: Session, job: Job, settlement: Settlement) -> None:
     if job.command != "init" or job.submitted_by is not SubmittedBy.CORE or not settlement.is_terminal:
         return
     if settlement.status is JobStatus.SUCCEEDED:
-        session.run("finish_init", job_id=job.id, status=InitStatus.SUCCEEDED, error=None, at=session.stamp)
+        session.run(
+            "finish_init", job_id=job.id, status=InitStatus.SUCCEEDED, error=None, at=session.timestamp
+        )
     elif settlement.transitions[0].reason not in _NOT_A_VERDICT:
         error = settlement.last_error
-        session.run("finish_init", job_id=job.id, status=InitStatus.FAILED, error=error, at=session.stamp)
+        session.run("finish_init", job_id=job.id, status=InitStatus.FAILED, error=error, at=session.timestamp)
 
 
 def _write(
@@ -75,5 +77,5 @@ def _write(
         tries=tries,
         job_id=job_id,
         error=error,
-        at=session.stamp,
+        at=session.timestamp,
     )

@@ -13,6 +13,7 @@ from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import parse_timestamp
 from ductile.store.model.submission import Accepted, ChildConflict, Deduplicated, EnqueueResult
+from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.holds import is_live, key_is_taken
@@ -41,6 +42,8 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
     seq = _insert(session, job, hold)
     if seq is None:
         return _conflict(session, job)
+    if hold is None:
+        session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
         write_callback(session, _TOLD_QUEUED, job, attempt=1)
@@ -92,18 +95,18 @@ def _first_hold(session: Session, job: NewJob) -> Hold | None:
 
 def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     """Insert the job; its number, or None if a child with the same origin exists."""
-    seq = session.number("highest_in_queue")
+    seq = session.next_seq("highest_in_queue")
     row: dict[str, Cell] = asdict(job)  # most columns are called as the fields are
-    row["seq"], row["hold"], row["at"] = seq, hold, session.stamp
+    row["seq"], row["hold"], row["at"] = seq, hold, session.timestamp
     row["payload"] = None if job.payload is None else to_json(job.payload)
     if _is_lone(job):
-        session.append("insert_lone_job", row)
+        session.insert_later("insert_lone_job", row)
         return seq
     row.update(_NO_ORIGIN if job.origin is None else _origin_columns(job.origin))
     row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
     if job.origin is not None:
         return session.insert("insert_job", **row)
-    session.append("insert_job", row)
+    session.insert_later("insert_job", row)
     return seq
 
 
@@ -139,7 +142,7 @@ def _conflict(session: Session, job: NewJob) -> ChildConflict:
 def insert_event(
     session: Session, event: NewEvent, *, producer: str | None = None, index: int | None = None
 ) -> None:
-    session.append(
+    session.insert_later(
         "insert_event",
         {
             "id": event.id,
@@ -150,7 +153,7 @@ def insert_event(
             "dedupe_key": event.dedupe_key,
             "producer_job_id": producer,
             "producer_index": index,
-            "at": session.stamp,
+            "at": session.timestamp,
         },
     )
 
@@ -165,5 +168,5 @@ def insert_context(session: Session, context: NewContext) -> None:
         step_path=context.step_path,
         baggage=to_json(context.baggage),
         hops=context.hops,
-        at=session.stamp,
+        at=session.timestamp,
     )

@@ -33,7 +33,7 @@ def _unknown_edges(session: Session) -> tuple[str, ...]:
     )
 
 
-def recent_failures(session: Session, since: datetime) -> RecentFailures:
+def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
     begin = format_timestamp(since)
     newest = session.one("latest_instant")
     return RecentFailures(

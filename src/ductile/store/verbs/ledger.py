@@ -14,6 +14,7 @@ from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import event_timestamp, wants
 from ductile.core.webhooks.url_policy import receiver_of
 from ductile.protocol.state_webhook import encode_state_webhook
+from ductile.store.notifier import LEDGER_ADVANCED, OUTBOX_GREW
 from ductile.store.rows import read_choice, to_json
 from ductile.store.session import Session
 
@@ -32,7 +33,7 @@ class JobIdentity(Protocol):
 
 
 def next_ledger_seq(session: Session) -> int:
-    return session.number("highest_in_ledger")
+    return session.next_seq("highest_in_ledger")
 
 
 def write_transition(
@@ -40,18 +41,19 @@ def write_transition(
 ) -> None:
     """Append the edge to the ledger and, with its number there, to the job's own history."""
     seq = next_ledger_seq(session) if seq is None else seq
-    session.append(
+    session.insert_later(
         "insert_ledger",
         {
             "seq": seq,
-            "at": session.stamp,
+            "at": session.timestamp,
             "kind": LedgerKind.JOB_TRANSITION,
             "job_id": job.id,
             "run_id": job.run_id,
             "data": _transition_data(job.plugin, job.command, transition, execution),
         },
     )
-    session.append(
+    session.publish(LEDGER_ADVANCED)
+    session.insert_later(
         "insert_transition",
         {
             "job_id": job.id,
@@ -60,7 +62,7 @@ def write_transition(
             "from_status": transition.from_status,
             "to_status": transition.to_status,
             "reason": transition.reason,
-            "at": session.stamp,
+            "at": session.timestamp,
         },
     )
 
@@ -82,17 +84,18 @@ def _transition_data(plugin: str, command: str, transition: Transition, executio
 
 def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
     for entry in entries:
-        session.append(
+        session.insert_later(
             "insert_ledger",
             {
                 "seq": next_ledger_seq(session),
-                "at": session.stamp,
+                "at": session.timestamp,
                 "kind": entry.kind,
                 "job_id": entry.job_id,
                 "run_id": entry.run_id,
                 "data": to_json(entry.data),
             },
         )
+        session.publish(LEDGER_ADVANCED)
 
 
 def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, attempt: int) -> None:
@@ -104,7 +107,7 @@ def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, 
     if row is None:
         return
     state, latest, url, model, chosen = row
-    timestamp = event_timestamp(session.stamp, latest)
+    timestamp = event_timestamp(session.timestamp, latest)
     numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
     subscriptions = [(url, chosen), *session.all("further_subscriptions", job_id=job.id)]
     urls = [each for each, states in subscriptions if each and wants(read_choice(states), event.state)]
@@ -152,6 +155,6 @@ def write_delivery(session: Session, *, job_id: str, sequence: int, state: str, 
         body=body,
         # Due by the clock: a stamp may lie ahead of it after the clock was set back.
         due_at=format_timestamp(session.now),
-        at=session.stamp,
+        at=session.timestamp,
     )
-    session.outbox_grew()
+    session.publish(OUTBOX_GREW)

@@ -158,12 +158,12 @@ def index_log(session: Session, *, limit: int = SWEEP) -> int:
     return len(rows)
 
 
-def fill_a_little(session: Session) -> None:
+def insert_filler(session: Session) -> None:
     """Write as much as a large submission does."""
     session.run("put_meta", key=_FILLING, value="0" * _FILLING_BYTES)
 
 
-def remove_filling(session: Session) -> None:
+def delete_filler(session: Session) -> None:
     session.run("forget_meta", key=_FILLING)
 
 
@@ -192,7 +192,7 @@ def record_config(
             origin=origin,
             content=to_json(content),
             plugins=None if plugins is None else to_json(versions_to_json(plugins)),
-            at=session.stamp,
+            at=session.timestamp,
         )
         entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
         write_ledger(session, (entry,))

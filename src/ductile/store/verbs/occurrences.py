@@ -39,7 +39,7 @@ def record(session: Session, occurrence: Occurrence) -> None:
             reason=occurrence.reason,
             job_id=occurrence.job_id,
             late_ms=late,
-            at=session.stamp,
+            at=session.timestamp,
         )
     entry = LedgerEntry(
         kind=LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED,

@@ -83,7 +83,7 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
     return None if row is None else object_or_none(row[0])
 
 
-def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) -> Page[Job]:
+def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
     values: dict[str, Cell] = {
         "id": where.job_id,
         "run_id": where.run_id,
@@ -115,7 +115,7 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None) 
     return _page(session, query, values, read_job, seq_at=1, limit=limit, cursor=cursor)
 
 
-def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None) -> Page[LogRow]:
+def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
     words = _as_words(where.query)
     values: dict[str, Cell] = {
         "job_id": where.job_id,
@@ -268,7 +268,7 @@ def plugin_state(session: Session, plugin: str) -> PluginState | None:
     return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_timestamp(row[2]))
 
 
-def facts(session: Session, plugin: str, *, limit: int, cursor: str | None) -> Page[FactRow]:
+def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
     return _page(
         session, "facts_of_plugin", {"plugin": plugin}, _read_fact, seq_at=0, limit=limit, cursor=cursor
     )
@@ -318,7 +318,7 @@ def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
 
 
 def occurrences(
-    session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None
+    session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
 ) -> Page[Occurrence]:
     where = {"plugin": plugin, "schedule_id": schedule_id}
     return _page(
@@ -340,10 +340,10 @@ def delivery(session: Session, delivery_id: str) -> Delivery | None:
 def deliveries(
     session: Session,
     *,
-    job_id: str | None,
-    status: DeliveryStatus | None,
+    job_id: str | None = None,
+    status: DeliveryStatus | None = None,
     limit: int,
-    cursor: str | None,
+    cursor: str | None = None,
 ) -> Page[Delivery]:
     where = {"job_id": job_id, "status": status}
     return _page(session, "deliveries", where, read_delivery, seq_at=0, limit=limit, cursor=cursor)

@@ -25,6 +25,7 @@ from ductile.core.runs.state import (
 from ductile.protocol.response import result_in
 from ductile.store.model.jobs import RetryResult
 from ductile.store.model.submission import Accepted, EnqueueResult
+from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.verbs.holds import hold_for
@@ -114,6 +115,8 @@ def _requeue(session: Session, job: Job) -> None:
 
 def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
+    if hold is None:
+        session.publish(JOBS_READY)
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
@@ -189,7 +192,9 @@ def rerun(
         session.now,
         session.rng,
     )
-    return continue_run(session, answer, progress, rules).told()
+    result = continue_run(session, answer, progress, rules).enqueue_result()
+    session.publish(JobsEnqueued(results=(result,)))
+    return result
 
 
 def check_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryResult:

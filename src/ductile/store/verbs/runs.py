@@ -26,6 +26,7 @@ from ductile.core.runs.state import (
     TokenStatus,
 )
 from ductile.core.timestamps import format_timestamp
+from ductile.store.notifier import DeadlineSet
 from ductile.store.rows import object_or_none, storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.insert import insert_context, insert_event
@@ -203,7 +204,7 @@ def insert_run(session: Session, run: NewRun) -> None:
         fingerprint=graph.fingerprint,
         name=graph.pipeline,
         graph=_text_of(graph),
-        at=session.stamp,
+        at=session.timestamp,
     )
     session.run(
         "insert_run",
@@ -212,8 +213,10 @@ def insert_run(session: Session, run: NewRun) -> None:
         fingerprint=graph.fingerprint,
         deadline_at=None if run.deadline_at is None else format_timestamp(run.deadline_at),
         deadline_wait=None if run.deadline_at is None else (run.deadline_at - session.now).total_seconds(),
-        at=session.stamp,
+        at=session.timestamp,
     )
+    if run.deadline_at is not None:
+        session.publish(DeadlineSet(due_at=run.deadline_at))
 
 
 def write_progress(session: Session, run_id: str, progress: RunProgress) -> None:

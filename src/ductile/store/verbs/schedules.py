@@ -48,7 +48,7 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
             last_job_id=entry.last_job_id,
             last_fired_at=text_or_none(entry.last_fired_at),
             paused_at=text_or_none(entry.paused_at),
-            at=session.stamp,
+            at=session.timestamp,
         )
     kept = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
     session.run("forget_schedules", kept=kept)
@@ -227,10 +227,10 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
         next_at=text_or_none(entry.next_at),
         nominal_at=text_or_none(entry.nominal_at),
         last_job_id=jobs[-1].id if jobs else None,
-        last_fired_at=session.stamp if jobs else None,
+        last_fired_at=session.timestamp if jobs else None,
         deferred_nominal_at=None if deferred is None else format_timestamp(deferred.nominal_at),
         deferred_due_at=None if deferred is None else format_timestamp(deferred.start_at),
-        at=session.stamp,
+        at=session.timestamp,
     )
 
 
@@ -244,13 +244,13 @@ def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
     return has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])
 
 
-def pause(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:
+def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:
     found = session.one(
         "pause_schedule",
         plugin=plugin,
         schedule_id=schedule_id,
-        paused_at=session.stamp if paused else None,
-        at=session.stamp,
+        paused_at=session.timestamp if paused else None,
+        at=session.timestamp,
     )
     if found is not None:
         kind = LedgerKind.SCHEDULE_PAUSED if paused else LedgerKind.SCHEDULE_RESUMED

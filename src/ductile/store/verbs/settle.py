@@ -140,7 +140,7 @@ class StartedRun(Value):
     started: tuple[EnqueueResult, ...] = ()
     ended: tuple[JobStateChange, ...] = ()
 
-    def told(self) -> EnqueueResult:
+    def enqueue_result(self) -> EnqueueResult:
         """The answer for whoever submitted it, with all that it led to at once."""
         if not isinstance(self.answer, Accepted):
             return self.answer
@@ -229,7 +229,7 @@ def _end_with(session: Session, job: Job, outcome: Outcome, rules: Policy) -> _F
 
 def claim_run(session: Session, run_id: str) -> Job:
     """The first of its steps was claimed, and with it the run."""
-    row = session.one("start_run", id=run_id, at=session.stamp)
+    row = session.one("start_run", id=run_id, at=session.timestamp)
     if row is None:
         raise _changed_under_us(run_id)
     started = read_job(row)

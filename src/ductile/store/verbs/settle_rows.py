@@ -17,6 +17,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.schedules.planner import Skip
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
+from ductile.store.notifier import JOBS_READY, JobEnded, RetryScheduled
 from ductile.store.rows import storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.breakers import write_breaker
@@ -35,11 +36,17 @@ def write_end(session: Session, job: Job, settlement: Settlement) -> bool | None
     if settlement.log is not None:
         became = (settlement.status, settlement.reason)
         values = _log_row(session, job, settlement.log, became=became, artifacts=settlement.artifacts)
-        session.append("insert_log", values)
+        session.insert_later("insert_log", values)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None:
         write_callback(session, settlement.callback, job, attempt=settlement.attempt)
+    if settlement.is_terminal:
+        session.publish(JobEnded(job_id=job.id))
+    elif settlement.next_retry_at is not None:
+        session.publish(RetryScheduled(due_at=settlement.next_retry_at))
+    else:
+        session.publish(JOBS_READY)
     if job.plugin == RUN_PLUGIN:
         session.run("clear_deadline", run_id=job.id)
     return bool(row[0])
@@ -61,7 +68,7 @@ def _write_job(session: Session, job: Job, settlement: Settlement) -> tuple[Cell
         # An interrupted job is ready at once: it held its key while it ran and goes on holding it.
         hold=None if retry_at is None else Hold.RETRY,
         attempt=settlement.attempt,
-        completed_at=session.stamp if settlement.is_terminal else None,
+        completed_at=session.timestamp if settlement.is_terminal else None,
         next_retry_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
         last_error=storable(settlement.last_error),
@@ -102,7 +109,7 @@ def _log_row(
         "dedupe_key": job.dedupe_key,
         "created_at": format_timestamp(job.created_at),
         "started_at": text_or_none(job.started_at),
-        "at": session.stamp,
+        "at": session.timestamp,
         "parent_job_id": job.parent_job_id,
         "source_event_id": job.source_event_id,
         "event_context_id": job.event_context_id,
@@ -144,7 +151,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             execution=job.execution,
             command=job.command,
             body=to_json(settlement.fact.body),
-            at=session.stamp,
+            at=session.timestamp,
         )
     if settlement.state is not None:
         session.run(
@@ -152,7 +159,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             plugin=job.plugin,
             state=to_json(settlement.state),
             claim_seq=job.claim_seq,
-            at=session.stamp,
+            at=session.timestamp,
         )
     for skip in settlement.skipped:
         _record_skip(session, job.plugin, str(view.latest_of), skip)
@@ -163,7 +170,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             schedule_id=view.latest_of,
             next_at=format_timestamp(settlement.next_slot.start_at),
             nominal_at=format_timestamp(settlement.next_slot.nominal_at),
-            at=session.stamp,
+            at=session.timestamp,
         )
     if settlement.breaker is not None:
         before = view.breaker or Breaker()

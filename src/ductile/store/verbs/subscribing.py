@@ -71,11 +71,11 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
     assert row is not None  # noqa: S101 - the caller has just read the job
     sequence, latest, model = row
     if sequence == 0:  # no event of this job was written yet
-        completed = session.stamp if job.completed_at is None else format_timestamp(job.completed_at)
+        completed = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
         numbered = session.one("next_callback", job_id=job.id, state=event.state, at=completed)
         assert numbered is not None  # noqa: S101 - as above
         sequence, latest = numbered[0], completed
     body = encode_callback(
-        event, job, attempt=job.attempt, timestamp=latest or session.stamp, previous=None, model=model
+        event, job, attempt=job.attempt, timestamp=latest or session.timestamp, previous=None, model=model
     )
     write_delivery(session, job_id=job.id, sequence=sequence, state=event.state, url=wanted.url, body=body)

@@ -1,0 +1,111 @@
+"""Changes that the store publishes after a commit, and the in-process notifier that carries them.
+
+A verb calls `Session.publish` inside its transaction. After COMMIT the store publishes the changes of all
+requests in that commit, on the event loop, and only then resumes the callers that wait for them. A change is
+published also if its caller was cancelled meanwhile. A request that failed publishes nothing.
+
+Subscribers must not rely on changes alone: a change written by another process is not published here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+from ductile.errors import StoreFailedError
+from ductile.store.model.submission import EnqueueResult
+from ductile.struct import Value
+
+
+class JobsEnqueued(Value):
+    """A submission was committed, with the results that its caller gets."""
+
+    results: tuple[EnqueueResult, ...]
+
+
+class JobsReady(Value):
+    """At least one job may be claimable now that was not before."""
+
+
+class JobEnded(Value):
+    """A job reached a terminal state."""
+
+    job_id: str
+
+
+class RetryScheduled(Value):
+    """A job waits for its retry until this instant."""
+
+    due_at: datetime
+
+
+class DeadlineSet(Value):
+    """A pipeline run is cancelled at this instant if it has not ended."""
+
+    due_at: datetime
+
+
+class OutboxGrew(Value):
+    """At least one state webhook became due."""
+
+
+class LedgerAdvanced(Value):
+    """At least one ledger entry was appended."""
+
+
+class StoreFailed(Value):
+    """The store stopped writing for good."""
+
+    error: StoreFailedError
+
+
+Change: TypeAlias = (
+    JobsEnqueued
+    | JobsReady
+    | JobEnded
+    | RetryScheduled
+    | DeadlineSet
+    | OutboxGrew
+    | LedgerAdvanced
+    | StoreFailed
+)
+
+C = TypeVar("C", bound=Change)
+
+#: Changes without content are single objects, so that a commit publishes each of them once.
+JOBS_READY = JobsReady()
+OUTBOX_GREW = OutboxGrew()
+LEDGER_ADVANCED = LedgerAdvanced()
+
+
+class Notifier:
+    """Calls the subscribers of a change. All methods are called on the event loop."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[type[object], list[Callable[[Any], None]]] = {}
+
+    def subscribe(self, change: type[C], callback: Callable[[C], None]) -> Callable[[], None]:
+        """Call `callback` for every change of this type; it must not block.
+
+        Returns what ends the subscription.
+        """
+        callbacks = self._callbacks.setdefault(change, [])
+        callbacks.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return unsubscribe
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """Call the subscribers of each change in turn. One that raises does not stop the others."""
+        for change in changes:
+            for callback in tuple(self._callbacks.get(type(change), ())):
+                try:
+                    callback(change)
+                except Exception as error:  # noqa: BLE001 - a defect of one subscriber must not reach the others
+                    context = {"message": "notification callback raised", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
