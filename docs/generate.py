@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi_schemas import SCHEMAS
+from ductile.api.openapi_schemas import schemas
 from ductile.cli.command_table import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
 from ductile.cli.help import option_line, usage_words
 from ductile.config.schema.fields import (
@@ -147,28 +147,26 @@ def _options(options: tuple[Option, ...]) -> str:
 def endpoints() -> str:
     """Every endpoint with its scope, its answer and what it is for, from the table that routes requests."""
     rows = [
-        f"| `{each.method} {each.path}` | {each.access.shown.replace('|', ' or ')} | {each.summary} "
-        f"| {_answers(each)} |"
+        f"| `{each.http.method} {each.http.path}` | {each.access.shown.replace('|', ' or ')} "
+        f"| {each.summary} | {_answers(each)} |"
         for each in ENDPOINTS
     ]
     return "\n".join(["| endpoint | scope | | answer |", "|---|---|---|---|", *rows])
 
 
 def _answers(endpoint: Endpoint) -> str:
-    match endpoint.answer:
-        case None:
-            told = []
-        case str(name):
-            told = [f"[{name}](#{name.lower()})"]
-        case by_status:
-            told = [f"{status}: [{name}](#{name.lower()})" for status, name in by_status.items()]
-    return ", ".join([*told, *(f"`{media_type}`" for media_type in endpoint.documents)])
+    by_status = endpoint.responses
+    shown = []
+    for status, names in by_status.items():
+        links = " or ".join(f"[{name}](#{name.lower()})" for name in names)
+        shown.append(f"{int(status)}: {links}" if len(by_status) > 1 else links)
+    return ", ".join([*shown, *(f"`{media_type}`" for media_type in endpoint.http.documents)])
 
 
 def shapes() -> str:
     """Every shape of an answer, in the words of `json.md`, from what the OpenAPI document is made of."""
     parts = []
-    for name, shape in SCHEMAS.items():
+    for name, shape in schemas().items():
         about = f"{shape['description']}\n\n" if "description" in shape else ""
         parts.append(f"### {name}\n\n{about}```text\n{_told(shape)}\n```")
     return "\n\n".join(parts)

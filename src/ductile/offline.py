@@ -121,9 +121,9 @@ async def call_offline(
     named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
 ) -> JsonObject:
     """Call an operation on the store of a daemon that does not run."""
-    opened = open_read_only if operation in table.READ_ONLY else open_offline
+    opened = open_read_only if table.OPERATIONS[operation].read_only else open_offline
     async with opened(named, environ) as context:
-        return await table.OPERATIONS[operation](context, given)
+        return await table.OPERATIONS[operation].run_to_json(context, given)
 
 
 async def diagnose_offline(named: str | None, environ: Mapping[str, str], given: JsonObject) -> JsonObject:
@@ -220,7 +220,7 @@ async def run_offline(
             offers=_SETTLE_ATTEMPTS,
         )
         try:
-            submitted = await table.OPERATIONS[operation](context, given)
+            submitted = await table.OPERATIONS[operation].run_to_json(context, given)
             job_id = str(submitted["job_id"])
             with _naming_job_in_errors(job_id):
                 await _record_config(context)
@@ -229,7 +229,7 @@ async def run_offline(
         finally:
             await runner.close()
         return OfflineRunResult(
-            job=await table.OPERATIONS["job.show"](context, {"job_id": job_id}),
+            job=await table.OPERATIONS["job.show"].run_to_json(context, {"job_id": job_id}),
             deduplicated=bool(submitted["deduplicated"]),
             stopped=stopped[0] if stopped else None,
         )

@@ -22,7 +22,7 @@ from builders.described import assert_holds
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
 from builders.shapes import Shape, Teller, learn
-from ductile.api.openapi_schemas import SCHEMAS
+from ductile.api.openapi_schemas import schemas
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 from ductile.operations.shapes import named
@@ -64,13 +64,13 @@ NAMED = {
 OPEN_ANSWERS = {"config show": "value", "config schema": "value"}
 #: Commands whose answer is also given over HTTP, and what it is called there.
 SAME = {
-    "job list": "Jobs",
-    "job show": "Job",
+    "job list": "JobPage",
+    "job show": "FullJob",
     "job tree": "JobTree",
     "job logs": "JobLog",
     "job explain": "Explanation",
-    "job cancel": "Cancelled",
-    "job retry": "Retried",
+    "job cancel": "CancelledJob",
+    "job retry": "RetriedJob",
     "event send": "Published",
     "schedule list": "Schedules",
     "schedule pause": "ScheduleSwitched",
@@ -407,7 +407,7 @@ def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -
     """One operation behind both, and one description of what it answers."""
     assert asked.answers[words]
     for answer in asked.answers[words]:
-        assert_holds({"schemas": dict(SCHEMAS)}, named(shape), {**answer, "message": "for people"})
+        assert_holds({"schemas": dict(schemas())}, named(shape), {**answer, "message": "for people"})
 
 
 def test_every_command_was_asked(asked: Asker) -> None:

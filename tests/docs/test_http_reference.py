@@ -10,12 +10,12 @@ from types import ModuleType
 
 from builders.described import assert_holds
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi_schemas import SCHEMAS
-from ductile.api.parameters import SUBMISSION_HEADERS
-from ductile.api.vocabulary import SUBMISSION
+from ductile.api.openapi_schemas import schemas
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.http.rejections import RejectionReason
+from ductile.operations.request import FieldSource, request_fields
 from ductile.operations.shapes import named
+from ductile.operations.submission import SubmissionRequest
 from ductile.telemetry.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,18 +36,18 @@ def test_the_table_of_endpoints_is_what_the_program_has_now() -> None:
     """Every endpoint with its scope; after a change, `make docs` writes it anew."""
     assert generator().regenerate("reference/http.md", HTTP) == HTTP
     for endpoint in ENDPOINTS:
-        assert f"| `{endpoint.method} {endpoint.path}` |" in HTTP
+        assert f"| `{endpoint.http.method} {endpoint.http.path}` |" in HTTP
 
 
 def test_every_parameter_field_header_and_scope_is_named() -> None:
     """Nothing a caller can say is left out."""
     for endpoint in ENDPOINTS:
-        for parameter in endpoint.query:
-            assert re.search(rf"`(\?)?{parameter.name}(=[^`]*)?`", HTTP), parameter.name
-    for field in SUBMISSION:
-        assert f"| `{field}` |" in HTTP
-    for header in SUBMISSION_HEADERS:
-        assert f"| `{header.decode()}` |".lower() in HTTP.lower()
+        for name in endpoint.fields[FieldSource.QUERY]:
+            assert re.search(rf"`(\?)?{name}(=[^`]*)?`", HTTP), name
+        for header in endpoint.fields[FieldSource.HEADER]:
+            assert f"| `{header}` |" in HTTP.lower()
+    for field in request_fields(SubmissionRequest).values():
+        assert field.header is not None or f"| `{field.name}` |" in HTTP
     for subject in AccessResource:
         for right in AccessLevel:
             assert f"`{auth_scope(subject, right)}`" in HTTP
@@ -58,14 +58,14 @@ def test_the_examples_of_answers_are_such_answers() -> None:
     examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
     assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
     for shape, example in examples:
-        assert_holds({"schemas": dict(SCHEMAS)}, named(shape), json.loads(example))
+        assert_holds({"schemas": dict(schemas())}, named(shape), json.loads(example))
 
 
 def test_the_fields_of_both_answers_are_explained() -> None:
     """In words, where the examples are."""
     part = HTTP.partition("## Waiting for a run")[2].partition("## Jobs")[0]
     for shape in ("Finished", "StillRunning"):
-        for field in SCHEMAS[shape]["properties"]:  # type: ignore[union-attr]  # a record has them
+        for field in schemas()[shape]["properties"]:  # type: ignore[union-attr]  # a record has them
             assert f"`{field}`" in part or f'"{field}"' in part, field
 
 

@@ -23,7 +23,8 @@ from ductile.errors import (
 from ductile.http.body import BODY_SECONDS, ClientDisconnectedError, content_length, read_body, refuse_body
 from ductile.http.host_check import headers_once
 from ductile.http.log_sampling import LogSampler
-from ductile.http.responses import send_bytes, send_error, send_json, shutdown_error
+from ductile.http.responses import JSON, encode, send_bytes, send_error, shutdown_error
+from ductile.operations.response import Response
 from ductile.telemetry.error_report import describe_error
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
@@ -94,8 +95,8 @@ class Application:
             else:  # what goes wrong from here on is not refused: an answer has begun
                 exchange.answered = True
                 if isinstance(answer, Reply):
-                    exchange.status = answer.status
-                    await send_json(send, answer.status, _with_message(exchange, answer.body), answer.headers)
+                    exchange.status, content = _render(exchange, answer)
+                    await send_bytes(send, exchange.status, content, [JSON, *answer.headers])
                 else:
                     await _send_at_length(exchange, answer)
         except ClientDisconnectedError:
@@ -111,7 +112,7 @@ class Application:
         if not exchange.answered:
             route = exchange.route
             error = shutdown_error(
-                maybe_stored=exchange.body_read and route is not None and route.endpoint.intake
+                maybe_stored=exchange.body_read and route is not None and route.endpoint.http.submits
             )
             exchange.status = error.http_status
             await send_error(exchange.send, error, close=True)
@@ -123,29 +124,29 @@ class Application:
         headers = headers_once(scope)
         began_with = self._desk.snapshot()
         self._admit(exchange, route, headers)
-        if endpoint.intake:
+        if endpoint.http.submits:
             self._desk.refuse_when_stopping()
         body = None
-        if endpoint.body is not None:
+        if endpoint.http.method == "POST":
             body = await read_body(
                 scope, exchange.receive, limit=began_with.api.max_body_size, seconds=self._body_seconds
             )
             exchange.body_read = True
             # A slow body may have outlasted the daemon's last moment for work, or the caller's token.
-            if endpoint.intake:
+            if endpoint.http.submits:
                 self._desk.refuse_when_stopping()
             if self._desk.snapshot() is not began_with:
                 self._admit(exchange, route, headers)
         asked = ApiRequest(
             context=self._desk,
             services=self._services,
-            given=read_parameters(route, scope["query_string"], headers, body),
+            values=read_parameters(route, scope["query_string"], headers, body),
             headers=headers,
             route=route,
             token=exchange.token,
             peer=exchange.peer,
         )
-        if endpoint.waits:
+        if endpoint.http.waits:
             return await _unless_hung_up(exchange.receive, endpoint.handler(asked))
         return await endpoint.handler(asked)
 
@@ -174,7 +175,7 @@ class Application:
         data: JsonObject = {
             "method": method,
             "path": path,
-            "endpoint": None if endpoint is None else endpoint.path,
+            "endpoint": None if endpoint is None else endpoint.http.path,
             "status": exchange.status,
             "duration_ms": int(seconds * 1_000_000) / 1000,  # `round` takes ten times as long
             "token": exchange.token,
@@ -186,7 +187,7 @@ class Application:
     def _is_quiet(self, exchange: ApiExchange) -> bool:
         """Whether the line is for debugging only: probes that went well, and a flood of unknown callers."""
         route = exchange.route
-        if route is not None and route.endpoint.probe and exchange.status < _REFUSED:
+        if route is not None and route.endpoint.http.probe and exchange.status < _REFUSED:
             return True
         if exchange.token is not None or self._sampler is None:
             return False
@@ -221,10 +222,20 @@ async def _unless_hung_up(receive: ASGIReceiveCallable, work: Awaitable[ApiReply
         task.cancel()
 
 
-def _with_message(exchange: ApiExchange, body: JsonObject) -> JsonObject:
-    if "message" in body or exchange.route is None:
-        return body
-    return {**body, "message": _DRY if "dry_run" in body else exchange.route.endpoint.message}
+def _render(exchange: ApiExchange, reply: Reply) -> tuple[int, bytes]:
+    """The status and the body of a reply, with a `message` for people if it has none of its own."""
+    assert exchange.route is not None  # noqa: S101 - a handler has replied
+    endpoint, body = exchange.route.endpoint, reply.body
+    message, status = None, reply.status
+    if isinstance(body, Response):
+        message, status, known = body.http_message, status or body.http_status, body.__struct_fields__
+    else:
+        message, known = _DRY if "dry_run" in body else None, (*body,)
+    content = encode(body)
+    if "message" not in known:
+        text = encode(message or endpoint.http.message or f"{endpoint.summary}.")
+        content = b'%b%b"message":%b}' % (content[:-1], b"," if len(content) > len(b"{}") else b"", text)
+    return status or endpoint.http.statuses[0], content
 
 
 async def _send_at_length(exchange: ApiExchange, answer: Document | Stream) -> None:

@@ -18,7 +18,7 @@ _PIECE = 256 * 1024
 
 
 async def artifact(asked: ApiRequest) -> Stream:
-    opened = await open_artifact(asked.context, asked.given)
+    opened = await open_artifact(asked.context, asked.values)
 
     async def run(send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})

@@ -1,40 +1,36 @@
-"""What an endpoint is: a row of the table from which requests, the OpenAPI document and the docs are made."""
+"""What an endpoint is: an HTTP route, the parameters it takes, and the handler that replies."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from enum import StrEnum
+from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
 from ductile.core.json import JsonObject
-from ductile.struct import Value, field
+from ductile.operations.access import Access
+from ductile.operations.operation import HttpRoute, Operation
+from ductile.operations.request import FieldSource, RequestField, request_fields
+from ductile.operations.response import Response
+from ductile.struct import Value
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
     from ductile.api.events import EventStreams
-    from ductile.http.authentication import Access, Authenticator
+    from ductile.http.authentication import Authenticator
     from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
-
-class ParameterType(StrEnum):
-    """How a value of the query is read."""
-
-    TEXT = "string"
-    NUMBER = "integer"
-    FLAG = "boolean"
-
-
-class Parameter(Value):
-    name: str
-    about: str
-    kind: ParameterType = ParameterType.TEXT
-    schema: JsonObject = field(default_factory=dict)
+Header: TypeAlias = tuple[bytes, bytes]
+#: The schema of a reply that is the `result` alone, requested by `?result=only`.
+BARE_RESULT = "BareResult"
+_PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class ApiServices(Value):
-    """What answers need besides the desk, and what lives as long as the listener."""
+    """What handlers need besides the operation context; lives as long as the listener."""
 
     authenticator: Authenticator
     streams: EventStreams
@@ -42,11 +38,12 @@ class ApiServices(Value):
 
 
 class ApiRequest(Value):
-    """A request, read. `token` is the name of the token, None where none is needed."""
+    """A request whose parameters were read. `token` is the name of the token, None where none is needed."""
 
     context: OperationContext
     services: ApiServices
-    given: JsonObject
+    #: Parameters of path, query, headers and body by name.
+    values: JsonObject
     headers: Mapping[bytes, bytes]
     route: MatchedRoute
     token: str | None = None
@@ -54,25 +51,27 @@ class ApiRequest(Value):
 
 
 class Reply(Value):
-    body: JsonObject
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """A response of an operation. `status` is None for the one that the response or its route names."""
+
+    body: Response | JsonObject
+    status: int | None = None
+    headers: tuple[Header, ...] = ()
 
 
 class Document(Value):
-    """An answer that is not one of our objects: another format decides what it looks like."""
+    """A reply in another format than our JSON objects."""
 
     content: bytes
     media_type: str
     status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: tuple[Header, ...] = ()
 
 
 class Stream(Value):
-    """An answer that is sent as it comes. It ends when the caller goes away."""
+    """A reply that is sent as it is made. It ends when the client disconnects."""
 
     run: Callable[[ASGISendCallable], Awaitable[None]]
-    #: Called when it is over, also if it never began.
+    #: Called at the end, also if it was never started.
     close: Callable[[], None] = lambda: None
 
 
@@ -80,37 +79,56 @@ ApiReply: TypeAlias = Reply | Document | Stream
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiReply]]
 
 
-class Endpoint(Value):
-    method: str
-    #: With parameters in braces: `/job/{job_id}`.
-    path: str
+class Endpoint(Value, dict=True):
+    http: HttpRoute
     summary: str
     access: Access
     handler: Handler
-    #: What an answer says of itself where its body has no message.
-    message: str
-    #: The name of what it answers, or one for each good status; None where it is no object of ours.
+    #: The operation that the handler runs; its types are loaded with the first request.
+    operation: Operation | None = None
+    #: The request of a handler that runs no operation, or an untyped one.
+    request_type: type[Value] | None = None
+    #: The name of its response schema.
     answer: str | Mapping[int, str] | None = None
-    #: What it answers in another format, by media type.
-    documents: Mapping[str, JsonObject] = field(default_factory=dict)
-    query: tuple[Parameter, ...] = ()
-    #: Names a body may have; None where none is read.
-    body: tuple[str, ...] | None = None
-    #: Whether the caller may have to wait for something: then it is noticed when they hang up.
-    waits: bool = False
-    #: Whether the answer is sent as it comes.
-    streams: bool = False
-    #: Whether the header `X-Ductile-Status` says how the job stands.
-    tells_status: bool = False
-    #: Whether its last parameter takes the rest of the path, slashes included.
-    takes_rest: bool = False
-    #: Whether it is intake, which ends when the daemon begins to stop.
-    intake: bool = False
-    #: Whether it is asked so often that its line in the log is for debugging only, unless it was refused.
-    probe: bool = False
-    #: Status of the usual answer, and the others that are worth naming.
-    statuses: tuple[int, ...] = (200,)
-    tag: str = "system"
+
+    @cached_property
+    def path_parameters(self) -> tuple[str, ...]:
+        return tuple(_PATH_PARAMETER.findall(self.http.path))
+
+    @cached_property
+    def fields(self) -> Mapping[FieldSource, Mapping[str, RequestField]]:
+        """The fields of the request by where they are read from. Headers are by their lower-case names."""
+        known = self.operation.fields if self.operation is not None else {}
+        if self.request_type is not None:
+            known = request_fields(self.request_type)
+        found: dict[FieldSource, dict[str, RequestField]] = {source: {} for source in FieldSource}
+        for name, field in known.items():
+            if name in self.path_parameters:
+                source = FieldSource.PATH
+            elif field.source is not None:
+                source = field.source
+            else:
+                source = FieldSource.QUERY if self.http.method == "GET" else FieldSource.BODY
+            found[source][name if field.header is None else field.header.lower()] = field
+        return found
+
+    @cached_property
+    def responses(self) -> Mapping[int, tuple[str, ...]]:
+        """The names of the response schemas by status; empty where the reply has another format."""
+        found: dict[int, tuple[str, ...]] = {}
+        if isinstance(self.answer, str):
+            found[self.http.statuses[0]] = (self.answer,)
+        elif self.answer is not None:
+            return {status: (name,) for status, name in self.answer.items()}
+        elif self.operation is not None:
+            for each in self.operation.response_types:
+                status = each.STATUS or self.http.statuses[0]
+                found[status] = (*found.get(status, ()), each.__name__)
+        if "result" in self.fields[FieldSource.QUERY]:
+            found[HTTPStatus.OK] += (BARE_RESULT,)
+        if HTTPStatus.BAD_GATEWAY in self.http.statuses:
+            found[HTTPStatus.BAD_GATEWAY] = found[HTTPStatus.OK]
+        return found
 
 
 class MatchedRoute:

@@ -1,494 +1,450 @@
-"""The table of endpoints: requests are routed by it, and what describes the API is made from it."""
+"""The table of endpoints: the routes of operations, and the API's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ductile.api import artifacts, handlers, skills
-from ductile.api.endpoint import Endpoint, Handler, Parameter, ParameterType
-from ductile.api.handlers import operation_handler
-from ductile.api.vocabulary import (
-    CHANGE,
+from ductile.api.endpoint import Endpoint, Handler
+from ductile.api.handlers import operation_handler, run_operation
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.operations.access import (
     COMMAND,
     DISCOVERY,
     EVENTS_RO,
     EVENTS_RW,
-    FILTERS,
-    JOB_STATUS,
     JOBS_RO,
     JOBS_RW,
-    LOG_STATUS,
     ONE_PLUGIN,
+    OPEN,
     PLUGIN_RO,
     PLUGIN_RW,
-    RESULT,
-    STRICT,
-    SUBMISSION,
     SYSTEM_RO,
     SYSTEM_RW,
     TRIGGER,
+    Access,
 )
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.json import JsonObject
-from ductile.http.authentication import OPEN
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs import analytics, log, query
+from ductile.operations.jobs import analytics, log
+from ductile.operations.jobs.query import ResultOnly
+from ductile.operations.operation import HttpRoute, Operation, get, post
 from ductile.operations.plugins import catalogue, topology
+from ductile.operations.request import Cursor, DryRun, PageLimit, in_query
 from ductile.operations.schedules import control
 from ductile.operations.shapes import TEXT, named
+from ductile.operations.submission import KeyedRequest, SubmissionRequest
 from ductile.operations.system import config_view, status
-from ductile.operations.table import OPERATIONS, Operation
+from ductile.operations.table import OPERATIONS
+from ductile.store.model.records import DEFAULT_PAGE
+from ductile.struct import Value, field, replace
 
-_WAITING = (200, 202, 404, 409, 422, 502, 503)
-#: The answers of those who wait; 502 is for those who ask for it.
+#: Handlers of operations whose reply is more than the response.
+_HANDLERS: dict[str, Handler] = {"job.show": handlers.show_job}
+
+
+def _operations() -> Iterator[Endpoint]:
+    for operation in OPERATIONS.values():
+        if operation.http is None:
+            continue
+        for path in (operation.http.path, *operation.http.aliases):
+            yield Endpoint(
+                http=replace(operation.http, path=path),
+                summary=operation.summary,
+                access=operation.access,
+                handler=_HANDLERS.get(operation.name, run_operation),
+                operation=operation,
+            )
+
+
+class ShowSkills(Value):
+    format: Annotated[
+        skills.Format | None, Meta(description="`markdown` for a SKILL.md that an agent can be given.")
+    ] = None
+
+
+class FollowEvents(Value):
+    after: Annotated[
+        str | None, Meta(description="As Last-Event-ID, for callers who cannot set a header.")
+    ] = None
+    kind: Annotated[
+        str | None,
+        Meta(description=f"Only these kinds, separated by commas, such as `{LedgerKind.JOB_TRANSITION}`."),
+    ] = None
+    job_id: Annotated[
+        str | None, Meta(description="Only what concerns this job, or this run and its steps.")
+    ] = None
+
+
+_JSON_DOCUMENT: dict[str, JsonObject] = {"application/json": {"type": "object"}}
+_HEALTH: dict[str, Any] = {"message": "All is well.", "statuses": (200, 503), "probe": True}
+
+
+def _endpoint(
+    http: HttpRoute,
+    summary: str,
+    access: Access,
+    handler: Handler,
+    *,
+    request: type[Value] | None = None,
+    answer: Any = None,
+) -> Endpoint:
+    return Endpoint(
+        http=http, summary=summary, access=access, handler=handler, request_type=request, answer=answer
+    )
+
+
+#: Endpoints that run no operation.
+_OWN = (
+    _endpoint(
+        get("/", message="Ductile, an automation runtime."),
+        "What this is, and where to go on",
+        OPEN,
+        handlers.discover,
+        answer="About",
+    ),
+    _endpoint(
+        get("/healthz", **_HEALTH),
+        "Whether the daemon and its store are well",
+        OPEN,
+        handlers.show_health,
+        answer="Health",
+    ),
+    _endpoint(
+        get("/readyz", **_HEALTH),
+        "Whether it takes work: not while it stops, nor on a full disk",
+        OPEN,
+        handlers.show_readiness,
+        answer="Health",
+    ),
+    _endpoint(
+        get(
+            "/job/{job_id}/artifact/{name}",
+            tag="jobs",
+            statuses=(200, 404, 409),
+            documents={"*/*": {}},
+            streams=True,
+            takes_rest=True,
+        ),
+        "A file that the job left behind",
+        JOBS_RO,
+        artifacts.artifact,
+    ),
+    _endpoint(
+        get(
+            "/events",
+            tag="events",
+            statuses=(200, 404, 409, 503),
+            documents={"text/event-stream": {**TEXT, "x-ductile-data-schema": named("LedgerEvent")}},
+            streams=True,
+        ),
+        "The ledger as server-sent events; resume with Last-Event-ID",
+        EVENTS_RO,
+        handlers.events,
+        request=FollowEvents,
+    ),
+    _endpoint(
+        get("/metrics", tag="figures", documents={"text/plain": TEXT}, probe=True),
+        "Metrics in Prometheus' text format",
+        JOBS_RO,
+        handlers.show_metrics,
+    ),
+    _endpoint(
+        get("/skills", tag="catalogue", documents={"text/markdown": TEXT}),
+        "What an agent can do here, and how to call it; as JSON or as a skill file",
+        DISCOVERY,
+        skills.show_skills,
+        request=ShowSkills,
+        answer="Skills",
+    ),
+    _endpoint(
+        get("/openapi.json", tag="catalogue", documents=_JSON_DOCUMENT),
+        "This API as an OpenAPI 3.1 document",
+        DISCOVERY,
+        handlers.openapi,
+    ),
+    _endpoint(
+        get("/plugin/{plugin}/openapi.json", tag="catalogue", statuses=(200, 404), documents=_JSON_DOCUMENT),
+        "The commands of one plugin as OpenAPI 3.1",
+        DISCOVERY,
+        handlers.openapi,
+    ),
+)
+
+
+# ------------------------------------------------------------- operations that are not typed yet
+
+
+class _StartRun(SubmissionRequest):
+    at_once: Annotated[bool, in_query("Answer at once, even if the pipeline is synchronous.")] = field(
+        name="async", default=False
+    )
+    result: Annotated[ResultOnly | None, in_query("`only`: answer with the `result` and nothing else.")] = (
+        None
+    )
+    strict: Annotated[bool, in_query("Answer 502 instead of 200 if the run did not succeed.")] = False
+
+
+class _PublishEvent(KeyedRequest, kw_only=True):
+    type: Annotated[
+        str,
+        Meta(description="The event's type.", extra_json_schema={"minLength": 1, "maxLength": 255}),
+    ]
+
+
+class _Change(Value):
+    dry_run: DryRun = False
+
+
+class _ListLog(Value):
+    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    command: Annotated[str | None, Meta(description="Of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, Meta(description="Submitted by this source.")] = None
+    completed_from: Annotated[datetime | None, Meta(description="Not before this instant.")] = field(
+        name="from", default=None
+    )
+    completed_before: Annotated[datetime | None, Meta(description="Before this instant.")] = field(
+        name="to", default=None
+    )
+    query: Annotated[
+        str | None, Meta(description="Words that all occur in a result, an error or stderr.")
+    ] = None
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+    status: Annotated[
+        LogStatus | None,
+        Meta(description="That ended so.", extra={"aliases": {**log.LOG_ALIASES, "pending": None}}),
+    ] = None
+
+
+class _ListSchedules(Value):
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+
+
+class _Summary(Value):
+    span: Annotated[timedelta | None, Meta(description="How far to look back, such as `24h`.")] = None
+
+
+class _Reload(Value):
+    drain: Annotated[
+        bool,
+        Meta(description="Let plugins that are removed or disabled finish their accepted work first."),
+    ] = False
+    drain_timeout: Annotated[
+        timedelta | None,
+        Meta(
+            description="How long a drain may take, such as 10m (default 1h). After that nothing is changed."
+        ),
+    ] = None
+    dry_run: DryRun = False
+
+
+class _ResetBreaker(Value):
+    command: Annotated[str | None, Meta(description="Only of this command.")] = None
+    dry_run: DryRun = False
+
+
+async def _without_health_checks(
+    operation: Operation, context: OperationContext, values: JsonObject
+) -> JsonObject:
+    """A token that may only read starts no plugin's health command."""
+    return await operation.run_to_json(context, {**values, "ask_health": False})
+
+
+_WAITING: dict[str, Any] = {
+    "tag": "run",
+    "statuses": (200, 202, 404, 409, 422, 502, 503),
+    "waits": True,
+    "tells_status": True,
+    "submits": True,
+}
 _DONE_OR_NOT = {200: "FinishedOrResult", 202: "Unfinished", 502: "FinishedOrResult"}
 
-
-def _open_endpoints() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/",
-        summary="What this is, and where to go on",
-        access=OPEN,
-        handler=handlers.discover,
-        message="Ductile, an automation runtime.",
-        answer="About",
-    )
-    for path, summary, handler in (
-        ("/healthz", "Whether the daemon and its store are well", handlers.show_health),
-        ("/readyz", "Whether it takes work: not while it stops, nor on a full disk", handlers.show_readiness),
-    ):
-        yield Endpoint(
-            method="GET",
-            path=path,
-            summary=summary,
-            access=OPEN,
-            handler=handler,
-            message="All is well.",
-            answer="Health",
-            probe=True,
-            statuses=(200, 503),
-        )
-
-
-def _submissions() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="POST",
-        path="/plugin/{plugin}/{command}",
-        summary="Run a command of a plugin",
-        access=COMMAND,
-        handler=handlers.submit,
-        message="The job is on the queue.",
+_UNTYPED = (
+    _endpoint(
+        post(
+            "/plugin/{plugin}/{command}",
+            message="The job is on the queue.",
+            tag="run",
+            statuses=(202, 404, 422, 503),
+            submits=True,
+        ),
+        "Run a command of a plugin",
+        COMMAND,
+        handlers.submit,
+        request=SubmissionRequest,
         answer="Submitted",
-        body=SUBMISSION,
-        intake=True,
-        statuses=(202, 404, 422, 503),
-        tag="run",
-    )
-    yield Endpoint(
-        method="POST",
-        path="/pipeline/{pipeline}",
-        summary="Run a pipeline",
-        access=PLUGIN_RW,
-        handler=handlers.start_pipeline,
-        message="The run is on the queue.",
+    ),
+    _endpoint(
+        post("/pipeline/{pipeline}", message="The run is on the queue.", **_WAITING),
+        "Run a pipeline",
+        PLUGIN_RW,
+        handlers.start_pipeline,
+        request=_StartRun,
         answer=_DONE_OR_NOT,
-        query=(
-            Parameter(
-                name="async",
-                kind=ParameterType.FLAG,
-                about="Answer at once, even if the pipeline is synchronous.",
-            ),
-            RESULT,
-            STRICT,
-        ),
-        body=SUBMISSION,
-        waits=True,
-        tells_status=True,
-        intake=True,
-        statuses=_WAITING,
-        tag="run",
-    )
-    yield Endpoint(
-        method="POST",
-        path="/trigger/{plugin}/{command}",
-        summary="Run the pipeline on `plugin.command`, or the plugin if there is none",
-        access=TRIGGER,
-        handler=handlers.trigger,
-        message="The job is on the queue.",
+    ),
+    _endpoint(
+        post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_WAITING),
+        "Run the pipeline on `plugin.command`, or the plugin if there is none",
+        TRIGGER,
+        handlers.trigger,
+        request=_StartRun,
         answer=_DONE_OR_NOT,
-        query=(
-            Parameter(name="async", kind=ParameterType.FLAG, about="Answer at once in any case."),
-            RESULT,
-            STRICT,
-        ),
-        body=SUBMISSION,
-        waits=True,
-        tells_status=True,
-        intake=True,
-        statuses=_WAITING,
-        tag="run",
-    )
-    yield Endpoint(
-        method="POST",
-        path="/event",
-        summary="Publish an event to whoever listens",
-        access=EVENTS_RW,
-        handler=handlers.publish_event,
-        message="The event was published.",
+    ),
+    _endpoint(
+        post("/event", message="The event was published.", tag="run", statuses=(202, 422, 503), submits=True),
+        "Publish an event to whoever listens",
+        EVENTS_RW,
+        handlers.publish_event,
+        request=_PublishEvent,
         answer="Published",
-        body=("type", "payload", "dedupe_key"),
-        intake=True,
-        statuses=(202, 422, 503),
-        tag="run",
-    )
-
-
-def _jobs() -> Iterator[Endpoint]:
-    for path in ("/job/{job_id}", "/jobs/{job_id}"):
-        yield Endpoint(
-            method="GET",
-            path=path,
-            summary="A job: its fields, payload, result and history",
-            access=JOBS_RO,
-            handler=handlers.show_job,
-            message="The job.",
-            answer="JobOrResult",
-            query=(RESULT,),
-            tells_status=True,
-            statuses=(200, 404, 409),
-            tag="jobs",
-        )
-    yield _job(
-        "/job/{job_id}/tree",
-        "A job and all it led to",
-        operation_handler(query.job_tree),
-        "The job and all it led to.",
-        "JobTree",
-    )
-    yield _job(
-        "/job/{job_id}/explain",
+    ),
+    _endpoint(
+        get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=(200, 404, 409)),
         "Why a job failed or does not run, and what to do",
-        operation_handler(OPERATIONS["job.explain"]),
-        "Why it is as it is.",
-        "Explanation",
-    )
-    yield _job(
-        "/job/{job_id}/log",
-        "What each execution of a job printed",
-        operation_handler(query.job_logs),
-        "Its executions.",
-        "JobLog",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/job/{job_id}/artifact/{name}",
-        summary="A file that the job left behind",
-        access=JOBS_RO,
-        handler=artifacts.artifact,
-        message="",
-        documents={"*/*": {}},
-        streams=True,
-        takes_rest=True,
-        statuses=(200, 404, 409),
-        tag="jobs",
-    )
-    for action, summary, handler in (
-        ("cancel", "End a job: a running one is killed", handlers.cancel_job),
-        (
-            "retry",
-            "Queue a failed or dead job again, with fresh attempts",
-            operation_handler(query.retry_job),
-        ),
-    ):
-        yield Endpoint(
-            method="POST",
-            path=f"/job/{{job_id}}/{action}",
-            summary=summary,
-            access=JOBS_RW,
-            handler=handler,
-            message="The job was cancelled." if action == "cancel" else "The job is on the queue again.",
-            answer="Cancelled" if action == "cancel" else "Retried",
-            body=CHANGE,
-            statuses=(200, 404, 409, 410),
-            tag="jobs",
-        )
-
-
-def _lists() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/jobs",
-        summary="Jobs, newest first",
-        access=JOBS_RO,
-        handler=operation_handler(query.list_jobs),
-        message="Jobs, newest first.",
-        answer="Jobs",
-        query=(
-            *FILTERS,
-            JOB_STATUS,
-            Parameter(name="parent", about="Started by this job."),
-            Parameter(name="run", about="Steps of this pipeline run."),
-        ),
-        tag="jobs",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/job-logs",
-        summary="Executions, newest first",
-        access=JOBS_RO,
-        handler=operation_handler(log.list_log),
-        message="Executions, newest first.",
+        JOBS_RO,
+        operation_handler(OPERATIONS["job.explain"].run_to_json),
+        answer="Explanation",
+    ),
+    _endpoint(
+        get("/job-logs", tag="jobs"),
+        "Executions, newest first",
+        JOBS_RO,
+        operation_handler(log.list_log),
+        request=_ListLog,
         answer="Executions",
-        query=(*FILTERS, LOG_STATUS),
-        tag="jobs",
-    )
-
-
-def _job(path: str, summary: str, handler: Handler, message: str, answer: str) -> Endpoint:
-    return Endpoint(
-        method="GET",
-        path=path,
-        summary=summary,
-        access=JOBS_RO,
-        handler=handler,
-        message=message,
-        answer=answer,
-        statuses=(200, 404, 409),
-        tag="jobs",
-    )
-
-
-def _catalogue() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/skills",
-        summary="What an agent can do here, and how to call it; as JSON or as a skill file",
-        access=DISCOVERY,
-        handler=skills.show_skills,
-        message="What an agent can do here, and how to call it.",
-        answer="Skills",
-        documents={"text/markdown": TEXT},
-        query=(
-            Parameter(
-                name="format",
-                about="`markdown` for a SKILL.md that an agent can be given.",
-                schema={"enum": [*skills.Format]},
-            ),
-        ),
-        tag="catalogue",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/plugins",
-        summary="Every plugin, and what may be done with it",
-        access=DISCOVERY,
-        handler=operation_handler(catalogue.list_plugins),
-        message="Every plugin, and what may be done with it.",
+    ),
+    _endpoint(
+        get("/plugins", tag="catalogue"),
+        "Every plugin, and what may be done with it",
+        DISCOVERY,
+        operation_handler(catalogue.list_plugins),
         answer="Plugins",
-        tag="catalogue",
-    )
-    for path, summary, handler in (
-        ("/openapi.json", "This API as an OpenAPI 3.1 document", handlers.openapi),
-        ("/plugin/{plugin}/openapi.json", "The commands of one plugin as OpenAPI 3.1", handlers.openapi),
-        ("/.well-known/ai-plugin.json", "Where tools for language models look first", handlers.ai_plugin),
-    ):
-        yield Endpoint(
-            method="GET",
-            path=path,
-            summary=summary,
-            access=DISCOVERY,
-            handler=handler,
-            message="",
-            documents={"application/json": {"type": "object"}},
-            statuses=(200, 404) if "{" in path else (200,),
-            tag="catalogue",
-        )
-    yield Endpoint(
-        method="GET",
-        path="/plugin/{plugin}",
-        summary="One plugin: its manifest, and how it is set up here",
-        access=ONE_PLUGIN,
-        handler=operation_handler(catalogue.show_plugin),
-        message="The plugin.",
+    ),
+    _endpoint(
+        get("/plugin/{plugin}", message="The plugin.", tag="catalogue", statuses=(200, 404)),
+        "One plugin: its manifest, and how it is set up here",
+        ONE_PLUGIN,
+        operation_handler(catalogue.show_plugin),
         answer="Plugin",
-        statuses=(200, 404),
-        tag="catalogue",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/topology",
-        summary="Who emits which events, and who listens",
-        access=PLUGIN_RO,
-        handler=operation_handler(topology.show_topology),
-        message="Who emits which events, and who listens.",
+    ),
+    _endpoint(
+        get("/topology", tag="catalogue"),
+        "Who emits which events, and who listens",
+        PLUGIN_RO,
+        operation_handler(topology.show_topology),
         answer="Topology",
-        tag="catalogue",
-    )
-
-
-def _events() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/events",
-        summary="The ledger as server-sent events; resume with Last-Event-ID",
-        access=EVENTS_RO,
-        handler=handlers.events,
-        message="",
-        documents={"text/event-stream": {**TEXT, "x-ductile-data-schema": named("Event")}},
-        query=(
-            Parameter(name="after", about="As Last-Event-ID, for callers who cannot set a header."),
-            Parameter(
-                name="kind",
-                about=f"Only these kinds, separated by commas, such as `{LedgerKind.JOB_TRANSITION}`.",
-            ),
-            Parameter(name="job_id", about="Only what concerns this job, or this run and its steps."),
-        ),
-        streams=True,
-        statuses=(200, 404, 409, 503),
-        tag="events",
-    )
-
-
-def _schedules() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/schedules",
-        summary="Where every schedule stands",
-        access=JOBS_RO,
-        handler=operation_handler(control.list_schedules),
-        message="Where every schedule stands.",
+    ),
+    _endpoint(
+        get("/schedules", tag="schedules"),
+        "Where every schedule stands",
+        JOBS_RO,
+        operation_handler(control.list_schedules),
+        request=_ListSchedules,
         answer="Schedules",
-        query=(Parameter(name="plugin", about="Of this plugin."),),
-        tag="schedules",
-    )
-    for action, summary, handler in (
-        ("pause", "Pause a schedule; it survives a restart", operation_handler(control.pause_schedule)),
-        ("resume", "Go on with a paused schedule", operation_handler(control.resume_schedule)),
-        ("run", "Run a schedule now", handlers.run_schedule),
-    ):
-        yield Endpoint(
-            method="POST",
-            path=f"/schedule/{{plugin}}/{{schedule}}/{action}",
-            summary=summary,
-            access=JOBS_RW,
-            handler=handler,
-            message="Done.",
-            answer="ScheduleRun" if action == "run" else "ScheduleSwitched",
-            body=CHANGE,
-            intake=action == "run",
-            statuses=(202, 200, 404, 409) if action == "run" else (200, 404, 409),
-            tag="schedules",
+    ),
+    *(
+        _endpoint(
+            post(
+                f"/schedule/{{plugin}}/{{schedule}}/{action}",
+                message="Done.",
+                tag="schedules",
+                statuses=(200, 404, 409),
+            ),
+            summary,
+            JOBS_RW,
+            operation_handler(OPERATIONS[f"schedule.{action}"].run_to_json),
+            request=_Change,
+            answer="ScheduleSwitched",
         )
-
-
-def _figures() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/analytics/queue",
-        summary="The queue, plugin by plugin",
-        access=JOBS_RO,
-        handler=operation_handler(analytics.queue_analytics),
-        message="The queue, plugin by plugin.",
+        for action, summary in (
+            ("pause", "Pause a schedule; it survives a restart"),
+            ("resume", "Go on with a paused schedule"),
+        )
+    ),
+    _endpoint(
+        post(
+            "/schedule/{plugin}/{schedule}/run",
+            message="Done.",
+            tag="schedules",
+            statuses=(202, 200, 404, 409),
+            submits=True,
+        ),
+        "Run a schedule now",
+        JOBS_RW,
+        handlers.run_schedule,
+        request=_Change,
+        answer={202: "ScheduleRun", 200: "ScheduleRun"},
+    ),
+    _endpoint(
+        get("/analytics/queue", tag="figures"),
+        "The queue, plugin by plugin",
+        JOBS_RO,
+        operation_handler(analytics.queue_analytics),
         answer="QueueFigures",
-        tag="figures",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/analytics/summary",
-        summary="How executions ended, plugin by plugin",
-        access=JOBS_RO,
-        handler=operation_handler(analytics.summary),
-        message="How executions ended, plugin by plugin.",
+    ),
+    _endpoint(
+        get("/analytics/summary", tag="figures"),
+        "How executions ended, plugin by plugin",
+        JOBS_RO,
+        operation_handler(analytics.summary),
+        request=_Summary,
         answer="RunFigures",
-        query=(Parameter(name="span", about="How far to look back, such as `24h`."),),
-        tag="figures",
-    )
-    yield Endpoint(
-        method="GET",
-        path="/metrics",
-        summary="Metrics in Prometheus' text format",
-        access=JOBS_RO,
-        handler=handlers.show_metrics,
-        message="",
-        documents={"text/plain": TEXT},
-        probe=True,
-        tag="figures",
-    )
-
-
-async def _only_look(operation: Operation, context: OperationContext, given: JsonObject) -> JsonObject:
-    """Whoever may only read starts nothing: plugins are not asked for their health."""
-    return await operation(context, {**given, "ask_health": False})
-
-
-def _system() -> Iterator[Endpoint]:
-    yield Endpoint(
-        method="GET",
-        path="/config/view",
-        summary="The configuration in force, secrets masked",
-        access=SYSTEM_RO,
-        handler=operation_handler(config_view.view_configuration),
-        message="The configuration in force.",
+    ),
+    _endpoint(
+        get("/config/view", message="The configuration in force."),
+        "The configuration in force, secrets masked",
+        SYSTEM_RO,
+        operation_handler(config_view.view_configuration),
         answer="ConfigView",
-    )
-    for name, summary, answer in (
-        ("doctor", "What is doubtful about this installation", "Doctor"),
-        ("selfcheck", "Whether the store keeps its own rules", "SelfCheck"),
-    ):
-        yield Endpoint(
-            method="GET",
-            path=f"/system/{name}",
-            summary=summary,
-            access=SYSTEM_RO,
-            handler=operation_handler(partial(_only_look, OPERATIONS[f"system.{name}"])),
-            message=f"{summary}.",
+    ),
+    *(
+        _endpoint(
+            get(f"/system/{name}"),
+            summary,
+            SYSTEM_RO,
+            operation_handler(partial(_without_health_checks, OPERATIONS[f"system.{name}"])),
             answer=answer,
         )
-    yield Endpoint(
-        method="POST",
-        path="/system/reload",
-        summary="Load the configuration again and switch to it, or keep the old one",
-        access=SYSTEM_RW,
-        handler=operation_handler(status.reload),
-        message="The new configuration is in force.",
+        for name, summary, answer in (
+            ("doctor", "What is doubtful about this installation", "Doctor"),
+            ("selfcheck", "Whether the store keeps its own rules", "SelfCheck"),
+        )
+    ),
+    _endpoint(
+        post("/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)),
+        "Load the configuration again and switch to it, or keep the old one",
+        SYSTEM_RW,
+        operation_handler(status.reload),
+        request=_Reload,
         answer="Reloaded",
-        body=("drain", "drain_timeout", *CHANGE),
-        statuses=(200, 409, 422, 503),
-    )
-    yield Endpoint(
-        method="POST",
-        path="/system/sweep",
-        summary="Remove what has been kept long enough, now",
-        access=SYSTEM_RW,
-        handler=operation_handler(OPERATIONS["system.sweep"]),
-        message="What had been kept long enough was removed.",
+    ),
+    _endpoint(
+        post("/system/sweep", message="What had been kept long enough was removed."),
+        "Remove what has been kept long enough, now",
+        SYSTEM_RW,
+        operation_handler(OPERATIONS["system.sweep"].run_to_json),
+        request=_Change,
         answer="Swept",
-        body=CHANGE,
-        statuses=(200,),
-    )
-    yield Endpoint(
-        method="POST",
-        path="/system/breaker/{plugin}/reset",
-        summary="Close the circuit breakers of a plugin",
-        access=SYSTEM_RW,
-        handler=operation_handler(status.reset_breaker),
-        message="Its circuit breakers are closed.",
+    ),
+    _endpoint(
+        post(
+            "/system/breaker/{plugin}/reset", message="Its circuit breakers are closed.", statuses=(200, 404)
+        ),
+        "Close the circuit breakers of a plugin",
+        SYSTEM_RW,
+        operation_handler(status.reset_breaker),
+        request=_ResetBreaker,
         answer="BreakerReset",
-        body=("command", *CHANGE),
-        statuses=(200, 404),
-    )
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *_open_endpoints(),
-    *_submissions(),
-    *_jobs(),
-    *_lists(),
-    *_events(),
-    *_catalogue(),
-    *_schedules(),
-    *_figures(),
-    *_system(),
+    ),
 )
+
+ENDPOINTS: tuple[Endpoint, ...] = (*_OWN, *_operations(), *_UNTYPED)

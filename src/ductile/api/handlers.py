@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from typing import TypeAlias
@@ -14,30 +12,37 @@ import msgspec
 from ductile import __version__
 from ductile.api.endpoint import ApiRequest, Document, Handler, Reply, Stream
 from ductile.api.events import EventFilter, parse_last_event_id
-from ductile.api.skills import address_of
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs import query
 from ductile.operations.jobs.lookup import resolve_job
+from ductile.operations.jobs.query import ResultOnly
+from ductile.operations.jobs.submit import submit as submit_job
 from ductile.operations.schedules import control
 from ductile.operations.submission import Source
 from ductile.operations.system import probes
-from ductile.store.model.jobs import CancelStatus
+from ductile.operations.table import OPERATIONS
 from ductile.telemetry.metrics import CONTENT_TYPE, GaugeReading
 
-Operation: TypeAlias = Callable[[OperationContext, JsonObject], Awaitable[JsonObject]]
+UntypedOperation: TypeAlias = Callable[[OperationContext, JsonObject], Awaitable[JsonObject]]
 
 
-def operation_handler(operation: Operation) -> Handler:
+def operation_handler(operation: UntypedOperation) -> Handler:
     """An operation whose answer is the answer."""
 
     async def handle(asked: ApiRequest) -> Reply:
-        return Reply(body=await operation(asked.context, asked.given))
+        return Reply(body=await operation(asked.context, asked.values))
 
     return handle
+
+
+async def run_operation(request: ApiRequest) -> Reply:
+    """Run the endpoint's operation; its response is the reply."""
+    operation = request.route.endpoint.operation
+    assert operation is not None  # noqa: S101 - only endpoints of operations have this handler
+    return Reply(body=await operation.run(request.context, request.values))
 
 
 def api_source(asked: ApiRequest) -> Source:
@@ -45,7 +50,7 @@ def api_source(asked: ApiRequest) -> Source:
 
 
 async def submit(asked: ApiRequest) -> Reply:
-    body = await query.submit(asked.context, api_source(asked), asked.given)
+    body = await submit_job(asked.context, api_source(asked), asked.values)
     body["execution_mode"] = "async"
     return Reply(body=_accepted(body), status=202)
 
@@ -57,15 +62,11 @@ def _accepted(body: JsonObject) -> JsonObject:
     return body
 
 
-class ResultChoice(StrEnum):
-    ONLY = "only"
-
-
 async def start_pipeline(asked: ApiRequest) -> Reply | Document:
     from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first run
 
     only = _wants_result_only(asked)
-    answer = await start.start_pipeline(asked.context, api_source(asked), asked.given)
+    answer = await start.start_pipeline(asked.context, api_source(asked), asked.values)
     return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
 
 
@@ -73,12 +74,12 @@ async def trigger(asked: ApiRequest) -> Reply | Document:
     from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first run
 
     only = _wants_result_only(asked)
-    answer = await start.trigger(asked.context, api_source(asked), asked.given)
+    answer = await start.trigger(asked.context, api_source(asked), asked.values)
     return _run_answer(asked, _accepted(answer.body), done=answer.done, only=only)
 
 
 def _wants_result_only(asked: ApiRequest) -> bool:
-    return read.optional_word(asked.given, "result", ResultChoice) is ResultChoice.ONLY
+    return read.optional_word(asked.values, "result", ResultOnly) is ResultOnly.ONLY
 
 
 def _run_answer(asked: ApiRequest, body: JsonObject, *, done: bool, only: bool) -> Reply | Document:
@@ -86,7 +87,7 @@ def _run_answer(asked: ApiRequest, body: JsonObject, *, done: bool, only: bool) 
     headers = _status_header(body)
     if not done:
         return Reply(body=body, status=202, headers=headers)
-    failed = read.flag(asked.given, "strict") and body["ok"] is False
+    failed = read.flag(asked.values, "strict") and body["ok"] is False
     status = HTTPStatus.BAD_GATEWAY if failed else HTTPStatus.OK
     if only:
         return _bare(body["result"], headers, status)
@@ -108,31 +109,21 @@ async def publish_event(asked: ApiRequest) -> Reply:
     from ductile.operations.runs import start  # noqa: PLC0415 - loaded with the first event
 
     door = api_source(asked)
-    body = await start.publish_event(asked.context, door, asked.given)
+    body = await start.publish_event(asked.context, door, asked.values)
     told = start.why_nothing_started(asked.context.snapshot(), door, body)
     return Reply(body=body if told is None else {**body, "message": told}, status=202)
 
 
 async def show_job(asked: ApiRequest) -> Reply | Document:
-    only = _wants_result_only(asked)
-    body = await query.show_job(asked.context, asked.given)
-    if only:
-        return _bare(body["result"], _status_header(body))
-    told = f"{body['plugin']} {body['command']}: {body['status']} ({body['reason']})"
-    error = body["last_error"]
-    message = f"{told}: {error}" if error else told
-    return Reply(body={**body, "message": message}, headers=_status_header(body))
-
-
-async def cancel_job(asked: ApiRequest) -> Reply:
-    body = await query.cancel_job(asked.context, asked.given)
-    if body["cancel"] == CancelStatus.REQUESTED:
-        return Reply(body={**body, "message": "The job is being ended: it was running."})
-    return Reply(body=body)
+    response = await OPERATIONS["job.show"].run(asked.context, asked.values)
+    headers = _status_header({"status": response.status})
+    if asked.values.get("result") == ResultOnly.ONLY:
+        return _bare(response.result, headers)
+    return Reply(body=response, headers=headers)
 
 
 async def run_schedule(asked: ApiRequest) -> Reply:
-    body = await control.run_schedule(asked.context, asked.given)
+    body = await control.run_schedule(asked.context, asked.values)
     return Reply(body=body, status=200 if "dry_run" in body else 202)
 
 
@@ -147,12 +138,12 @@ async def show_readiness(asked: ApiRequest) -> Reply:
 async def events(asked: ApiRequest) -> Stream:
     header = asked.headers.get(b"last-event-id")
     after = parse_last_event_id(
-        header.decode("latin-1") if header is not None else read.optional_text(asked.given, "after")
+        header.decode("latin-1") if header is not None else read.optional_text(asked.values, "after")
     )
-    job = await resolve_job(asked.context, asked.given) if "job_id" in asked.given else None
+    job = await resolve_job(asked.context, str(asked.values["job_id"])) if "job_id" in asked.values else None
     wanted = EventFilter(
         after=after,
-        kinds=read.words(asked.given, "kind", LedgerKind),
+        kinds=read.words(asked.values, "kind", LedgerKind),
         job_id=None if job is None else job.id,
     )
     authorization = asked.headers.get(b"authorization")
@@ -196,24 +187,6 @@ async def discover(asked: ApiRequest) -> Reply:
 async def openapi(asked: ApiRequest) -> Document:
     from ductile.api.openapi import describe  # noqa: PLC0415 - it describes the table that names this handler
 
-    plugin = read.optional_text(asked.given, "plugin")
+    plugin = read.optional_text(asked.values, "plugin")
     document = describe(asked.context.snapshot(), plugin)
-    return Document(content=msgspec.json.encode(document), media_type="application/json")
-
-
-async def ai_plugin(asked: ApiRequest) -> Document:
-    """How tools for language models find an API: the older convention, which several still read."""
-    name = asked.context.snapshot().service.name
-    document: JsonObject = {
-        "schema_version": "v1",
-        "name_for_human": name,
-        "name_for_model": re.sub(r"\W+", "_", name),
-        "description_for_human": "Automations of this machine.",
-        "description_for_model": "Runs plugins and pipelines as jobs; /skills tells how to call them.",
-        "auth": {"type": "user_http", "authorization_type": "bearer"},
-        "api": {"type": "openapi", "url": f"{address_of(asked)}/openapi.json"},
-        "logo_url": "",
-        "contact_email": "",
-        "legal_info_url": "",
-    }
     return Document(content=msgspec.json.encode(document), media_type="application/json")

@@ -6,20 +6,21 @@ import re
 from collections.abc import Iterator
 
 from ductile import __version__
-from ductile.api.endpoint import Endpoint, Parameter
+from ductile.api.endpoint import Endpoint
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_responses import components, responses
-from ductile.api.openapi_schemas import SUBMISSION_HEADERS, request_body, submission_body
+from ductile.api.openapi_schemas import field_schema, request_body, self_contained
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.plugins.catalogue import commands_of, find_plugin, right_of
 from ductile.operations.plugins.skills import describe_pipeline
+from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.runs.input_schema import input_schema_of
+from ductile.operations.submission import SubmissionRequest
 from ductile.protocol.manifest.model import Command, ExecutionMode
 from ductile.struct import replace
 
-_PARAMETER = re.compile(r"\{(\w+)\}")
-_DONE = 200
+_DONE, _FAILED = 200, 502
 
 
 def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
@@ -29,10 +30,9 @@ def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
         return _document(snapshot, dict(_plugin_paths(found)) if found.runnable else {}, _about(found))
     paths: dict[str, JsonValue] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})
-        item = paths[endpoint.path]
+        item = paths.setdefault(endpoint.http.path, {})
         assert isinstance(item, dict)  # noqa: S101 - made just above
-        item[endpoint.method.lower()] = _operation(endpoint)
+        item[endpoint.http.method.lower()] = _operation(endpoint)
     for instance in snapshot.plugins.values():
         if instance.runnable:
             paths.update(_plugin_paths(instance))
@@ -68,23 +68,23 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
 
 def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> JsonObject:
     """`names` are the path's parameters, where they are not all of the endpoint's."""
-    in_path = tuple(_PARAMETER.findall(endpoint.path)) if names is None else names
+    in_path = endpoint.path_parameters if names is None else names
     described: JsonObject = {
-        "operationId": fixed_id(endpoint.method, endpoint.path),
+        "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
         "description": f"Scope: {endpoint.access.shown}.",
-        "tags": [endpoint.tag],
+        "tags": [endpoint.http.tag],
         "parameters": [
             *(_path_parameter(name) for name in in_path),
-            *(_query_parameter(parameter) for parameter in endpoint.query),
-            *(SUBMISSION_HEADERS if "payload" in (endpoint.body or ()) else ()),
+            *(_parameter(field, "query") for field in endpoint.fields[FieldSource.QUERY].values()),
+            *(_parameter(field, "header") for field in endpoint.fields[FieldSource.HEADER].values()),
         ],
         "responses": responses(endpoint),
     }
     if endpoint.access.need is None or endpoint.access.discovery:
         described["security"] = [{}] if endpoint.access.need is None else [{}, {"bearer": []}]
-    if endpoint.body:
-        described["requestBody"] = request_body(endpoint.body)
+    if endpoint.http.method == "POST":
+        described["requestBody"] = request_body(endpoint)
     return described
 
 
@@ -111,24 +111,31 @@ def _path_parameter(name: str) -> JsonObject:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
-def _query_parameter(parameter: Parameter) -> JsonObject:
+def _parameter(field: RequestField, place: str) -> JsonObject:
+    schema = field_schema(field)
+    kind = schema.get("type")
+    if isinstance(kind, list):  # text cannot be null
+        schema["type"] = kind[0]
     return {
-        "name": parameter.name,
-        "in": "query",
-        "required": False,
-        "description": parameter.about,
-        "schema": {"type": parameter.kind, **parameter.schema},
+        "name": field.header or field.name,
+        "in": place,
+        "required": field.required,
+        "description": schema.pop("description"),
+        "schema": schema,
     }
 
 
 def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
-    endpoint = next(each for each in ENDPOINTS if each.path == "/plugin/{plugin}/{command}")
+    endpoint = next(each for each in ENDPOINTS if each.http.path == "/plugin/{plugin}/{command}")
     for command in commands_of(plugin).values():
         path = f"/plugin/{plugin.name}/{command.name}"
-        yield path, {"post": {**_operation(endpoint, names=()), **_of_command(plugin, command, path)}}
+        yield (
+            path,
+            {"post": {**_operation(endpoint, names=()), **_of_command(endpoint, plugin, command, path)}},
+        )
 
 
-def _of_command(plugin: PluginInstance, command: Command, path: str) -> JsonObject:
+def _of_command(endpoint: Endpoint, plugin: PluginInstance, command: Command, path: str) -> JsonObject:
     manifest = plugin.installed.manifest if plugin.installed else None
     about = command.description or (manifest.description if manifest else "")
     right = right_of(command)
@@ -136,18 +143,21 @@ def _of_command(plugin: PluginInstance, command: Command, path: str) -> JsonObje
         "operationId": command_id(plugin.name, command.name),
         "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
         "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
-        "requestBody": submission_body(command.input_schema, f"{path}/input"),
+        "requestBody": request_body(endpoint, self_contained(command.input_schema, f"{path}/input")),
         "x-ductile-output-schema": command.output_schema,
     }
 
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
-    endpoint = next(each for each in ENDPOINTS if each.path == "/pipeline/{pipeline}")
+    endpoint = next(each for each in ENDPOINTS if each.http.path == "/pipeline/{pipeline}")
     at_once = replace(
         endpoint,
-        statuses=tuple(status for status in endpoint.statuses if status != _DONE),
-        answer="Submitted",
-        query=(),
+        http=replace(
+            endpoint.http,
+            statuses=tuple(status for status in endpoint.http.statuses if status not in (_DONE, _FAILED)),
+        ),
+        answer={202: "Submitted"},
+        request_type=SubmissionRequest,
     )
     for name, pipeline in snapshot.pipelines.items():
         waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
@@ -155,6 +165,8 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
         own: JsonObject = {
             "operationId": pipeline_id(name),
             "summary": describe_pipeline(pipeline),
-            "requestBody": submission_body(input_schema_of(snapshot, name), f"{path}/input"),
+            "requestBody": request_body(
+                endpoint, self_contained(input_schema_of(snapshot, name), f"{path}/input")
+            ),
         }
         yield path, {"post": {**_operation(endpoint if waits else at_once, names=()), **own}}

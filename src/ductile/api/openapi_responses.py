@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
 from ductile.api.endpoint import Endpoint
-from ductile.api.openapi_schemas import SCHEMAS, content_of
+from ductile.api.openapi_schemas import content_of, schemas
 from ductile.core.json import JsonObject, JsonValue
+from ductile.operations.request import FieldSource
 from ductile.operations.shapes import PLACE, TEXT, named, told
 
 _PLACE = "#/components/responses/"
@@ -36,19 +37,18 @@ _HEADERS: Mapping[int, JsonObject] = {
 
 
 def responses(endpoint: Endpoint) -> JsonObject:
-    answered = endpoint.answer if isinstance(endpoint.answer, Mapping) else {}
-    own = [status for status in endpoint.statuses if status < _ERROR or status in answered]
-    errors = {*_ALWAYS, *(status for status in endpoint.statuses if status not in own)}
+    own = [each for each in endpoint.http.statuses if each < _ERROR or each in endpoint.responses]
+    errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
     if endpoint.access.need is not None:
         errors |= {*_WITH_TOKEN}
     if endpoint.access.need is None or endpoint.access.discovery:
         errors |= {*_WITHOUT_TOKEN}
-    if endpoint.body is not None:
+    if endpoint.http.method == "POST":
         errors |= {*_WITH_BODY}
-    if "{" in endpoint.path:
+    if endpoint.path_parameters:
         errors.add(404)
-    if endpoint.query:
-        errors |= {404, 422}  # a plugin that nobody knows, a cursor that is not ours
+    if endpoint.fields[FieldSource.QUERY]:
+        errors |= {404, 422}  # an unknown plugin, a cursor that is not ours
     return {
         **{str(status): _good(endpoint, status) for status in own},
         **{str(status): {"$ref": f"{_PLACE}{_name(status)}"} for status in sorted(errors)},
@@ -58,7 +58,7 @@ def responses(endpoint: Endpoint) -> JsonObject:
 def _good(endpoint: Endpoint, status: int) -> JsonObject:
     about = _ABOUT.get(status, HTTPStatus(status).phrase)
     shown: JsonObject = {"description": about, "content": content_of(endpoint, status)}
-    return {**shown, "headers": _STATUS} if endpoint.tells_status else shown
+    return {**shown, "headers": _STATUS} if endpoint.http.tells_status else shown
 
 
 def _name(status: int) -> str:
@@ -79,15 +79,14 @@ def components(paths: JsonObject) -> JsonObject:
     refusals: JsonObject = {
         _name(status): _refusal(status) for status in HTTPStatus if f"{_PLACE}{_name(status)}" in meant
     }
-    schemas: JsonObject = {}
+    known = schemas()
+    found: JsonObject = {}
     wanted = {*meant, *_references(refusals)}
     while wanted:
-        found = {
-            name: SCHEMAS[name] for name in SCHEMAS if f"{PLACE}{name}" in wanted and name not in schemas
-        }
-        schemas |= found
-        wanted = {*_references({**found})}
-    return {"responses": refusals, "schemas": {name: schemas[name] for name in SCHEMAS if name in schemas}}
+        more = {name: known[name] for name in known if f"{PLACE}{name}" in wanted and name not in found}
+        found |= more
+        wanted = {*_references({**more})}
+    return {"responses": refusals, "schemas": {name: found[name] for name in known if name in found}}
 
 
 def _references(value: JsonValue) -> Iterator[str]:

@@ -1,19 +1,24 @@
-"""The schemas of bodies and answers, as far as they do not depend on the plugins."""
+"""The schemas of request bodies and responses, as far as they do not depend on the plugins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
-from ductile.api.endpoint import Endpoint
-from ductile.api.vocabulary import SUBMISSION
-from ductile.core.jobs.dedupe import LONGEST_KEY
-from ductile.core.jobs.settlement import CallbackState
+import msgspec
+
+from ductile.api.endpoint import BARE_RESULT, Endpoint
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
 from ductile.operations.job_shapes import JOB_SHAPES
+from ductile.operations.jobs.documents import JobOutput, LedgerEvent
+from ductile.operations.request import FieldSource, RequestField
+from ductile.operations.response import Response
 from ductile.operations.run_shapes import RUN_SHAPES
-from ductile.operations.shapes import OBJECT, TEXT, answer, by_name, maybe, named, record, told
+from ductile.operations.shapes import OBJECT, PLACE, TEXT, answer, by_name, maybe, named, record, told
 from ductile.operations.system_shapes import SYSTEM_SHAPES
+from ductile.operations.table import OPERATIONS
 from ductile.protocol.manifest.schema import JsonSchema
 
 _ERROR = record(
@@ -29,13 +34,12 @@ _ERROR = record(
         "message": TEXT,
     }
 )
-#: Everything that is answered as an object of ours, by its name.
-SCHEMAS: Mapping[str, JsonObject] = {
+_UNTYPED: Mapping[str, JsonObject] = {
     "Error": _ERROR,
     "About": answer(
         {
             "name": TEXT,
-            "version": told(maybe(TEXT), "Null for who is not on this machine."),
+            "version": told(maybe(TEXT), "Null for a caller on another machine."),
             "links": by_name(TEXT),
         }
     ),
@@ -45,85 +49,99 @@ SCHEMAS: Mapping[str, JsonObject] = {
     **SYSTEM_SHAPES,
 }
 
-SUBMISSION_HEADERS: tuple[JsonObject, ...] = tuple(
-    {"name": name, "in": "header", "required": False, "description": about, "schema": TEXT}
-    for name, about in (
-        ("Idempotency-Key", "Sent again while its job waits, runs or has succeeded, it starts nothing new."),
-        ("traceparent", "W3C Trace Context; its trace id goes with the job."),
-        ("X-Ductile-Job", "The job inside which this call is made."),
+
+class BareResult(Response):
+    """With `?result=only`: the `result` of the response, and nothing else."""
+
+    result: JobOutput | None
+
+
+@cache
+def schemas() -> Mapping[str, JsonObject]:
+    """The schema of every response, and of every struct in one, by its name."""
+    types: list[type] = []
+    for operation in OPERATIONS.values():
+        if operation.request_type is not None:
+            types += [each for each in operation.response_types if each not in types]
+    _references, found = msgspec.json.schema_components(
+        [*types, LedgerEvent, BareResult], ref_template=f"{PLACE}{{name}}"
     )
-)
-FIELDS: Mapping[str, JsonObject] = {
-    "payload": {"type": ["object", "null"], "description": "What the plugin is given."},
-    "dedupe_key": {
-        "type": ["string", "null"],
-        "maxLength": LONGEST_KEY,
-        "description": "A succeeded job with this key makes it a duplicate.",
-    },
-    "dedupe_ttl": {
-        "type": ["string", "number", "null"],
-        "description": "How long the key holds, such as 1h, or in seconds; jobs that still run count then.",
-    },
-    "state_webhook_url": {
-        "type": ["string", "null"],
-        "description": "Called when the job's state changes; a duplicate's is called by the existing job.",
-    },
-    "state_webhook_events": {
-        "type": ["array", "null"],
-        "items": {"enum": [str(state) for state in CallbackState]},
-        "minItems": 1,
-        "description": "The states that are sent to `state_webhook_url`; all of them if it is absent.",
-    },
-    "type": {"type": "string", "description": "The event's type.", "minLength": 1, "maxLength": 255},
-    "command": {"type": ["string", "null"], "description": "Only of this command."},
-    "drain": {
-        "type": "boolean",
-        "description": "Let plugins that are removed or disabled finish their accepted work first.",
-    },
-    "drain_timeout": {
-        "type": ["string", "null"],
-        "description": "How long a drain may take, such as 10m (default 1h). After that nothing is changed.",
-    },
-    "dry_run": {"type": "boolean", "description": "Only tell what would be done."},
-}
-_REQUIRED = ("type",)
+    named_types = {each.__name__ for each in types}
+    described: dict[str, Any] = {**_UNTYPED}
+    for name, component in found.items():
+        if "enum" not in component:
+            described[name] = _without_noise(component, found)
+            if name in named_types:
+                described[name]["properties"].setdefault("message", TEXT)
+                described[name]["required"] = [
+                    *dict.fromkeys((*described[name].get("required", ()), "message"))
+                ]
+    described[BARE_RESULT] = {
+        "description": described[BARE_RESULT]["description"],
+        **described[BARE_RESULT]["properties"]["result"],
+    }
+    return described
+
+
+def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
+    """The schema with enumerations in place of references to them, without titles and defaults."""
+    if isinstance(schema, list):
+        return [_without_noise(each, components) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shown = {
+        key: {name: _without_noise(each, components) for name, each in value.items()}
+        if key == "properties"
+        else _without_noise(value, components)
+        for key, value in schema.items()
+        if key not in ("title", "default")
+    }
+    target = components.get(str(schema.get("$ref")).removeprefix(PLACE), {})
+    if "enum" in target:
+        shown = {**{key: each for key, each in shown.items() if key != "$ref"}, "enum": target["enum"]}
+    return shown
 
 
 def content_of(endpoint: Endpoint, status: int) -> JsonObject:
-    """What a good answer holds. Where another format decides what it looks like, only its type is told."""
+    """The content of a good response by media type."""
     content: JsonObject = {
-        media_type: {"schema": schema} for media_type, schema in endpoint.documents.items()
+        media_type: {"schema": schema} for media_type, schema in endpoint.http.documents.items()
     }
-    shape = endpoint.answer if isinstance(endpoint.answer, str | None) else endpoint.answer[status]
-    return content if shape is None else {"application/json": {"schema": named(shape)}, **content}
+    names = endpoint.responses.get(status, ())
+    if not names:
+        return content
+    one_of: list[JsonValue] = [named(name) for name in names]
+    schema: JsonObject = named(names[0]) if len(names) == 1 else {"anyOf": one_of}
+    return {"application/json": {"schema": schema}, **content}
 
 
-def request_body(names: tuple[str, ...], own: Mapping[str, JsonValue] | None = None) -> JsonObject:
-    asks_for = own.get("payload") if own else None
-    needs_payload = isinstance(asks_for, dict) and bool(asks_for.get("required"))
-    required: list[JsonValue] = [
-        name for name in names if name in _REQUIRED or (needs_payload and name == "payload")
-    ]
-    schema: JsonObject = {
-        "type": "object",
-        "properties": {**{name: FIELDS[name] for name in names}, **(own or {})},
-        "additionalProperties": False,
-    }
+def field_schema(field: RequestField) -> JsonObject:
+    schema = {**field.schema, "description": field.description}
+    return schema if field.default in (None, False) else {**schema, "default": field.default}
+
+
+def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
+    """The body of a request; `payload` is the schema of a payload that has one of its own."""
+    fields = endpoint.fields[FieldSource.BODY]
+    properties: JsonObject = {name: field_schema(field) for name, field in fields.items()}
+    required: list[JsonValue] = [name for name, field in fields.items() if field.required]
+    if payload is not None:
+        properties["payload"] = payload
+        if isinstance(payload, dict) and payload.get("required"):
+            required.append("payload")
+    schema: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         schema["required"] = required
     return {"required": bool(required), "content": {"application/json": {"schema": schema}}}
 
 
-def submission_body(payload: JsonSchema | None, place: str) -> JsonObject:
-    """The body of a submission whose payload has a schema of its own."""
-    if payload is None:
-        return request_body(SUBMISSION)
-    own = {"payload": _standing_alone(payload, place)}
-    return request_body(SUBMISSION, own)
-
-
-def _standing_alone(schema: JsonSchema, place: str) -> JsonValue:
-    """References inside a manifest's schema are to itself, not to the document it is put into."""
-    if isinstance(schema, bool) or "$id" in schema or not ({"$defs", "definitions", "$ref"} & schema.keys()):
+def self_contained(schema: JsonSchema | None, place: str) -> JsonValue:
+    """The schema with an id of its own, if it has references: they are to itself, not to this document."""
+    if (
+        schema is None
+        or isinstance(schema, bool)
+        or "$id" in schema
+        or not ({"$defs", "definitions", "$ref"} & schema.keys())
+    ):
         return schema
     return {"$id": f"ductile:{place}", **schema}

@@ -1,4 +1,4 @@
-"""A request as the operations want it: path, query, headers and body in one object of named values."""
+"""Reading the parameters of an HTTP request: path, query, headers and body as one object of named values."""
 
 from __future__ import annotations
 
@@ -6,84 +6,61 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 from urllib.parse import parse_qsl
 
-from ductile.api.endpoint import Endpoint, MatchedRoute, Parameter, ParameterType
+from ductile.api.endpoint import Endpoint, MatchedRoute
 from ductile.config.key_paths import did_you_mean
 from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
-from ductile.http.authentication import OPEN
 from ductile.http.body import decode_object
+from ductile.operations.access import OPEN
+from ductile.operations.request import FieldSource
 
-_WORDS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
-_MOST_DIGITS = 18
-#: Headers that every submission may carry, by the name an operation knows them by.
-SUBMISSION_HEADERS = {
-    b"idempotency-key": "idempotency_key",
-    b"traceparent": "traceparent",
-    b"x-ductile-job": "inside_job",
-}
+_QUOTED = 100
 
 
 def read_parameters(
     route: MatchedRoute, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
 ) -> JsonObject:
-    """All that was asked. The path counts before the body, the body before the query."""
+    """The named values of a request. The path takes precedence over the body, the body over the query.
+
+    Raises `UsageError` for an unknown or unreadable parameter, `RefusedError` for an unknown body field.
+    """
     endpoint = route.endpoint
-    given: JsonObject = {}
-    if query and not _is_health(endpoint):
-        given.update(_query(endpoint, query))
-    if endpoint.intake and not SUBMISSION_HEADERS.keys().isdisjoint(headers):
-        for header, name in SUBMISSION_HEADERS.items():
-            if header in headers:
-                given[name] = headers[header].decode("latin-1")
+    values: JsonObject = {}
+    # Monitors add query parameters of their own to health checks; those are not refused.
+    if query and not (endpoint.http.probe and endpoint.access is OPEN):
+        values.update(_read_query(endpoint, query))
+    for header, field in endpoint.fields[FieldSource.HEADER].items():
+        if (text := headers.get(header.encode())) is not None:
+            values[field.name] = text.decode("latin-1")
     if body:
-        given.update(_body(endpoint, body, headers.get(b"content-encoding")))
-    given.update(route.values)
-    return given
+        values.update(_read_body(endpoint, body, headers.get(b"content-encoding")))
+    values.update(route.values)
+    return values
 
 
-def _is_health(endpoint: Endpoint) -> bool:
-    """Monitors add parameters of their own; refused for one, they would take us for ill."""
-    return endpoint.probe and endpoint.access is OPEN
-
-
-def _body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonObject:
-    said = cast("JsonObject", decode_object(body, encoding))
-    known = endpoint.body or ()
-    for name in said:
-        if name not in known:
-            meant = "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
-            raise RefusedError(
-                f"there is no field {name[:100]} in this body",
-                hint=did_you_mean(name, known) or f"{meant}: {', '.join(known)}.",
-                details={"field": name[:100], "known": list(known)},
-            )
-    return said
-
-
-def _query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
-    known = {parameter.name: parameter for parameter in endpoint.query}
+def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
+    known = endpoint.fields[FieldSource.QUERY]
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError:
         raise UsageError("the query cannot be read") from None
-    for name, value in pairs:
+    for name, text in pairs:
         if name not in known:
             all_known = f"Known: {', '.join(known)}." if known else "This call has none."
             hint = did_you_mean(name, known) or all_known
-            raise UsageError(f"there is no parameter {name[:100]}", hint=hint)
-        yield name, _value(known[name], value)
+            raise UsageError(f"there is no parameter {name[:_QUOTED]}", hint=hint)
+        yield name, known[name].parse_text(text)
 
 
-def _value(parameter: Parameter, text: str) -> JsonValue:
-    match parameter.kind:
-        case ParameterType.TEXT:
-            return text
-        case ParameterType.NUMBER:
-            digits = text.removeprefix("-")
-            if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
-                raise UsageError(f"{parameter.name} has to be a whole number")
-            return int(text)
-        case ParameterType.FLAG:
-            if text.lower() not in _WORDS:
-                raise UsageError(f"{parameter.name} has to be true or false")
-            return _WORDS[text.lower()]
+def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonObject:
+    document = cast("JsonObject", decode_object(body, encoding))
+    known = endpoint.fields[FieldSource.BODY]
+    for name in document:
+        if name not in known:
+            meant = "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
+            raise RefusedError(
+                f"there is no field {name[:_QUOTED]} in this body",
+                hint=did_you_mean(name, known) or f"{meant}: {', '.join(known)}.",
+                details={"field": name[:_QUOTED], "known": list(known)},
+            )
+    return document

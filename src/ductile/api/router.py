@@ -23,9 +23,9 @@ class _PathPattern(Value, kw_only=False):
     methods: dict[str, Endpoint]
 
     def add(self, endpoint: Endpoint) -> None:
-        self.methods[endpoint.method] = endpoint
+        self.methods[endpoint.http.method] = endpoint
         # A stream has no length or end that could be told without it.
-        if endpoint.method == "GET" and not endpoint.streams:
+        if endpoint.http.method == "GET" and not endpoint.http.streams:
             self.methods["HEAD"] = endpoint
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
@@ -50,8 +50,8 @@ class Router:
         self._remembered = lru_cache(maxsize=_REMEMBERED_PATHS)(self._look_up)
 
     def _add(self, endpoint: Endpoint) -> None:
-        segments = tuple(endpoint.path[1:].split("/"))
-        if endpoint.takes_rest:
+        segments = tuple(endpoint.http.path[1:].split("/"))
+        if endpoint.http.takes_rest:
             self._with_rest.add((segments[0], len(segments)))
         shapes = self._shapes.setdefault((segments[0], len(segments)), [])
         for shape in shapes:
@@ -92,7 +92,7 @@ class Router:
                 joined = [*segments[: length - 1], "/".join(segments[length - 1 :])]
                 for shape in self._shapes[first, length]:
                     values = shape.match(joined)
-                    if values is not None and any(each.takes_rest for each in shape.methods.values()):
+                    if values is not None and any(each.http.takes_rest for each in shape.methods.values()):
                         yield shape, values
 
 

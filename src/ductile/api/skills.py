@@ -11,6 +11,7 @@ from ductile.api.endpoint import ApiRequest, Document, Endpoint, Reply
 from ductile.core.json import JsonObject
 from ductile.operations import parameters as read
 from ductile.operations.plugins.skills import HOW, skills_of
+from ductile.operations.request import FieldSource
 from ductile.struct import Value
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ FIXED_SKILLS = (
 
 
 async def show_skills(asked: ApiRequest) -> Reply | Document:
-    wanted = read.optional_word(asked.given, "format", Format) or Format.JSON
+    wanted = read.optional_word(asked.values, "format", Format) or Format.JSON
     snapshot = asked.context.snapshot()
     skills = [*all_skills(snapshot)]
     if wanted is Format.JSON:
@@ -124,14 +125,12 @@ def address_of(asked: ApiRequest) -> str:
 def all_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
     from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - the table names the handler above
 
-    table = {(each.method, each.path): each for each in ENDPOINTS}
+    table = {(each.http.method, each.http.path): each for each in ENDPOINTS}
     yield from skills_of(snapshot)
     yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED_SKILLS)
 
 
 def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> JsonObject:
-    from ductile.api.openapi_schemas import FIELDS  # noqa: PLC0415 - as above
-
     return {
         "name": fixed.name,
         "kind": "operation",
@@ -142,6 +141,6 @@ def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> JsonObject:
         "input_schema": None,
         "output_schema": None,
         "answer": fixed.answer,
-        "query": {each.name: each.about for each in endpoint.query},
-        "body": {name: FIELDS[name]["description"] for name in endpoint.body or ()},
+        "query": {name: each.description for name, each in endpoint.fields[FieldSource.QUERY].items()},
+        "body": {name: each.description for name, each in endpoint.fields[FieldSource.BODY].items()},
     }

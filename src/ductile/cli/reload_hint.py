@@ -45,7 +45,7 @@ def _look_on_disk(call: Invocation, missing: NotFoundError, find: Callable[[Snap
 
 def find_command(snapshot: Snapshot, plugin: str, command: str | None) -> object:
     """As a submission looks for it."""
-    from ductile.operations.jobs.query import default_command, runnable_plugin  # noqa: PLC0415
+    from ductile.operations.jobs.submit import default_command, runnable_plugin  # noqa: PLC0415
     from ductile.operations.plugins.catalogue import known_command  # noqa: PLC0415 - as above
 
     found = runnable_plugin(snapshot, plugin)

@@ -8,45 +8,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
-from typing import TypeAlias
 
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
-from ductile.core.auth_scopes import AccessLevel, AccessResource, allows, auth_scope
+from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener
 from ductile.errors import DeniedError, TooManyError, UnauthorizedError
 from ductile.http.host_check import is_misdirected, misdirected
+from ductile.operations.access import Access
 from ductile.operations.system.probes import is_forwarded
-from ductile.struct import Value
 
 _SCHEME = b"bearer "
 #: A peer that sends more unknown tokens than this within `FAILED_LOGIN_SECONDS` is answered 429.
 MAX_FAILED_LOGINS = 10
 FAILED_LOGIN_SECONDS = 60.0
 _REMEMBERED_PEERS = 1024
-
-#: Returns the scopes of which one is needed, given the configuration and the parameters of the path.
-NeededScopes: TypeAlias = Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]
-
-
-class Access(Value):
-    """The permission that an endpoint requires."""
-
-    #: As the HTTP reference shows it.
-    shown: str
-    #: None if no token is needed.
-    need: NeededScopes | None = None
-    #: Needs no token while discovery is open; otherwise any token will do, whatever its scopes.
-    discovery: bool = False
-
-
-OPEN = Access(shown="none")
-
-
-def requires_scope(resource: AccessResource, level: AccessLevel) -> Access:
-    """Return the permission that one fixed scope gives."""
-    needed = (auth_scope(resource, level),)
-    return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
 
 
 class TokenTable:

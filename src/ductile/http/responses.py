@@ -23,14 +23,14 @@ _TOO_MANY, _UNAVAILABLE, _UNAUTHORIZED, _METHOD_NOT_ALLOWED = 429, 503, 401, 405
 _encoder = msgspec.json.Encoder()
 
 
-def encode(body: JsonObject) -> bytes:
+def encode(body: object) -> bytes:
     """The body as JSON; lone surrogates that came in by an odd door are replaced, never a reason to fail."""
     try:
         return _encoder.encode(body)
     except UnicodeEncodeError:
         from json import dumps  # noqa: PLC0415 - only for text that is not text
 
-        return dumps(body, separators=(",", ":"), default=str).encode("ascii", "replace")
+        return dumps(msgspec.to_builtins(body), separators=(",", ":"), default=str).encode("ascii", "replace")
 
 
 def error_body(error: DuctileError) -> JsonObject:

@@ -100,11 +100,7 @@ RUN_SHAPES: Mapping[str, JsonObject] = {
         "steps that are done come with it.",
     ),
     "Unfinished": either(named("Submitted"), named("StillRunning")),
-    "BareResult": told(
-        either(OUTPUT, {"type": "null"}), "With `?result=only`: the `result` of the answer, and nothing else."
-    ),
     "FinishedOrResult": either(named("Finished"), named("BareResult")),
-    "JobOrResult": either(named("Job"), named("BareResult")),
     "Published": answer(
         {
             "event_id": ID,

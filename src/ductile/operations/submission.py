@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 from random import Random
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.durations import QuantityError, parse_duration
@@ -19,12 +22,13 @@ from ductile.core.ids import make_trace_id
 from ductile.core.jobs.dedupe import LONGEST_KEY, KeyNamespace, holds_key, namespaced_key, normalise_key
 from ductile.core.jobs.model import Callback, Job, NewJob, SubmittedBy
 from ductile.core.jobs.settlement import CallbackState
-from ductile.core.json import JsonObject, nests_too_deep
+from ductile.core.json import JsonObject, JsonValue, nests_too_deep
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.core.webhooks.url_policy import url_fault
 from ductile.errors import RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
+from ductile.operations.request import in_header
 from ductile.protocol.payload_validation import UnusableSchemaError, find_schema_violations
 from ductile.store.model.submission import Deduplicated
 from ductile.struct import Value, replace
@@ -42,6 +46,32 @@ _PLAIN = {
 }
 
 
+def _decode_ttl(name: str, value: JsonValue) -> timedelta:
+    """A duration as in the configuration, or a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise read.refused(name, f"{name} has to be a duration, or a number of seconds")
+    try:
+        span = parse_duration(value) if isinstance(value, str) else _seconds(value)
+    except QuantityError as error:
+        raise read.refused(name, f"{name}: {error}", f"expected {error.expected}") from None
+    if span < timedelta():
+        raise read.refused(name, f"{name} cannot be negative")
+    return span
+
+
+def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
+    """The chosen states in the order of a job's life."""
+    known = ", ".join(CallbackState)
+    if not isinstance(value, list) or not value:
+        raise read.refused(name, f"{name} has to be a list of states: {known}")
+    states = [str(state) for state in CallbackState]
+    unknown = [each for each in value if each not in states]
+    if unknown:
+        shown = f"{unknown[0]!r}"[:_SHOWN_STATE]
+        raise read.refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")
+    return tuple(state for state in states if state in value)
+
+
 class Source(Value):
     """Through which door a submission came, and who stood there: the token, endpoint or schedule."""
 
@@ -49,6 +79,61 @@ class Source(Value):
     detail: str | None = None
     #: Whose keys come through it, where that is not told by `detail`.
     owner: str | None = None
+
+
+class KeyedRequest(Value):
+    """The fields of every request that submits work: a payload, its key, and where it comes from."""
+
+    payload: Annotated[dict[str, Any] | None, Meta(description="What the plugin is given.")] = None
+    dedupe_key: Annotated[
+        str | None,
+        Meta(
+            description="A succeeded job with this key makes it a duplicate.",
+            extra_json_schema={"maxLength": LONGEST_KEY},
+        ),
+    ] = None
+    idempotency_key: Annotated[
+        str | None,
+        in_header(
+            "Idempotency-Key",
+            "Sent again while its job waits, runs or has succeeded, it starts nothing new.",
+        ),
+    ] = None
+    traceparent: Annotated[
+        str | None, in_header("traceparent", "W3C Trace Context; its trace id goes with the job.")
+    ] = None
+    inside_job: Annotated[
+        str | None, in_header("X-Ductile-Job", "The job inside which this call is made.")
+    ] = None
+
+
+class SubmissionRequest(KeyedRequest):
+    """The fields of a request that submits one job or one run."""
+
+    dedupe_ttl: Annotated[
+        timedelta | None,
+        Meta(
+            description="How long the key holds, such as 1h, or in seconds; jobs that still run count then.",
+            extra={"decode": _decode_ttl},
+            extra_json_schema={"type": ["string", "number", "null"]},
+        ),
+    ] = None
+    state_webhook_url: Annotated[
+        str | None,
+        Meta(description="Called when the job's state changes; a duplicate's is called by the existing job."),
+    ] = None
+    state_webhook_events: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="The states that are sent to `state_webhook_url`; all of them if it is absent.",
+            extra={"decode": _decode_states},
+            extra_json_schema={
+                "type": ["array", "null"],
+                "items": {"enum": [str(state) for state in CallbackState]},
+                "minItems": 1,
+            },
+        ),
+    ] = None
 
 
 class SubmissionOptions(Value):
@@ -195,7 +280,7 @@ def _bounded(key: str | None, name: str) -> str | None:
 
 def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
     """A window that outlasts the jobs it compares with would promise what nobody can keep."""
-    ttl = _optional_span(given, "dedupe_ttl")
+    ttl = None if given.get("dedupe_ttl") is None else _decode_ttl("dedupe_ttl", given["dedupe_ttl"])
     if ttl is not None and ttl > snapshot.service.job_queue_retention:
         raise read.refused(
             "dedupe_ttl",
@@ -203,22 +288,6 @@ def _window(snapshot: Snapshot, given: JsonObject) -> timedelta | None:
             "Use a shorter one, or raise service.job_queue_retention.",
         )
     return ttl
-
-
-def _optional_span(given: JsonObject, name: str) -> timedelta | None:
-    """A duration as in the configuration, or a number of seconds."""
-    value = given.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise read.refused(name, f"{name} has to be a duration, or a number of seconds")
-    try:
-        span = parse_duration(value) if isinstance(value, str) else _seconds(value)
-    except QuantityError as error:
-        raise read.refused(name, f"{name}: {error}", f"expected {error.expected}") from None
-    if span < timedelta():
-        raise read.refused(name, f"{name} cannot be negative")
-    return span
 
 
 def _seconds(count: float) -> timedelta:
@@ -230,7 +299,8 @@ def _seconds(count: float) -> timedelta:
 
 def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
     url = read.optional_text(given, "state_webhook_url")
-    chosen = _chosen_states(given)
+    wanted = given.get("state_webhook_events")
+    chosen = None if wanted is None else _decode_states("state_webhook_events", wanted)
     if url is None:
         if chosen is not None:
             raise read.refused("state_webhook_events", "state_webhook_events needs a state_webhook_url")
@@ -239,22 +309,6 @@ def _callback(snapshot: Snapshot, given: JsonObject) -> Callback | None:
     if (fault := url_fault(url, snapshot.state_webhooks.allow)) is not None:
         raise read.refused("state_webhook_url", f"state_webhook_url cannot be used: {fault}")
     return Callback(url=url, events=chosen)
-
-
-def _chosen_states(given: JsonObject) -> tuple[str, ...] | None:
-    """The states that the URL is sent, in the order of a job's life; None means all of them."""
-    value = given.get("state_webhook_events")
-    if value is None:
-        return None
-    name, known = "state_webhook_events", ", ".join(CallbackState)
-    if not isinstance(value, list) or not value:
-        raise read.refused(name, f"{name} has to be a list of states: {known}")
-    states = [str(state) for state in CallbackState]
-    unknown = [each for each in value if each not in states]
-    if unknown:
-        shown = f"{unknown[0]!r}"[:_SHOWN_STATE]
-        raise read.refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")
-    return tuple(state for state in states if state in value)
 
 
 async def find_calling_job(context: OperationContext, given: JsonObject) -> Job | None:

@@ -102,9 +102,9 @@ class Asker:
             assert_holds(self.description.document["components"], schema, said.body)
             self.held.append((schema, said.content.decode()))
         template = next(
-            endpoint.path
-            for endpoint in sorted(ENDPOINTS, key=lambda each: each.path.count("{"))
-            if endpoint.method == method and _fits(endpoint.path, path.partition("?")[0])
+            endpoint.http.path
+            for endpoint in sorted(ENDPOINTS, key=lambda each: each.http.path.count("{"))
+            if endpoint.http.method == method and _fits(endpoint.http.path, path.partition("?")[0])
         )
         self.answered.setdefault((method, template), set()).add(said.status)
 
@@ -214,7 +214,7 @@ def ask_about_jobs(ask: Asker) -> None:
     with EventReader(api, last_id=0) as reader:
         events = reader.wait_until(lambda events: len(events) > 20)
     for event in events:
-        ask.description.assert_shape("Event", event["data"])
+        ask.description.assert_shape("LedgerEvent", event["data"])
     ask.answered[("GET", "/events")] = {200}
     assert ask(200, "POST", f"/job/{waiting}/cancel", {"dry_run": True})["cancel"] is None
     assert ask(200, "POST", f"/job/{waiting}/cancel")["cancel"] == "cancelled"
@@ -230,7 +230,7 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
         ask(200, "GET", path)
     for path in ("/", "/healthz", "/readyz"):  # by way of a proxy, and so perhaps for a stranger
         ask(200, "GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
-    for path in ("/.well-known/ai-plugin.json", "/plugin/maker/openapi.json", "/metrics"):
+    for path in ("/plugin/maker/openapi.json", "/metrics"):
         ask(200, "GET", path)
     assert ask(200, "GET", "/skills?format=markdown").startswith(b"---\n")
     for plugin in ("maker", "broken", "resting", "ghost"):
@@ -262,7 +262,9 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
 def test_every_endpoint_has_answered_in_every_good_way(ask: Asker) -> None:
     """What is not asked here is not held against its description."""
     wanted = {
-        (endpoint.method, endpoint.path): {status for status in endpoint.statuses if status < 400}
+        (endpoint.http.method, endpoint.http.path): {
+            status for status in endpoint.http.statuses if status < 400
+        }
         for endpoint in ENDPOINTS
     }
     missing = {call: wanted[call] - ask.answered.get(call, set()) for call in wanted}

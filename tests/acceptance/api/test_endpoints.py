@@ -202,7 +202,6 @@ OPEN = (
     "/skills",
     "/openapi.json",
     "/plugin/echo/openapi.json",
-    "/.well-known/ai-plugin.json",
 )
 NAMES = [f"{case.method} {case.path}" for case in CASES]
 MANIFEST = """\
@@ -274,7 +273,7 @@ def test_every_endpoint_is_among_the_cases() -> None:
     tested = {(case.method, case.template) for case in CASES} | {
         ("GET", path.replace("echo", "{plugin}")) for path in OPEN
     }
-    assert tested == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    assert tested == {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
 
 
 def test_every_answer_has_a_message(api: Api) -> None:
@@ -389,7 +388,7 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     skills = {skill["name"]: skill for skill in listed if skill["kind"] != "operation"}
     assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain", "choosy"}
     fixed = {(each["call"]["method"], each["call"]["path"]) for each in listed if each["kind"] == "operation"}
-    assert fixed <= {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    assert fixed <= {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
     assert len(listed) == len(skills) + len(fixed)
     assert skills["reader.look"]["call"] == {"method": "POST", "path": "/plugin/reader/look"}
     assert (skills["reader.look"]["scope"], skills["reader.look"]["read_only"]) == ("reader:ro", True)
@@ -402,7 +401,6 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
     assert [each["refused"] is None for each in plugins] == [True, True, False]
     assert plugins[2]["refused"] == api.get("/plugin/ghost")["refused"]
     assert api.get("/plugin/reader")["commands"]["look"]["call"] == "POST /plugin/reader/look"
-    assert api.get("/.well-known/ai-plugin.json")["api"]["url"].endswith("/openapi.json")
     event, _ = api.get("/topology")["events"]
     assert event == {
         "type": "echo.handle",

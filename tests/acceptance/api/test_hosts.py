@@ -20,7 +20,6 @@ CATALOGUE = (
     "/plugins",
     "/openapi.json",
     "/plugin/echo/openapi.json",
-    "/.well-known/ai-plugin.json",
 )
 OPEN = ("/", "/healthz", "/readyz")
 FOREIGN = (

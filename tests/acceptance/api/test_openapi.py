@@ -73,7 +73,7 @@ def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
     """Generated from the table and the manifests, with their schemas."""
     document = api.get("/openapi.json")
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS} <= described
+    assert {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS} <= described
     assert ("POST", "/plugin/strict/greet") in described
     assert ("POST", "/pipeline/chain") in described
     greet = document["paths"]["/plugin/strict/greet"]["post"]

@@ -24,5 +24,6 @@ async def test_the_version_is_for_this_machine(peer: str | None, version: str | 
     snapshot = compile_snapshot(loaded(a_config(tmp_path, "")), a_discovery(tmp_path))
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
     nothing: Any = None
-    asked = ApiRequest(context=context, services=nothing, given={}, headers={}, route=nothing, peer=peer)
-    assert (await discover(asked)).body["version"] == version
+    asked = ApiRequest(context=context, services=nothing, values={}, headers={}, route=nothing, peer=peer)
+    body: Any = (await discover(asked)).body
+    assert body["version"] == version

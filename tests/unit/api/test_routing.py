@@ -16,11 +16,13 @@ from ductile.errors import MethodNotAllowedError, NotFoundError
 ROUTER = Router(ENDPOINTS)
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+@pytest.mark.parametrize(
+    "endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.http.method} {endpoint.http.path}"
+)
 def test_every_endpoint_is_found_by_its_own_path(endpoint: object) -> None:
     """None hides another."""
-    path = endpoint.path.replace("{", "x").replace("}", "x")  # type: ignore[attr-defined]  # an endpoint of ours
-    found = ROUTER.find(endpoint.method, path.encode())  # type: ignore[attr-defined]  # likewise
+    path = endpoint.http.path.replace("{", "x").replace("}", "x")  # type: ignore[attr-defined]  # an endpoint of ours
+    found = ROUTER.find(endpoint.http.method, path.encode())  # type: ignore[attr-defined]  # likewise
     assert found.endpoint is endpoint
 
 
@@ -31,14 +33,14 @@ def test_parameters_are_decoded_each_by_itself() -> None:
 
 
 def test_a_slash_at_the_end_does_not_matter() -> None:
-    assert ROUTER.find("GET", b"/jobs/").endpoint.path == "/jobs"
+    assert ROUTER.find("GET", b"/jobs/").endpoint.http.path == "/jobs"
 
 
 def test_head_is_get() -> None:
-    assert ROUTER.find("HEAD", b"/jobs").endpoint.method == "GET"
+    assert ROUTER.find("HEAD", b"/jobs").endpoint.http.method == "GET"
 
 
-@pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in ENDPOINTS}))
+@pytest.mark.parametrize("path", sorted({endpoint.http.path for endpoint in ENDPOINTS}))
 def test_a_path_takes_what_it_says_that_it_takes(path: str) -> None:
     """Every method in `Allow`, and no other; a HEAD where there is a GET, but not of a stream."""
     asked = path.replace("{", "x").replace("}", "x").encode()
@@ -46,13 +48,13 @@ def test_a_path_takes_what_it_says_that_it_takes(path: str) -> None:
         ROUTER.find("BREW", asked)
     allowed = str(refused.value.details["allow"]).split(", ")
     for method in allowed:
-        assert ROUTER.find(method, asked).endpoint.method in (method, "GET")
+        assert ROUTER.find(method, asked).endpoint.http.method in (method, "GET")
     for method in {"GET", "HEAD", "POST"}.difference(allowed):
         with pytest.raises(MethodNotAllowedError) as again:
             ROUTER.find(method, asked)
         assert again.value.details == refused.value.details
-    got = [endpoint for endpoint in ENDPOINTS if (endpoint.method, endpoint.path) == ("GET", path)]
-    assert ("HEAD" in allowed) is any(not endpoint.streams for endpoint in got)
+    got = [endpoint for endpoint in ENDPOINTS if (endpoint.http.method, endpoint.http.path) == ("GET", path)]
+    assert ("HEAD" in allowed) is any(not endpoint.http.streams for endpoint in got)
 
 
 @given(st.sampled_from(["GET", "POST", "PUT", "BREW"]), st.binary(max_size=60))

@@ -58,7 +58,7 @@ async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
         await bench.until(Signal.JOB_STARTED)
         bench.engine.stop()
         with pytest.raises(TooBusyError, match="stopping") as refused:
-            await table.OPERATIONS[operation](bench.context, given)
+            await table.OPERATIONS[operation].run(bench.context, given)
         assert refused.value.exit_status == 75
         await bench.stopped()
         assert (await bench.store.real.counts()).depth == 0

@@ -40,7 +40,7 @@ async def test_a_run_that_ends_as_it_begins_is_told_of(tmp_path: Path) -> None:
     """Promise 2: a bad template fails the step and the run in the transaction that accepts them."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
-        answer = await table.OPERATIONS["pipeline.run"](bench.context, {"pipeline": "broken"})
+        answer = await table.OPERATIONS["pipeline.run"].run(bench.context, {"pipeline": "broken"})
         ids = [job.id for job in await bench.store.real.tree(str(answer["job_id"]), limit=100)]
         assert len(ids) == 2
         assert sorted(told(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
@@ -68,7 +68,7 @@ async def test_what_is_accepted_or_a_duplicate_is_told_with_its_plugin(tmp_path:
             await bench.until(Signal.JOB_SUCCEEDED)
         given: JsonObject = {"plugin": "echo", "command": "poll", "dedupe_key": "k", "dedupe_ttl": "1h"}
         for _ in range(2):
-            await table.OPERATIONS["plugin.run"](bench.context, given)
+            await table.OPERATIONS["plugin.run"].run(bench.context, given)
         seen = [
             (each.signal, each.plugin, each.data["command"])
             for each in bench.told

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from builders.engines import an_engine
 from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.operations.jobs.query import cancel_job, wait_for_job
-from ductile.operations.jobs.queue import queue_purge
+from ductile.core.json import JsonObject
+from ductile.operations.jobs.change import ChangeJob, cancel_job
+from ductile.operations.jobs.query import WaitForJob, wait_for_job
+from ductile.operations.table import OPERATIONS
 from ductile.telemetry.signals import Signal
 
 
@@ -34,10 +36,11 @@ async def test_whoever_waits_is_told_of_an_end_by_hand(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")
         await bench.started()
-        for by_hand, more in ((cancel_job, True), (queue_purge, False)):
+        for operation in ("job.cancel", "queue.purge"):
             job_id = await bench.submit()
             with bench.engine.waiting_for(job_id) as ended:
-                await by_hand(bench.context, {"job_id": job_id} if more else {"all": True})
+                values: JsonObject = {"job_id": job_id} if operation == "job.cancel" else {"all": True}
+                await OPERATIONS[operation].run(bench.context, values)
                 assert ended.done()
 
 
@@ -47,11 +50,11 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
         bench.store.full.add("claim")
         await bench.started()
         job_id = await bench.submit()
-        waiting = asyncio.create_task(wait_for_job(bench.context, {"job_id": job_id}))
+        waiting = asyncio.create_task(wait_for_job(bench.context, WaitForJob(job_id=job_id)))
         while not bench.engine.status().waiting_callers:
             await bench.job(job_id)  # a question to the store, and the other has got further
         assert not waiting.done()
-        await cancel_job(bench.context, {"job_id": job_id})
+        await cancel_job(bench.context, ChangeJob(job_id=job_id))
         async with asyncio.timeout(20):
-            assert (await waiting)["status"] == JobStatus.DEAD
+            assert (await waiting).status is JobStatus.DEAD
         assert bench.engine.status().waiting_callers == 0

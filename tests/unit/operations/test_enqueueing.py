@@ -11,7 +11,7 @@ import pytest
 from builders.engines import an_engine
 from ductile.core.jobs.model import SubmittedBy
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs import query
+from ductile.operations.jobs import submit
 from ductile.operations.runs import start
 from ductile.operations.submission import Source
 from ductile.struct import replace
@@ -36,7 +36,7 @@ class Handed:
 
 
 async def by_name(context: OperationContext) -> object:
-    return await query.submit(context, DOOR, {"plugin": "echo", "command": "poll"})
+    return await submit.submit(context, DOOR, {"plugin": "echo", "command": "poll"})
 
 
 async def by_trigger(context: OperationContext) -> object:

@@ -53,7 +53,11 @@ def test_in_the_last_level_each_job_is_followed_by_what_it_led_to() -> None:
     below: dict[str, list[Job]] = {}
     for job in jobs:
         below.setdefault(str(job.parent_job_id), []).append(job)
-    row: Any = nest_jobs((first,), below, lambda job: {"job_id": job.id})
+
+    def node(job: Job, children: list[Any], _flattened: bool) -> Any:
+        return {"job_id": job.id, "children": children}
+
+    row: Any = nest_jobs((first,), below, node)
     while len(row) == 1:
         row = row[0]["children"]
     assert [job["job_id"] for job in row] == ["left", "l", "right", "r"]

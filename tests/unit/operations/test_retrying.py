@@ -13,7 +13,7 @@ from builders.stores import accept, claim_one, run_next, stored
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.query import retry_job
+from ductile.operations.jobs.change import ChangeJob, RetriedJob, retry_job
 from ductile.struct import replace
 
 
@@ -47,7 +47,7 @@ async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
         await run_next(bench.store.real, failed(permanent=True), some_rules())
         context: OperationContext = replace(bench.context, store=Overtaken(bench.store))
         with pytest.raises(ConflictError, match="has ended again"):
-            await retry_job(context, {"job_id": job_id})
+            await retry_job(context, ChangeJob(job_id=job_id))
         job = await stored(bench.store.real, job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
 
@@ -57,6 +57,6 @@ async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) 
         job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
         await run_next(bench.store.real, failed(permanent=True), some_rules())
         context: OperationContext = replace(bench.context, store=Eager(bench.store))
-        answer = await retry_job(context, {"job_id": job_id})
-        assert answer == {"job_id": job_id, "status": "queued", "reason": "manual_retry"}
+        answer = await retry_job(context, ChangeJob(job_id=job_id))
+        assert answer == RetriedJob(job_id=job_id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
         assert (await stored(bench.store.real, job_id)).status is JobStatus.RUNNING

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,18 +10,19 @@ from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.stores import accept
 from ductile.operations.jobs import query
+from ductile.operations.jobs.lookup import OneJob
 
 
 @pytest.mark.parametrize(("most", "children"), [(4, 3), (3, 2)])
 async def test_what_is_left_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, children: int
 ) -> None:
-    monkeypatch.setattr(query, "LARGEST_TREE", most)
+    monkeypatch.setattr(query, "MAX_TREE_JOBS", most)
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         store = bench.store.real
         root = await accept(store, a_new_job("echo"))
         for _ in range(3):
             await accept(store, a_new_job("echo", parent_job_id=root))
-        answer: Any = await query.job_tree(bench.context, {"job_id": root})
-    assert len(answer["tree"]["children"]) == children
-    assert answer["truncated"] is (most == 3)
+        response = await query.job_tree(bench.context, OneJob(job_id=root))
+    assert len(response.tree.children) == children
+    assert response.truncated is (most == 3)

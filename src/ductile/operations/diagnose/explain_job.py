@@ -11,6 +11,7 @@ from ductile.core.jobs.model import JOB_REASONS, TERMINAL, Hold, Job, JobReason,
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.comparison import RunComparison, compare_with_last_good, config_at
 from ductile.operations.diagnose.differences import first_line
@@ -58,7 +59,7 @@ class _JobRecords(Value):
 
 
 async def explain_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    job = await resolve_job(context, given)
+    job = await resolve_job(context, read.text(given, "job_id"))
     case = await _gather(context, job)
     orphaned = is_orphaned(context, job)
     wait = await _wait(context, case, orphaned=orphaned)

@@ -32,7 +32,7 @@ class OpenedArtifact(Value):
 
 
 async def open_artifact(context: OperationContext, given: JsonObject) -> OpenedArtifact:
-    job = await resolve_job(context, given)
+    job = await resolve_job(context, read.text(given, "job_id"))
     name = read.text(given, "name")
     found = _named(job.artifacts, name)
     path = found.get("path")

@@ -1,28 +1,237 @@
-"""Stored values as the JSON that every surface shows."""
+"""Jobs, executions and ledger entries as every surface returns them."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.breaker import Breaker
 from ductile.core.jobs.dedupe import bare_key
-from ductile.core.jobs.model import Job
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.core.timestamps import format_timestamp
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs.orphaned import is_orphaned
+from ductile.operations.response import Id, Timestamp, from_record, timestamp
+from ductile.operations.response import milliseconds as milliseconds  # noqa: PLC0414 - for untyped operations
 from ductile.protocol.response import normalise_response
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.store.model.schedules import Occurrence
+from ductile.struct import Value, field
+
+#: What a plugin printed is stored as it is, so no field of it is certain.
+PluginResponse: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        description="The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
+        "`logs`, `state_updates`, `artifacts`, `retry`. `events` is always a list."
+    ),
+]
+Artifact: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        description="`name`, and `path` or `url`; perhaps `media_type`; `size` and `sha256` as the plugin "
+        "said, else of the file if it lies under `artifacts.roots`."
+    ),
+]
+#: The answer of a job or run as callers read it.
+JobOutput: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        description="The last answer of the plugin or the last step; beside it, what a shell would show.",
+        extra_json_schema={
+            "additionalProperties": True,
+            "required": ["events", "stdout", "stderr", "exit_code", "output_files"],
+            "properties": {
+                "result": {"description": "What the plugin calls its result."},
+                "events": {"type": "array", "items": {}, "description": "What it emitted."},
+                "stdout": {"type": "string", "description": "The result as text."},
+                "stderr": {"type": "string"},
+                "exit_code": {"type": ["integer", "null"]},
+                "output_files": {"type": "array", "items": {"type": "object", "additionalProperties": True}},
+            },
+        },
+    ),
+]
 
 
-def instant(at: datetime | None) -> str | None:
-    return None if at is None else format_timestamp(at)
+class ListedJob(Value):
+    """A job without its payload and result."""
+
+    job_id: Id
+    plugin: Annotated[str, Meta(description="`pipeline` for the run of a pipeline.")]
+    command: Annotated[str, Meta(description="The pipeline's name, if it is a run.")]
+    status: JobStatus
+    reason: Annotated[JobReason, Meta(description="Why it has this status.")]
+    hold: Annotated[Hold | None, Meta(description="Why a queued job may not start yet.")]
+    attempt: int
+    max_attempts: int
+    execution: Annotated[int, Meta(description="How often it was started, in all.")]
+    submitted_by: SubmittedBy
+    submitted_detail: Annotated[str | None, Meta(description="The token, schedule or endpoint.")]
+    dedupe_key: str | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    completed_at: Timestamp | None
+    next_retry_at: Timestamp | None
+    last_error: str | None
+    parent_job_id: Annotated[
+        Id | None, Meta(description="The job that led to it; of a step, its run or the step before.")
+    ]
+    source_event_id: Id | None
+    event_context_id: Id | None
+    run_id: Annotated[Id | None, Meta(description="The run of which it is a step.")]
+    step: str | None
+    hops: int
+    trace_id: str | None
+    cancel_requested_at: Timestamp | None
+    artifacts: list[Artifact]
+    orphaned: Annotated[
+        bool | UnsetType,
+        Meta(description="True if it counts as running and the process that ran it has died."),
+    ] = UNSET
 
 
-def milliseconds(span: timedelta | None) -> float | None:
-    return None if span is None else round(span.total_seconds() * 1000, 3)
+def listed_job(context: OperationContext, job: Job) -> ListedJob:
+    return from_record(ListedJob, job, **job_values(context, job))
+
+
+def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
+    """The fields of `ListedJob`, and of the structs that extend it, that a job has in another form."""
+    return {
+        "job_id": job.id,
+        "dedupe_key": bare_key(job.dedupe_key),
+        "step": job.step_path,
+        "orphaned": is_orphaned(context, job) or UNSET,
+    }
+
+
+class Execution(Value):
+    """One time that a job was run."""
+
+    seq: int
+    id: str
+    job_id: Id
+    execution: int
+    attempt: int
+    plugin: str
+    command: str
+    status: LogStatus
+    reason: JobReason
+    job_status: Annotated[JobStatus, Meta(description="The status of the job after it.")]
+    exit_code: int | None
+    signal: int | None
+    error: str | None
+    duration_ms: float | None
+    submitted_by: SubmittedBy
+    submitted_detail: str | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    completed_at: Timestamp
+    parent_job_id: Id | None
+    run_id: Id | None
+    step: str | None
+    trace_id: str | None
+    artifacts: list[Artifact]
+
+
+class LoggedExecution(Execution):
+    """An execution with what it printed."""
+
+    result: PluginResponse | None
+    stdout: str | None
+    stderr: str | None
+
+
+def listed_execution(row: LogRow) -> Execution:
+    return from_record(Execution, row, duration_ms=milliseconds(row.duration), step=row.step_path)
+
+
+def logged_execution(row: LogRow) -> LoggedExecution:
+    return from_record(
+        LoggedExecution,
+        row,
+        duration_ms=milliseconds(row.duration),
+        step=row.step_path,
+        result=plugin_response(row),
+        stdout=row.result,
+    )
+
+
+def plugin_response(row: LogRow) -> JsonObject | None:
+    """The response envelope of an execution; None if the plugin printed none."""
+    try:
+        envelope: JsonValue = msgspec.json.decode(row.result or "")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return normalise_response(envelope) if isinstance(envelope, dict) else None
+
+
+def job_output(job: Job, row: LogRow) -> JsonObject | None:
+    """The result of a job as callers read it: the envelope and, beside it, what a shell would show of it.
+
+    None for a pipeline run without a step that ran.
+    """
+    silent = row.result is None and not row.stderr
+    if job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None:
+        return None
+    envelope = plugin_response(row) or normalise_response({})
+    result = envelope.get("result")
+    if result is None:
+        stdout = ""
+    else:
+        stdout = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    return {
+        **envelope,
+        "stdout": stdout,
+        "stderr": row.stderr or "",
+        "exit_code": row.exit_code,
+        "output_files": list(row.artifacts),
+    }
+
+
+class JobTransition(Value):
+    at: Timestamp
+    from_status: JobStatus | None = field(name="from")
+    to_status: JobStatus = field(name="to")
+    reason: JobReason
+    execution: int
+
+
+def job_transition(row: TransitionRow) -> JobTransition:
+    change = row.transition
+    return JobTransition(
+        at=timestamp(row.at),
+        from_status=change.from_status,
+        to_status=change.to_status,
+        reason=change.reason,
+        execution=row.execution,
+    )
+
+
+class LedgerEvent(Value):
+    """One entry of the ledger: the `data` of a server-sent event."""
+
+    seq: Annotated[int, Meta(description="Its number in the ledger, and the event's id.")]
+    at: Timestamp
+    kind: LedgerKind
+    job_id: Id | None
+    run_id: Id | None
+    data: dict[str, Any]
+
+
+def ledger_event(row: LedgerRow) -> LedgerEvent:
+    return from_record(LedgerEvent, row)
+
+
+# Documents of operations that are not typed yet.
+
+
+instant = timestamp
 
 
 def shown_job(job: Job) -> JsonObject:
@@ -85,41 +294,8 @@ def shown_execution(row: LogRow, *, output: bool = False) -> JsonObject:
         "artifacts": list(row.artifacts),
     }
     if output:
-        shown |= {"result": result_of(row), "stdout": row.result, "stderr": row.stderr}
+        shown |= {"result": plugin_response(row), "stdout": row.result, "stderr": row.stderr}
     return shown
-
-
-def result_of(row: LogRow) -> JsonObject | None:
-    """The response envelope of an execution, as callers get it; None if what it printed is none."""
-    try:
-        envelope: JsonValue = msgspec.json.decode(row.result or "")
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return normalise_response(envelope) if isinstance(envelope, dict) else None
-
-
-def answer_of(job: Job, row: LogRow) -> JsonObject | None:
-    """The answer of a job as callers read it: the envelope and, beside it, what a shell would show of it.
-
-    None for a pipeline run of which nothing ran.
-    """
-    silent = row.result is None and not row.stderr
-    if job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None:
-        return None
-    given = result_of(row) or normalise_response({})
-    return {
-        **given,
-        "stdout": _as_text(given.get("result")),
-        "stderr": row.stderr or "",
-        "exit_code": row.exit_code,
-        "output_files": list(row.artifacts),
-    }
-
-
-def _as_text(result: JsonValue) -> str:
-    if result is None:
-        return ""
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
 def shown_transition(row: TransitionRow) -> JsonObject:

@@ -1,43 +1,55 @@
-"""Finding the job that is meant: by its id, or by a beginning or an end of it that no other job shares.
+"""Finding a job by its id, or by a prefix or a suffix of it that no other job shares.
 
-Ids begin with the time, so that jobs of the same minute begin alike; their ends are drawn by chance.
+Ids begin with the time, so jobs of the same minute share a prefix; suffixes are random.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from ductile.core.jobs.model import Job
-from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, NotFoundError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
+from ductile.struct import Value
 
-#: Of the id's digits. Fewer are not worth a search: every job of the year would begin so.
+#: Fewer digits are refused: every job of the year has them in common.
 MIN_ID_DIGITS = 4
 _DIGITS = 32
-#: Lengths of the groups of digits between which dashes stand.
+#: Lengths of the groups of digits between the dashes.
 _GROUPS = (8, 4, 4, 4, 12)
 _SHOWN = 10
 
 
+class OneJob(Value):
+    """A request about one job."""
+
+    job_id: Annotated[str, Meta(description="The job's id, or at least four of its first or last digits.")]
+
+
 async def find_job(context: OperationContext, job_id: str) -> Job:
+    """The job with this id, also if only its log is left. Raises `NotFoundError`."""
     job = await context.store.job(job_id)
     if job is None:
         raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
     return job
 
 
-async def resolve_job(context: OperationContext, given: JsonObject) -> Job:
-    """The job that `job_id` names, in full or in part; also one that only the log still has."""
-    named = read.text(given, "job_id").lower()
-    beginning, ending = id_prefix(named), id_suffix(named)
-    if beginning is None or ending is None or await context.store.job(named) is not None:
+async def resolve_job(context: OperationContext, job_id: str) -> Job:
+    """The job with this id, or the only one whose id begins or ends so.
+
+    Raises `NotFoundError`, or `ConflictError` if there are several.
+    """
+    named = job_id.lower()
+    prefix, suffix = id_prefix(named), id_suffix(named)
+    if prefix is None or suffix is None or await context.store.job(named) is not None:
         return await _find_whole(context, named)
     found = sorted(
         {
-            *await context.store.job_ids(beginning, limit=_SHOWN + 1),
-            *await context.store.job_ids_ending(ending, limit=_SHOWN + 1),
+            *await context.store.job_ids(prefix, limit=_SHOWN + 1),
+            *await context.store.job_ids_ending(suffix, limit=_SHOWN + 1),
         }
     )
     if len(found) > 1:

@@ -7,10 +7,8 @@ be led to believe it.
 from __future__ import annotations
 
 from ductile.core.jobs.model import Job, JobStatus
-from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import shown_job
 
 #: How a process that runs a job without a daemon calls itself when it claims one.
 _RUN_OWNER = "cli:"
@@ -18,11 +16,6 @@ _RUN_OWNER = "cli:"
 
 def is_orphaned(context: OperationContext, job: Job) -> bool:
     return job.status is JobStatus.RUNNING and context.has_no_runner
-
-
-def job_document(context: OperationContext, job: Job) -> JsonObject:
-    """The job as lists show it; one that nobody runs any more is marked."""
-    return {**shown_job(job), "orphaned": True} if is_orphaned(context, job) else shown_job(job)
 
 
 async def count_orphaned(context: OperationContext) -> int:

@@ -1,44 +1,43 @@
-"""Jobs: submitting, finding, waiting, cancelling, trying again."""
+"""Reading jobs: list, show, tree, logs, wait."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
 
-from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.events.model import NewEvent
-from ductile.core.ids import make_id
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy
-from ductile.core.json import JsonObject
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ductile.core.jobs.model import TERMINAL, Job, JobStatus, SubmittedBy
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.engine.reload.drain import draining_error
-from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.explain_run import describe_steps
-from ductile.operations.jobs.documents import answer_of, shown_execution, shown_transition
-from ductile.operations.jobs.log import index_pending_logs
-from ductile.operations.jobs.lookup import find_job, resolve_job
-from ductile.operations.jobs.orphaned import is_orphaned, job_document
-from ductile.operations.jobs.tree import nest_jobs
-from ductile.operations.plugins.catalogue import known_command
-from ductile.operations.plugins.names import known_plugin_filter, unknown_plugin
-from ductile.operations.submission import (
-    Source,
-    SubmissionOptions,
-    callback_of,
-    read_submission_options,
-    refuse_changed_payload,
-    refuse_invalid_payload,
-    refuse_reused_key,
-    refuse_without_subscription,
+from ductile.operations.jobs.documents import (
+    Execution,
+    JobOutput,
+    JobTransition,
+    ListedJob,
+    LoggedExecution,
+    job_output,
+    job_transition,
+    job_values,
+    listed_execution,
+    listed_job,
+    logged_execution,
 )
+from ductile.operations.jobs.log import index_pending_logs
+from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
+from ductile.operations.jobs.tree import FLATTENED, nest_jobs
+from ductile.operations.plugins.names import refuse_unknown_plugin
+from ductile.operations.request import Cursor, PageLimit
+from ductile.operations.response import Id, NextCursor, Response, from_record
 from ductile.operations.system.status import require_engine
-from ductile.store.model.jobs import CancelStatus, RetryResult
-from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
-from ductile.store.model.submission import Deduplicated, Submission
+from ductile.store.model.records import DEFAULT_PAGE, JobFilter
+from ductile.struct import Value, field
 
-#: Words that other systems use for our states; accepted where a list is filtered.
+#: Words of other systems for the same states, accepted by filters.
 STATUS_ALIASES = {
     "pending": JobStatus.QUEUED,
     "completed": JobStatus.SUCCEEDED,
@@ -46,271 +45,154 @@ STATUS_ALIASES = {
     "error": JobStatus.FAILED,
 }
 MAX_WAIT = timedelta(hours=24)
-#: Jobs in one tree: what is shown is all in memory at once.
+#: Jobs in one tree: the whole response is in memory at once.
 MAX_TREE_JOBS = 10_000
 
 
-async def submit(
-    context: OperationContext, door: Source, given: JsonObject, event: NewEvent | None = None
-) -> JsonObject:
-    """Put one job of a plugin's command on the queue.
+class ListJobs(Value):
+    """Fields with the names of `JobFilter`'s are its filters."""
 
-    An event that somebody signed brings its payload along. What such a sender sends is not held against a
-    schema: it could not be told, and would only send it again.
-    """
-    snapshot = context.snapshot()
-    plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
-    command = known_command(plugin, read.optional_text(given, "command") or default_command(plugin))
-    intake = await read_submission_options(context, door, given)
-    if event is None:
-        refuse_invalid_payload(plugin, command, intake.payload)
-    job = NewJob(
-        id=make_id(context.now(), context.rng),
-        plugin=plugin.name,
-        command=command,
-        submitted_by=door.submitted_by,
-        submitted_detail=door.detail,
-        max_attempts=plugin.retry.max_attempts,
-        payload=intake.payload if event is None else None,
-        source_event_id=None if event is None else event.id,
-        dedupe_key=intake.dedupe_key,
-        dedupe_ttl=intake.dedupe_ttl,
-        hops=intake.hops,
-        trace_id=intake.trace_id,
-        callback=callback_of(intake, plugin),
+    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    command: Annotated[str | None, Meta(description="Of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, Meta(description="Submitted by this source.")] = None
+    created_from: Annotated[datetime | None, Meta(description="Not before this instant.")] = field(
+        name="from", default=None
     )
-    if read.flag(given, "dry_run"):
-        return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
-    if intake.idempotent:  # not even asked for the others: this is the way of every job
-        await refuse_reused_key(context, intake, (job,))
-    submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
-    (answer,) = await context.enqueue(submission)
-    if isinstance(answer, Deduplicated):
-        return await _existing(context, intake, plugin.name, command, answer)
-    return {
-        "job_id": answer.job_id,
-        "status": JobStatus.QUEUED,
-        "plugin": plugin.name,
-        "command": command,
-        "deduplicated": False,
-    }
-
-
-async def submit_from_cli(context: OperationContext, given: JsonObject) -> JsonObject:
-    return await submit(context, Source(submitted_by=SubmittedBy.CLI), given)
-
-
-async def _existing(
-    context: OperationContext, intake: SubmissionOptions, plugin: str, command: str, answer: Deduplicated
-) -> JsonObject:
-    """The answer to a duplicate: the job that is there, as it stands."""
-    job = await context.store.job(answer.job_id)
-    refuse_changed_payload(intake, job)
-    refuse_without_subscription(answer)
-    return {
-        "job_id": answer.job_id,
-        "status": JobStatus.QUEUED if job is None else job.status,
-        "plugin": plugin,
-        "command": command,
-        "deduplicated": True,
-    }
-
-
-def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
-    """The plugin, if jobs may be submitted for it."""
-    plugin = snapshot.plugins.get(name)
-    if plugin is None:
-        if name in snapshot.available:
-            raise NotFoundError(
-                f"the plugin {name} is installed but not active",
-                hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true --lock`. "
-                "A running daemon then needs `ductile reload`.",
-            )
-        raise unknown_plugin(snapshot, name)
-    if not plugin.enabled:
-        raise RefusedError(f"the plugin {name} is disabled", hint=f"Enable it: ductile plugin enable {name}")
-    if plugin.refused is not None:
-        raise RefusedError(f"the plugin {name} cannot run: {plugin.refused.reason}", hint=plugin.refused.hint)
-    return plugin
-
-
-def default_command(plugin: PluginInstance) -> str:
-    commands = plugin.installed.manifest.commands if plugin.installed else {}
-    return "poll" if "poll" in commands else "handle"
-
-
-async def list_jobs(context: OperationContext, given: JsonObject) -> JsonObject:
-    where = JobFilter(
-        job_id=read.optional_text(given, "job_id"),
-        plugin=await known_plugin_filter(context, given),
-        command=read.optional_text(given, "command"),
-        status=read.optional_word(given, "status", JobStatus, STATUS_ALIASES),
-        submitted_by=read.optional_word(given, "submitted_by", SubmittedBy),
-        created_from=read.optional_instant(given, "from"),
-        created_before=read.optional_instant(given, "to"),
-        parent_job_id=read.optional_text(given, "parent"),
-        run_id=read.optional_text(given, "run"),
-        query=read.optional_text(given, "query"),
+    created_before: Annotated[datetime | None, Meta(description="Before this instant.")] = field(
+        name="to", default=None
     )
-    if where.query is not None:
+    query: Annotated[
+        str | None, Meta(description="Words that all occur in a result, an error or stderr.")
+    ] = None
+    status: Annotated[
+        JobStatus | None, Meta(description="In this state.", extra={"aliases": STATUS_ALIASES})
+    ] = None
+    parent_job_id: Annotated[str | None, Meta(description="Started by this job.")] = field(
+        name="parent", default=None
+    )
+    run_id: Annotated[str | None, Meta(description="Steps of this pipeline run.")] = field(
+        name="run", default=None
+    )
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+
+
+class JobPage(Response):
+    jobs: list[ListedJob]
+    next_cursor: NextCursor
+
+
+async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
+    """Jobs, newest first. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    await refuse_unknown_plugin(context, request.plugin)
+    if request.query is not None:
         await index_pending_logs(context)
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    page = await context.store.jobs(where, limit=limit, cursor=read.optional_text(given, "cursor"))
-    return {"jobs": [job_document(context, job) for job in page.rows], "next_cursor": page.next_cursor}
+    where = msgspec.convert(request, JobFilter, from_attributes=True)
+    page = await context.store.jobs(where, limit=request.limit, cursor=request.cursor)
+    return JobPage(jobs=[listed_job(context, job) for job in page.rows], next_cursor=page.next_cursor)
 
 
-async def show_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Everything about one job: its fields, what it was given, what it answered, and its history.
-
-    Of a pipeline run also its steps, those that were bypassed included.
-    """
-    job = await resolve_job(context, given)
-    shown = await _whole_job(context, job)
-    if job.plugin == RUN_PLUGIN and (record := await context.store.run(job.id)) is not None:
-        shown["steps"] = describe_steps(record)
-    return shown
+class ResultOnly(StrEnum):
+    ONLY = "only"
 
 
-async def _whole_job(context: OperationContext, job: Job) -> JsonObject:
+class ShowJob(OneJob):
+    result: Annotated[
+        ResultOnly | None, Meta(description="`only`: answer with the `result` and nothing else.")
+    ] = None
+
+
+class FullJob(ListedJob, Response, kw_only=True):
+    """A job, what it was given, what it answered, and its history."""
+
+    payload: dict[str, Any] | None
+    result: Annotated[JobOutput | None, Meta(description="Null if it has not run, or nothing of it did.")]
+    stderr: Annotated[str | None, Meta(description="Of its last execution.")]
+    executions: list[Execution]
+    transitions: list[JobTransition]
+    steps: Annotated[list[dict[str, Any]] | UnsetType, Meta(description="Of a run of a pipeline.")] = UNSET
+
+    @property
+    def http_message(self) -> str:
+        text = f"{self.plugin} {self.command}: {self.status} ({self.reason})"
+        return f"{text}: {self.last_error}" if self.last_error else text
+
+
+async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
+    """One job with its payload, result and history; of a pipeline run also its steps, bypassed or not."""
+    job = await resolve_job(context, request.job_id)
+    run = await context.store.run(job.id) if job.plugin == RUN_PLUGIN else None
+    return await _full_job(context, job, steps=UNSET if run is None else describe_steps(run))
+
+
+async def _full_job(context: OperationContext, job: Job, steps: list[Any] | UnsetType = UNSET) -> FullJob:
     executions = await context.store.executions(job.id)
     transitions = await context.store.transitions(job.id)
-    return {
-        **job_document(context, job),
-        "payload": job.payload,
-        "result": answer_of(job, executions[-1]) if executions else None,
-        "stderr": executions[-1].stderr if executions else None,
-        "executions": [shown_execution(row) for row in executions],
-        "transitions": [shown_transition(row) for row in transitions],
-    }
+    return from_record(
+        FullJob,
+        job,
+        **job_values(context, job),
+        result=job_output(job, executions[-1]) if executions else None,
+        stderr=executions[-1].stderr if executions else None,
+        executions=[listed_execution(row) for row in executions],
+        transitions=[job_transition(row) for row in transitions],
+        steps=steps,
+    )
 
 
-async def job_tree(context: OperationContext, given: JsonObject) -> JsonObject:
-    """The job and everything it led to, nested; `truncated` where that was too much for one answer."""
-    root = await resolve_job(context, given)
+class JobNode(ListedJob, kw_only=True):
+    children: Annotated[list[JobNode], Meta(description=f"What it led to. {FLATTENED}")]
+
+
+class JobTree(Response):
+    tree: JobNode
+    truncated: Annotated[
+        bool,
+        Meta(description="Whether there are more than 10,000 jobs in it: the newest are left out."),
+    ]
+
+
+async def job_tree(context: OperationContext, request: OneJob) -> JobTree:
+    """The job and everything it led to, nested."""
+    root = await resolve_job(context, request.job_id)
     jobs = await context.store.tree(root.id, limit=MAX_TREE_JOBS + 1)
     below: dict[str, list[Job]] = {}
     for job in jobs[:MAX_TREE_JOBS]:
         if job.parent_job_id is not None and job.id != root.id:
             below.setdefault(job.parent_job_id, []).append(job)
-    (tree,) = nest_jobs((root,), below, lambda job: job_document(context, job))
-    return {"tree": tree, "truncated": len(jobs) > MAX_TREE_JOBS}
+
+    def node(job: Job, children: list[JobNode], _flattened: bool) -> JobNode:
+        return from_record(JobNode, job, **job_values(context, job), children=children)
+
+    (tree,) = nest_jobs((root,), below, node)
+    return JobTree(tree=tree, truncated=len(jobs) > MAX_TREE_JOBS)
 
 
-async def job_logs(context: OperationContext, given: JsonObject) -> JsonObject:
+class JobLog(Response):
+    job_id: Id
+    executions: list[LoggedExecution]
+
+
+async def job_logs(context: OperationContext, request: OneJob) -> JobLog:
     """What each execution of a job printed."""
-    job = await resolve_job(context, given)
+    job = await resolve_job(context, request.job_id)
     executions = await context.store.executions(job.id)
-    return {"job_id": job.id, "executions": [shown_execution(row, output=True) for row in executions]}
+    return JobLog(job_id=job.id, executions=[logged_execution(row) for row in executions])
 
 
-async def wait_for_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Answer when the job has ended, or when the time is up or the daemon stops."""
-    asked = read.optional_duration(given, "timeout")
-    timeout = MAX_WAIT if asked is None else asked
-    job = await resolve_job(context, given)
-    if job.status in TERMINAL:
-        return await _whole_job(context, job)
-    with require_engine(context).waiting_for(job.id) as ended:
-        # Looked at after registering: an end between the two would never be told.
-        if (await find_job(context, job.id)).status not in TERMINAL:
-            await asyncio.wait({ended}, timeout=timeout.total_seconds())
-    return await _whole_job(context, await find_job(context, job.id))
+class WaitForJob(OneJob):
+    timeout: Annotated[timedelta | None, Meta(description="How long to wait, such as 5m.")] = None
 
 
-async def cancel_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    job = await resolve_job(context, given)
-    if read.flag(given, "dry_run"):
-        if job.status in TERMINAL:
-            raise _ended_already(job)
-        return {"job_id": job.id, "cancel": None, **_status_of(job), "dry_run": True}
-    answer = await cancel_all(context, job.id)
-    if answer in (CancelStatus.UNKNOWN_JOB, CancelStatus.ALREADY_ENDED):
-        raise _ended_already(await find_job(context, job.id))
-    after = await find_job(context, job.id)
-    orphaned: JsonObject = {"orphaned": True} if is_orphaned(context, after) else {}
-    return {"job_id": job.id, "cancel": answer, **_status_of(after), **orphaned}
-
-
-async def cancel_all(context: OperationContext, job_id: str) -> CancelStatus:
-    """Cancel a job, a run with all of its steps; those that run are told to end."""
-    while True:
-        cancelling = await context.store.cancel(job_id, context.snapshot().rules)
-        if context.engine is not None:
-            for running in cancelling.stopping:
-                await context.engine.end_running(running)
-        context.ended(cancelling.ended)
-        if not cancelling.more:
-            return cancelling.answer
-
-
-def _ended_already(job: Job) -> ConflictError:
-    return ConflictError(f"the job has ended already: {job.status}", details={"status": job.status})
-
-
-async def retry_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    job = await resolve_job(context, given)
-    await refuse_retry_when_draining(context, job)
-    if read.flag(given, "dry_run"):
-        refuse_retry(await context.store.check_retry(job.id), job)
-        return {"job_id": job.id, **_status_of(job), "dry_run": True}
+async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJob:
+    """The job when it has ended, or as it is when the time is up or the daemon stops."""
+    timeout = MAX_WAIT if request.timeout is None else request.timeout
+    job = await resolve_job(context, request.job_id)
     if job.status not in TERMINAL:
-        # Refused here already: a cancel that ends it in this moment must not be undone.
-        refuse_retry(RetryResult.NOT_ENDED, job)
-    refuse_retry(await context.store.retry(job.id, context.snapshot().rules, ended_at=job.completed_at), job)
-    context.wake()
-    # What was done, as for a submission: read again, it might run or have ended by now.
-    return {"job_id": job.id, "status": JobStatus.QUEUED, "reason": JobReason.MANUAL_RETRY}
-
-
-async def refuse_retry_when_draining(context: OperationContext, job: Job) -> None:
-    """A retry is new work, which a plugin that is being drained does not take."""
-    if context.engine is None or not context.engine.draining:
-        return
-    used = {job.plugin}
-    if job.plugin == RUN_PLUGIN and (record := await context.store.run(job.id)) is not None:
-        used = {member.plugin for member in record.members}
-    if closed := sorted(used & context.engine.draining):
-        raise draining_error(closed[0], None if job.plugin != RUN_PLUGIN else f"the run {job.id}")
-
-
-def refuse_retry(answer: RetryResult, job: Job) -> None:
-    """Raise what stands against it, if anything does."""
-    match answer:
-        case RetryResult.UNKNOWN_JOB | RetryResult.RETAINED_NO_MORE:
-            raise GoneError("only the log of this job is left", hint="Submit it again.")
-        case RetryResult.SUCCEEDED:
-            raise ConflictError("the job has succeeded", hint="Submit it as a new job to run it again.")
-        case RetryResult.NOT_ENDED:
-            raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
-        case RetryResult.NOTHING_TO_RETRY:
-            raise ConflictError(
-                "what failed here could not be made from what it was given, and would fail again",
-                hint="Correct the pipeline, then start it again or from a step: job retry --from-step.",
-            )
-        case RetryResult.UNKNOWN_STEP:
-            raise NotFoundError("the run has no such step", hint="See its steps with `ductile job tree`.")
-        case RetryResult.CHANGED:
-            raise ConflictError(
-                "the pipeline was changed around this step", hint="Start it again, or from an earlier step."
-            )
-        case RetryResult.RUN_CANCELLED:
-            raise ConflictError(
-                f"the job is step {job.step_path} of a pipeline run that is being cancelled",
-                hint=f"Retry the run when it has ended: ductile job retry {job.run_id}",
-                details={"run_id": job.run_id, "step": job.step_path},
-            )
-        case RetryResult.ENDED_AGAIN:
-            raise ConflictError(
-                "the job was retried and has ended again since this request came in",
-                hint=f"See how it ended: ductile job show {job.id}",
-            )
-        case RetryResult.RUN_ENDED:
-            raise ConflictError(
-                f"the job is step {job.step_path} of a pipeline run that has ended",
-                hint=f"Retry the run: ductile job retry {job.run_id}",
-                details={"run_id": job.run_id, "step": job.step_path},
-            )
-
-
-def _status_of(job: Job) -> JsonObject:
-    return {"status": job.status, "reason": job.reason}
+        with require_engine(context).waiting_for(job.id) as ended:
+            # Read after registering: an end between the two would be missed.
+            if (await find_job(context, job.id)).status not in TERMINAL:
+                await asyncio.wait({ended}, timeout=timeout.total_seconds())
+        job = await find_job(context, job.id)
+    return await _full_job(context, job)

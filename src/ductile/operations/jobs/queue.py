@@ -7,9 +7,11 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import UsageError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.orphaned import count_orphaned, job_document
+from ductile.operations.jobs.documents import listed_job
+from ductile.operations.jobs.orphaned import count_orphaned
 from ductile.operations.plugins.names import known_plugin_filter
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
+from ductile.struct import to_builtins
 
 
 async def queue_status(context: OperationContext, _given: JsonObject) -> JsonObject:
@@ -31,7 +33,7 @@ async def queue_list(context: OperationContext, given: JsonObject) -> JsonObject
     shown: dict[str, JsonValue] = {}
     for status in (JobStatus.RUNNING, JobStatus.QUEUED):
         page = await context.store.jobs(JobFilter(status=status, plugin=plugin), limit=limit)
-        shown[status] = [job_document(context, job) for job in page.rows]
+        shown[status] = [to_builtins(listed_job(context, job)) for job in page.rows]
     return {"running": shown[JobStatus.RUNNING], "queued": shown[JobStatus.QUEUED]}
 
 

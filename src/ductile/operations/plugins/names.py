@@ -1,24 +1,33 @@
-"""The plugin that a list is narrowed to: one that exists or has existed, or a word about the typing error."""
+"""Names of plugins in requests: refused if they are unknown, with the name that may be meant."""
 
 from __future__ import annotations
 
 from ductile.config.key_paths import did_you_mean
 from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonObject
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.store.model.records import JobFilter, LogFilter
 
-#: What is not a plugin and has jobs all the same: the runs of pipelines.
-_RUNS = "pipeline"
+
+async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -> None:
+    """Raise `NotFoundError` for a plugin that is not configured and has no past jobs.
+
+    An empty list would read as if it had run nothing.
+    """
+    if plugin is None or plugin == RUN_PLUGIN or plugin in context.snapshot().plugins:
+        return
+    jobs = await context.store.jobs(JobFilter(plugin=plugin), limit=1)
+    if not jobs.rows and not (await context.store.log(LogFilter(plugin=plugin), limit=1)).rows:
+        raise unknown_plugin(context.snapshot(), plugin)
 
 
 async def known_plugin_filter(context: OperationContext, given: JsonObject) -> str | None:
-    """Raises `NotFoundError` for a name that nobody knows: an empty list would say that nothing ran."""
+    """The same for an operation that takes a JSON object."""
     plugin = read.optional_text(given, "plugin")
-    if plugin is not None and not await _is_known(context, plugin):
-        raise unknown_plugin(context.snapshot(), plugin)
+    await refuse_unknown_plugin(context, plugin)
     return plugin
 
 
@@ -31,14 +40,3 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
         )
     near = did_you_mean(name, snapshot.plugins)
     return NotFoundError(f"there is no plugin {name}", hint=near or "See `ductile plugin list`.")
-
-
-async def _is_known(context: OperationContext, plugin: str) -> bool:
-    """Configured, or no longer: what it did is still there to be asked for."""
-    if plugin in context.snapshot().plugins or plugin == _RUNS:
-        return True
-    store = context.store
-    return bool(
-        (await store.jobs(JobFilter(plugin=plugin), limit=1)).rows
-        or (await store.log(LogFilter(plugin=plugin), limit=1)).rows
-    )

@@ -101,7 +101,7 @@ async def follow_run(context: OperationContext, given: JsonObject) -> JsonObject
     latest steps are looked at: of a run with hundreds of them nobody reads every one as it ends.
     """
     engine = require_engine(context)
-    run = await resolve_job(context, given)
+    run = await resolve_job(context, read.text(given, "job_id"))
     known = read.number(given, "known", 0, least=0, most=1 << 31)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
     while True:
@@ -119,7 +119,7 @@ async def follow_run(context: OperationContext, given: JsonObject) -> JsonObject
 
 async def explain_run(context: OperationContext, given: JsonObject) -> JsonObject:
     """What became of every step of a run, and why; a step's own id means the run that it belongs to."""
-    return await explain_steps(context, await resolve_job(context, given))
+    return await explain_steps(context, await resolve_job(context, read.text(given, "job_id")))
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:

@@ -11,8 +11,8 @@ from ductile.core.runs.state import NewRun
 from ductile.errors import ConflictError, GoneError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
+from ductile.operations.jobs.change import refuse_retry
 from ductile.operations.jobs.lookup import resolve_job
-from ductile.operations.jobs.query import refuse_retry
 from ductile.operations.runs.start import known_pipeline
 from ductile.operations.submission import Source
 from ductile.store.model.jobs import RetryResult
@@ -23,7 +23,7 @@ async def retry_from_step(context: OperationContext, door: Source, given: JsonOb
 
     What branches beside it had made is kept. The old run stays as it is; the new one names it.
     """
-    old = await resolve_job(context, given)
+    old = await resolve_job(context, read.text(given, "job_id"))
     step = read.text(given, "step")
     if old.plugin != RUN_PLUGIN:
         raise RefusedError(

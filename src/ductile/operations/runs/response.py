@@ -8,7 +8,7 @@ from datetime import timedelta
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.operations.jobs.documents import answer_of, milliseconds, result_of
+from ductile.operations.jobs.documents import job_output, milliseconds, plugin_response
 from ductile.operations.jobs.tree import nest_jobs
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow
@@ -24,7 +24,7 @@ def finished(account: JobDetails) -> JsonObject:
         "execution_mode": ExecutionMode.SYNCHRONOUS,
         "duration_ms": _lasted(job),
         "ok": job.status is JobStatus.SUCCEEDED,
-        "result": None if own is None else answer_of(job, own),
+        "result": None if own is None else job_output(job, own),
         **_branches(job, members, executions),
         "message": _message(job),
     }
@@ -87,10 +87,14 @@ def _branches(job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]
         parent = member.parent_job_id
         below.setdefault(parent if parent is not None and parent in known else job.id, []).append(member)
 
-    def node(member: Job) -> JsonObject:
-        return _node(member, executions.get(member.id))
+    def node(member: Job, children: list[JsonValue], flattened: bool) -> JsonValue:
+        parent: JsonObject = {"parent_job_id": member.parent_job_id} if flattened else {}
+        return {**_node(member, executions.get(member.id)), "children": children, **parent}
 
-    tree: list[JsonValue] = [{**node(member), "parent_job_id": member.parent_job_id} for member in members]
+    tree: list[JsonValue] = [
+        {**_node(member, executions.get(member.id)), "parent_job_id": member.parent_job_id}
+        for member in members
+    ]
     return {"children": nest_jobs(below.get(job.id, ()), below, node), "tree": tree}
 
 
@@ -104,7 +108,7 @@ def _node(member: Job, row: LogRow | None) -> JsonObject:
         "error": member.last_error,
         "exit_code": None if row is None else row.exit_code,
         "duration_ms": None if row is None else milliseconds(row.duration),
-        "result": None if row is None else result_of(row),
+        "result": None if row is None else plugin_response(row),
         "output_files": list(member.artifacts),
     }
 

@@ -28,8 +28,8 @@ from ductile.core.runs.state import NewRun
 from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext, RunningEngine
-from ductile.operations.jobs import query
 from ductile.operations.jobs.lookup import find_job
+from ductile.operations.jobs.submit import runnable_plugin, submit
 from ductile.operations.plugins.catalogue import known_command
 from ductile.operations.runs.response import finished, mark_duplicate, still_running
 from ductile.operations.submission import (
@@ -85,7 +85,7 @@ async def trigger(context: OperationContext, door: Source, given: JsonObject) ->
     found = triggered_by(snapshot, name, command)
     if found is not None:
         return await _start(context, door, found, given, {"plugin": name, "command": command})
-    plugin = query.runnable_plugin(snapshot, name)
+    plugin = runnable_plugin(snapshot, name)
     known_command(plugin, command)
     return await _run_plugin(context, door, plugin, command, given)
 
@@ -226,12 +226,12 @@ async def _run_plugin(
     engine = context.engine
     at_once = not waits or read.flag(given, "async") or await find_calling_job(context, given) is not None
     if at_once or engine is None or manifest is None:
-        body = await query.submit(context, door, given | {"command": command})
+        body = await submit(context, door, given | {"command": command})
         return RunResponse(done=False, body={**body, "execution_mode": ExecutionMode.ASYNC})
     timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, context.snapshot().api.max_sync_timeout)
     with engine.waiting_slot():
         began = context.now()
-        body = await query.submit(context, door, given | {"command": command})
+        body = await submit(context, door, given | {"command": command})
         job_id = str(body["job_id"])
         await _wait(context, engine, job_id, timeout)
         waiting = SyncWait(timeout=timeout, until=began + timeout)

@@ -26,7 +26,7 @@ from ductile.errors import ConfigError, ConflictError, DeniedError, NotFoundErro
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import instant
-from ductile.operations.jobs.query import submit
+from ductile.operations.jobs.submit import submit
 from ductile.operations.submission import Source
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE

@@ -1,0 +1,257 @@
+"""Requests: the fields of a request struct, and decoding them from the named values that a surface collected.
+
+A value of the wrong JSON type is refused (422); a text that cannot be understood is a usage error (400).
+Both errors name the field and what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cache, partial
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Meta
+from msgspec.structs import fields
+
+from ductile.core.durations import QuantityError, parse_duration
+from ductile.core.json import JsonObject, JsonValue
+from ductile.errors import RefusedError, UsageError
+from ductile.store.model.records import LARGEST_PAGE
+from ductile.struct import Value
+
+RequestType = TypeVar("RequestType", bound=Value)
+Word = TypeVar("Word", bound=StrEnum)
+#: Makes the field's value from its name and its JSON value, or raises an error that names the field.
+Decode = Callable[[str, JsonValue], Any]
+
+#: A date means midnight UTC.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+#: A blank before the offset: a `+` that URL decoding has replaced.
+_LOST_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
+_QUOTED = 100
+_FLAGS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
+_MAX_DIGITS = 18
+
+
+#: Fields that several requests have.
+DryRun: TypeAlias = Annotated[bool, Meta(description="Only tell what would be done.")]
+PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="Rows of a page.")]
+Cursor: TypeAlias = Annotated[str | None, Meta(description="`next_cursor` of the page before.")]
+
+
+class FieldSource(StrEnum):
+    """The part of an HTTP request that a field is read from.
+
+    `LOCAL` is none of them: only the CLI and other operations set such a field.
+    """
+
+    PATH = "path"
+    QUERY = "query"
+    BODY = "body"
+    HEADER = "header"
+    LOCAL = "local"
+
+
+def in_query(description: str, **extra: Any) -> Meta:
+    """The description of a field that is read from the query although the method is POST."""
+    return Meta(description=description, extra={"source": FieldSource.QUERY, **extra})
+
+
+def in_header(header: str, description: str) -> Meta:
+    return Meta(description=description, extra={"source": FieldSource.HEADER, "header": header})
+
+
+def local(description: str) -> Meta:
+    return Meta(description=description, extra={"source": FieldSource.LOCAL})
+
+
+class RequestField(Value):
+    #: As callers write it: `from`.
+    name: str
+    #: As the struct has it: `created_from`.
+    attribute: str
+    decode: Decode
+    #: JSON Schema of the value.
+    schema: JsonObject
+    description: str
+    required: bool
+    default: Any
+    #: None where the route decides.
+    source: FieldSource | None
+    header: str | None
+
+    def parse_text(self, text: str) -> JsonValue:
+        """The JSON value of a text in a query. Raises `UsageError`."""
+        match self.schema.get("type"):
+            case "integer":
+                digits = text.removeprefix("-")
+                if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
+                    raise UsageError(f"{self.name} has to be a whole number")
+                return int(text)
+            case "boolean":
+                if text.lower() not in _FLAGS:
+                    raise UsageError(f"{self.name} has to be true or false")
+                return _FLAGS[text.lower()]
+            case _:
+                return text
+
+
+@cache
+def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
+    """The fields of a request struct by their names on the wire, in the order of the struct."""
+    hints = get_type_hints(request_type, include_extras=True)
+    found = {}
+    for field in fields(request_type):
+        types, metas = _unwrap(hints[field.name])
+        extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+        decode, schema = _codec(types[0], metas, extra)
+        if NoneType in types and isinstance(schema.get("type"), str):
+            schema = {**schema, "type": [schema["type"], "null"]}
+        default = field.default_factory() if field.default_factory is not NODEFAULT else field.default
+        found[field.encode_name] = RequestField(
+            name=field.encode_name,
+            attribute=field.name,
+            decode=decode,
+            schema=schema,
+            description=next((meta.description for meta in metas if meta.description), ""),
+            required=field.required,
+            default=None if default is NODEFAULT else default,
+            source=extra.get("source"),
+            header=extra.get("header"),
+        )
+    return MappingProxyType(found)
+
+
+def decode_request(request_type: type[RequestType], values: JsonObject) -> RequestType:
+    """Build the request from named values. Unknown names are ignored: surfaces refuse them.
+
+    Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for unusable text.
+    """
+    known = request_fields(request_type)
+    arguments = {}
+    for name, value in values.items():
+        field = known.get(name)
+        if field is not None and (value is not None or field.schema.get("type") == "boolean"):
+            arguments[field.attribute] = field.decode(name, value)
+    try:
+        return request_type(**arguments)
+    except TypeError:
+        for field in known.values():
+            if field.required and field.attribute not in arguments:
+                raise refused(field.name, f"{field.name} is missing") from None
+        raise
+
+
+def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
+    return RefusedError(message, hint=hint, details={"field": name})
+
+
+def unusable(name: str, message: str, hint: str | None = None) -> UsageError:
+    return UsageError(message, hint=hint, details={"field": name})
+
+
+def _unwrap(hint: Any) -> tuple[list[Any], list[Meta]]:
+    """The types of a union without `Annotated`, None last, and all annotations, outermost first."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        types, metas = _unwrap(inner)
+        return types, [*(note for note in notes if isinstance(note, Meta)), *metas]
+    if get_origin(hint) in (Union, UnionType):
+        parts = [_unwrap(part) for part in get_args(hint)]
+        types = [each for found, _ in parts for each in found]
+        return sorted(types, key=lambda each: each is NoneType), [
+            meta for _, metas in parts for meta in metas
+        ]
+    return [hint], []
+
+
+def _codec(kind: Any, metas: list[Meta], extra: dict[Any, Any]) -> tuple[Decode, JsonObject]:
+    """How a value of this type is decoded, and its JSON Schema."""
+    schema: JsonObject
+    decode: Decode
+    if kind is bool:
+        decode, schema = decode_flag, {"type": "boolean"}
+    elif kind is int:
+        least = int(next((meta.ge for meta in metas if meta.ge is not None), 0))
+        most = int(next((meta.le for meta in metas if meta.le is not None), 1 << 62))
+        decode, schema = (
+            partial(_decode_number, least, most),
+            {"type": "integer", "minimum": least, "maximum": most},
+        )
+    elif kind is datetime:
+        decode, schema = decode_instant, {"type": "string", "format": "date-time"}
+    elif kind is timedelta:
+        decode, schema = decode_duration, {"type": "string"}
+    elif isinstance(kind, type) and issubclass(kind, StrEnum):
+        aliases = extra.get("aliases", {})
+        decode = partial(decode_word, kind, aliases)
+        schema = {"type": "string", "enum": [*map(str, kind), *aliases]}
+    elif kind is dict or get_origin(kind) is dict:
+        decode, schema = decode_object, {"type": "object"}
+    else:
+        decode, schema = decode_text, {"type": "string"}
+    for meta in metas:
+        schema |= meta.extra_json_schema or {}
+    return extra.get("decode", decode), schema
+
+
+def decode_text(name: str, value: JsonValue) -> str:
+    if not isinstance(value, str):
+        raise refused(name, f"{name} has to be text")
+    return value
+
+
+def decode_flag(name: str, value: JsonValue) -> bool:
+    if not isinstance(value, bool):
+        raise refused(name, f"{name} has to be true or false")
+    return value
+
+
+def _decode_number(least: int, most: int, name: str, value: JsonValue) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise unusable(name, f"{name} has to be a whole number from {least} to {most}")
+    return value
+
+
+def decode_object(name: str, value: JsonValue) -> JsonObject:
+    if not isinstance(value, dict):
+        raise refused(name, f"{name} has to be a JSON object")
+    return value
+
+
+def decode_word(words: type[Word], aliases: Mapping[str, Word], name: str, value: JsonValue) -> Word:
+    text = decode_text(name, value)
+    if text in aliases:
+        return aliases[text]
+    try:
+        return words(text)
+    except ValueError:
+        known = ", ".join([*words, *aliases])
+        raise unusable(name, f"{name}: unknown value {text[:_QUOTED]!r}", f"one of {known}") from None
+
+
+def decode_duration(name: str, value: JsonValue) -> timedelta:
+    """A duration such as `5m`."""
+    try:
+        return parse_duration(decode_text(name, value))
+    except QuantityError as error:
+        raise unusable(name, f"{name}: {error}", f"expected {error.expected}") from None
+
+
+def decode_instant(name: str, value: JsonValue) -> datetime:
+    """An RFC 3339 instant, or a date, which means midnight UTC."""
+    text = decode_text(name, value)
+    try:
+        instant = datetime.fromisoformat(f"{text}T00:00Z" if _DATE.fullmatch(text) else text)
+        if instant.tzinfo is not None:
+            return instant.astimezone(UTC)  # raises OverflowError on the calendar's first and last day
+    except (ValueError, OverflowError):
+        pass
+    hint = "write it as 2026-02-08T10:00:00Z, or as a date"
+    if _LOST_PLUS.search(text):
+        hint = f"in an address a + is written %2B: {_LOST_PLUS.sub('%2B', text)}"
+    raise unusable(name, f"{name}: {text[:_QUOTED]!r} is not a time", hint)

@@ -1,0 +1,20 @@
+"""Every row of the table of operations names a function, and its types can be found."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ductile.operations.table import OPERATIONS
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_operation_can_be_loaded(name: str) -> None:
+    """An async function of a context and a request, whose types are found from its annotations."""
+    operation = OPERATIONS[name]
+    assert inspect.iscoroutinefunction(operation.function)
+    assert len(inspect.signature(operation.function).parameters) == 2
+    if operation.request_type is not None:
+        assert all(field.description for field in operation.fields.values())
+        assert operation.response_types
