@@ -14,7 +14,7 @@ from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
 from ductile.operations.job_shapes import JOB_SHAPES
 from ductile.operations.jobs.documents import JobOutput, LedgerEvent
 from ductile.operations.request import FieldSource, RequestField
-from ductile.operations.response import Response
+from ductile.operations.response import OFFLINE_ONLY, Response
 from ductile.operations.run_shapes import RUN_SHAPES
 from ductile.operations.shapes import OBJECT, PLACE, TEXT, answer, by_name, maybe, named, record, told
 from ductile.operations.system_shapes import SYSTEM_SHAPES
@@ -90,7 +90,9 @@ def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
     if not isinstance(schema, dict):
         return schema
     shown = {
-        key: {name: _without_noise(each, components) for name, each in value.items()}
+        key: {
+            name: _without_noise(each, components) for name, each in value.items() if OFFLINE_ONLY not in each
+        }
         if key == "properties"
         else _without_noise(value, components)
         for key, value in schema.items()

@@ -10,6 +10,9 @@ from msgspec import UNSET, Meta, UnsetType
 from ductile.core.timestamps import format_timestamp
 from ductile.struct import Value
 
+#: In the schema of a field that only responses without a daemon have.
+OFFLINE_ONLY = "x-offline-only"
+
 #: An instant as text, always UTC with microseconds: made by `timestamp`.
 Timestamp: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 #: A UUID.
@@ -18,6 +21,9 @@ Id: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 WasDryRun: TypeAlias = Annotated[
     bool | UnsetType, Meta(description="True if nothing was changed: the request was a dry run.")
 ]
+#: Of a job that counts as running although the process that ran it has died. Never true in a daemon, so HTTP
+#: responses do not have it.
+Orphaned: TypeAlias = Annotated[bool | UnsetType, Meta(extra_json_schema={OFFLINE_ONLY: True})]
 #: Of a page of a list.
 NextCursor: TypeAlias = Annotated[str | None, Meta(description="For the next page; null at the end.")]
 

@@ -293,7 +293,7 @@ def test_what_is_described_has_been_seen(ask: Asker) -> None:
 def test_a_field_that_is_not_described_is_noticed(ask: Asker) -> None:
     """That the checks above can fail: one field more, or one less, at any depth."""
     job = ask.api.get(f"/job/{ask.api.get('/jobs?plugin=maker')['jobs'][0]['job_id']}")
-    ask.description.assert_shape("Job", job)
+    ask.description.assert_shape("FullJob", job)
     for broken in (
         {**job, "surprise": 1},
         {key: value for key, value in job.items() if key != "hops"},
@@ -301,4 +301,4 @@ def test_a_field_that_is_not_described_is_noticed(ask: Asker) -> None:
         {**job, "created_at": "yesterday"},
     ):
         with pytest.raises(ValueError, match=r"surprise|hops|yesterday"):
-            ask.description.assert_shape("Job", broken)
+            ask.description.assert_shape("FullJob", broken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -14,7 +14,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
 from ductile.operations.jobs.orphaned import is_orphaned
 from ductile.operations.request import DryRun
-from ductile.operations.response import Id, Response, WasDryRun
+from ductile.operations.response import Id, Orphaned, Response, WasDryRun
 from ductile.store.model.jobs import CancelStatus, RetryResult
 
 
@@ -33,10 +33,7 @@ class CancelledJob(Response):
     ]
     status: JobStatus
     reason: JobReason
-    orphaned: Annotated[
-        bool | UnsetType,
-        Meta(description="True if the process that ran it has died: the next start ends it."),
-    ] = UNSET
+    orphaned: Orphaned = UNSET
     dry_run: WasDryRun = UNSET
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from ductile.core.jobs.breaker import Breaker
 from ductile.core.jobs.dedupe import bare_key
@@ -16,7 +16,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.orphaned import is_orphaned
-from ductile.operations.response import Id, Timestamp, from_record, timestamp
+from ductile.operations.response import Id, Orphaned, Timestamp, from_record, timestamp
 from ductile.operations.response import milliseconds as milliseconds  # noqa: PLC0414 - for untyped operations
 from ductile.protocol.response import normalise_response
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
@@ -90,10 +90,7 @@ class ListedJob(Value):
     trace_id: str | None
     cancel_requested_at: Timestamp | None
     artifacts: list[Artifact]
-    orphaned: Annotated[
-        bool | UnsetType,
-        Meta(description="True if it counts as running and the process that ran it has died."),
-    ] = UNSET
+    orphaned: Orphaned = UNSET
 
 
 def listed_job(context: OperationContext, job: Job) -> ListedJob:
