@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from builders.jobs import START, a_job, failed, ok, some_dice, some_rules, timed_out
 from ductile.core.jobs.model import EDGES, TERMINAL, Job, JobReason, JobStatus, Transition
 from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
-from ductile.core.jobs.settle import settle
-from ductile.core.jobs.settlement import SettleView
+from ductile.core.jobs.settlement import SettleView, settle
 from ductile.struct import replace
 
 HAPPENINGS: dict[str, Outcome] = {

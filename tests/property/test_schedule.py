@@ -15,8 +15,7 @@ from builders.schedules import cron
 from ductile.config.compile.cron import CronTable
 from ductile.core.durations import CalendarStep
 from ductile.core.jobs.model import SubmittedBy
-from ductile.core.jobs.settle import settle
-from ductile.core.jobs.settlement import SettleView
+from ductile.core.jobs.settlement import SettleView, settle
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.audit import find_gaps
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due

@@ -22,8 +22,7 @@ from ductile.core.jobs.outcomes import (
     PluginResponse,
     TimedOut,
 )
-from ductile.core.jobs.settle import settle
-from ductile.core.jobs.settlement import Settlement, SettleView
+from ductile.core.jobs.settlement import Settlement, SettleView, settle
 from ductile.core.policy import FactRule
 
 RULES = some_rules(
@@ -161,7 +160,7 @@ def test_children_are_identified_by_execution_event_and_target(view: SettleView,
     settlement = decided(view, outcome)
     origins = [child.origin for child in settlement.children]
     assert len(set(origins)) == len(origins)
-    ids = [child.id for child in settlement.children] + [event.id for event in settlement.events]
+    ids = [child.id for child in settlement.children] + [each.event.id for each in settlement.events]
     assert len(set(ids)) == len(ids)
     for child in settlement.children:
         assert child.origin is not None

@@ -171,9 +171,9 @@ class JobNotifications:
             )
         routed = {child.source_event_id for child in settlement.children}
         routed |= {run.event.id for run in settlement.runs}
-        for event in settlement.events:
-            if event.id not in routed and job.run_id is None:
-                self._emit(Signal.EVENT_UNROUTED, job, event_type=event.type)
+        for outgoing in settlement.events:
+            if outgoing.event.id not in routed and job.run_id is None:
+                self._emit(Signal.EVENT_UNROUTED, job, event_type=outgoing.event.type)
         self.submitted(settled.started, parent=job.id)
 
     def submitted(self, answers: Sequence[EnqueueResult], *, parent: str | None = None) -> None:

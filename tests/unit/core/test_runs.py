@@ -12,8 +12,7 @@ from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.jobs.outcomes import RunEnded
-from ductile.core.jobs.settle import settle
-from ductile.core.jobs.settlement import SettleView
+from ductile.core.jobs.settlement import SettleView, settle
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.core.runs.advance import MAX_JOINED_BYTES

@@ -25,8 +25,7 @@ from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, Origin,
 from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
 from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
 from ductile.core.jobs.retry import RetryPolicy
-from ductile.core.jobs.settle import MAX_EVENTS, settle
-from ductile.core.jobs.settlement import CallbackState, LogStatus, Settlement, SettleView
+from ductile.core.jobs.settlement import MAX_EVENTS, CallbackState, LogStatus, Settlement, SettleView, settle
 from ductile.core.json import JsonObject, encoded_size
 from ductile.core.policy import FactRule, PluginPolicy, Policy
 
@@ -65,7 +64,7 @@ def test_children_carry_what_led_to_them() -> None:
     job = a_job("source", hops=4, trace_id="t", execution=2, event_context_id="c")
     settlement = settled(job, ok(emitted("other"), emitted(key=" k ")), some_rules(a_route(to="sink.poll")))
     (child,) = settlement.children
-    event = settlement.events[1]
+    event = settlement.events[1].event
     assert (child.plugin, child.command, child.submitted_by) == ("sink", "poll", SubmittedBy.ROUTE)
     assert (child.parent_job_id, child.source_event_id) == (job.id, event.id)
     assert (child.hops, child.trace_id, child.event_context_id) == (5, "t", "c")
@@ -89,7 +88,7 @@ def test_an_event_gets_the_result_unless_it_brings_its_own() -> None:
     settlement = settled(
         a_job(), ok(emitted(payload={"a": 1}), emitted(payload={"result": None}), result=[7])
     )
-    assert [event.payload for event in settlement.events] == [{"a": 1, "result": [7]}, {"result": None}]
+    assert [each.event.payload for each in settlement.events] == [{"a": 1, "result": [7]}, {"result": None}]
 
 
 def test_an_event_nobody_listens_to_is_kept() -> None:

@@ -1,24 +1,65 @@
-"""What the end of an execution is judged by, and everything that follows from it, as values."""
+"""What follows from the end of an execution, all of it, as one value: `settle(...) -> Settlement`.
+
+The store reads a `SettleView`, calls `settle` and writes the `Settlement`, in one transaction. No other code
+decides what a job becomes. See docs/reference/jobs.md.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from random import Random
 
-from ductile.core.jobs.breaker import Breaker, BreakerReason
+from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, fan_out
+from ductile.core.events.hooks import JobEnding, fire_hooks
+from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.ids import make_id
+from ductile.core.jobs.breaker import (
+    Breaker,
+    BreakerReason,
+    BreakerSignal,
+    breaker_after_job,
+    breaker_change_reason,
+)
 from ductile.core.jobs.ledger import LedgerEntry
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, Transition
-from ductile.core.jobs.outcomes import Evidence
-from ductile.core.jobs.plugin_state import FactEntry
-from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.state import NewRun, RunProgress, RunView
-from ductile.core.schedules.planner import Skip
-from ductile.core.schedules.rule import Slot
-from ductile.struct import Value, field
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy, Transition
+from ductile.core.jobs.outcomes import (
+    Completed,
+    EndedEarly,
+    Evidence,
+    Failed,
+    Interrupted,
+    Orphaned,
+    Outcome,
+    PluginResponse,
+    RunEnded,
+    StepNotCreated,
+    TimedOut,
+)
+from ductile.core.jobs.plugin_state import (
+    CORE_COMMANDS,
+    MAX_STATE_BYTES,
+    FactEntry,
+    StateUpdate,
+    apply_state_updates,
+)
+from ductile.core.jobs.retry import RetryPolicy, plan_delay
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, nests_too_deep
+from ductile.core.policy import Policy
+from ductile.core.runs.progress import advance_run, fail_token
+from ductile.core.runs.state import MAX_RUN_JOBS, NewRun, RunProgress, RunView
+from ductile.core.schedules.planner import Skip, skips_while_running
+from ductile.core.schedules.rule import IfRunning, Slot, slot_after_run
+from ductile.struct import Value, field, replace
+
+#: The most events in one response.
+MAX_EVENTS = 1000
+#: A recovered job waits for its retry delay, but not longer: it did not cause the crash.
+RECOVERY_DELAY_CAP = timedelta(seconds=60)
 
 
 class LogStatus(StrEnum):
-    """How one execution ended, as its row in the job log says."""
+    """How one execution ended, in its row of the job log."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -29,35 +70,6 @@ class LogStatus(StrEnum):
     SUPERSEDED = "superseded"
 
 
-class SettleView(Value):
-    """What surrounds the job at this instant, read under the same lock that the answer is written."""
-
-    job: Job
-    state: JsonObject
-    #: Claim number of the job that last wrote the state.
-    state_claim_seq: int = 0
-    breaker: Breaker | None = None
-    #: The schedule whose latest run this job is, if it is one.
-    latest_of: str | None = None
-    #: Where that schedule stands, and whether it is paused.
-    slot: Slot | None = None
-    paused: bool = False
-    #: What its context holds.
-    baggage: JsonObject = field(default_factory=dict)
-    #: The pipeline run that it is a step of, if it is one.
-    run: RunView | None = None
-
-
-class EventRecord(Value):
-    """An emitted event as it is stored: once, however many jobs it starts."""
-
-    id: str
-    index: int
-    type: str
-    payload: JsonObject
-    dedupe_key: str | None
-
-
 class LogEntry(Value):
     status: LogStatus
     reason: JobReason
@@ -66,7 +78,7 @@ class LogEntry(Value):
 
 
 class CallbackState(StrEnum):
-    """The words of state webhooks."""
+    """The states that state webhooks report."""
 
     QUEUED = "queued"
     LOADING = "loading"
@@ -83,8 +95,25 @@ class CallbackEvent(Value):
     artifacts: tuple[JsonValue, ...] | None = None
 
 
+class SettleView(Value):
+    """The job and everything that its settlement depends on, read in the transaction that writes it."""
+
+    job: Job
+    #: The plugin's state, and the claim number of the job that last wrote it.
+    state: JsonObject
+    state_claim_seq: int = 0
+    breaker: Breaker | None = None
+    #: The schedule whose latest run the job is, the schedule's next slot, and whether it is paused.
+    latest_of: str | None = None
+    slot: Slot | None = None
+    paused: bool = False
+    baggage: JsonObject = field(default_factory=dict)
+    #: The pipeline run that the job is a step of.
+    run: RunView | None = None
+
+
 class Settlement(Value):
-    """Everything that follows. The store applies all of it in one transaction, or nothing."""
+    """All consequences. The store applies them in one transaction, or none of them."""
 
     transitions: tuple[Transition, ...]
     attempt: int
@@ -95,18 +124,18 @@ class Settlement(Value):
     log: LogEntry | None = None
     state: JsonObject | None = None
     fact: FactEntry | None = None
-    events: tuple[EventRecord, ...] = ()
+    events: tuple[OutgoingEvent, ...] = ()
     children: tuple[NewJob, ...] = ()
-    #: Pipeline runs that begin: by an event of this job, or by its end.
+    #: Pipeline runs started by an event or by the end of the job.
     runs: tuple[NewRun, ...] = ()
-    #: How the run that it is a step of goes on.
+    #: The progress of the run that the job is a step of.
     progress: RunProgress | None = None
     breaker: Breaker | None = None
-    #: Why the breaker changed its state; None where only its counts did.
+    #: Why the breaker changed its state; None if only its counts changed.
     breaker_reason: BreakerReason | None = None
-    #: Where the job's schedule goes on, if its end decides that.
+    #: The next slot of the job's schedule, if the end of the job decides it.
     next_slot: Slot | None = None
-    #: Occurrences of that schedule that fell due while the job ran and that nobody has accounted for.
+    #: Occurrences of that schedule that fell due while the job ran and have no row yet.
     skipped: tuple[Skip, ...] = ()
     callback: CallbackEvent | None = None
     ledger: tuple[LedgerEntry, ...] = ()
@@ -122,3 +151,305 @@ class Settlement(Value):
     @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
+
+
+def settle(view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rng: Random) -> Settlement:
+    """Decide everything that follows from `outcome` for the job in `view`."""
+    settlement = _settle_job(view, outcome, policy, now, rng)
+    breaker = _update_breaker(view, settlement, policy, now)
+    next_slot, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
+    callback = None if view.job.callback is None else _callback_event(outcome, settlement)
+    hooked = _fire_hooks(view, outcome, settlement, policy, now, rng)
+    progress = settlement.progress
+    if progress is None and view.run is not None and settlement.is_terminal:
+        progress = fail_token(view.run, view.job, settlement.last_error, policy, now, rng)
+    if hooked is EMPTY_FANOUT and not (breaker or next_slot or callback or progress):
+        return settlement
+    return replace(
+        settlement,
+        breaker=breaker,
+        breaker_reason=None if breaker is None else breaker_change_reason(view.breaker or Breaker(), breaker),
+        next_slot=next_slot,
+        skipped=skipped,
+        callback=callback,
+        progress=progress,
+        runs=settlement.runs + hooked.runs,
+        ledger=settlement.ledger + hooked.ledger,
+    )
+
+
+def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rng: Random) -> Settlement:
+    """Decide the job itself, and what a successful response starts."""
+    job = view.job
+    outcome = _apply_cancellation(job, outcome)
+    match outcome:
+        case Completed():
+            return _succeed(view, outcome, policy, now, rng)
+        case Failed(permanent=False):
+            return _retry_or_give_up(view, JobStatus.FAILED, _log(outcome, outcome.reason), policy, now, rng)
+        case TimedOut():
+            log = _log(outcome, JobReason.DEADLINE_EXCEEDED, LogStatus.TIMED_OUT)
+            return _retry_or_give_up(view, JobStatus.TIMED_OUT, log, policy, now, rng)
+        case Orphaned():
+            return _recover(view, outcome, policy, now, rng)
+        case Interrupted():
+            log = _log(outcome, outcome.reason, LogStatus.INTERRUPTED)
+            log = log if log.error else replace(log, error="the daemon was stopped while the job ran")
+            settlement = _moved(job, JobStatus.QUEUED, outcome.reason, outcome.error or job.last_error, log)
+            return replace(settlement, suspect=job.suspect)
+        case Failed():
+            log = _log(outcome, outcome.reason)
+            return _moved(job, JobStatus.FAILED, outcome.reason, outcome.error, log)
+        case EndedEarly():
+            log = _log(outcome, outcome.reason, LogStatus.CANCELLED)
+            has_run = job.status is JobStatus.RUNNING
+            return _moved(job, JobStatus.DEAD, outcome.reason, outcome.error, log if has_run else None)
+        case StepNotCreated():
+            return _moved(job, JobStatus.FAILED, outcome.reason, outcome.error, None)
+        case RunEnded():
+            status = JobStatus.SUCCEEDED if outcome.succeeded else JobStatus.FAILED
+            log = _log(outcome, outcome.reason, LogStatus(status.value))
+            settlement = _moved(job, status, outcome.reason, outcome.error, log)
+            return replace(settlement, artifacts=outcome.artifacts)
+
+
+def _apply_cancellation(job: Job, outcome: Outcome) -> Outcome:
+    """Replace any other outcome of a job that is being cancelled. The log keeps what the plugin printed."""
+    is_cancelled = isinstance(outcome, EndedEarly) and outcome.reason is JobReason.CANCELLED
+    if job.cancel_requested_at is None or is_cancelled:
+        return outcome
+    return EndedEarly(reason=JobReason.CANCELLED, error="cancelled", evidence=outcome.evidence)
+
+
+# -- outcomes without success
+
+
+def _log(
+    outcome: Failed | TimedOut | Interrupted | EndedEarly | RunEnded,
+    reason: JobReason,
+    status: LogStatus = LogStatus.FAILED,
+) -> LogEntry:
+    return LogEntry(status=status, reason=reason, error=outcome.error, evidence=outcome.evidence)
+
+
+def _moved(
+    job: Job, status: JobStatus, reason: JobReason, error: str | None, log: LogEntry | None
+) -> Settlement:
+    """Settle a job by one transition, without another attempt."""
+    transition = Transition(from_status=job.status, to_status=status, reason=reason)
+    return Settlement(transitions=(transition,), attempt=job.attempt, last_error=error, log=log)
+
+
+def _retry_or_give_up(
+    view: SettleView, status: JobStatus, log: LogEntry, policy: Policy, now: datetime, rng: Random
+) -> Settlement:
+    """Queue the next attempt, or end the job if this was the last. It passes through `status`."""
+    job = view.job
+    through = Transition(from_status=job.status, to_status=status, reason=log.reason)
+    if job.attempt >= job.max_attempts:
+        last = Transition(from_status=status, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
+        return Settlement(transitions=(through, last), attempt=job.attempt, last_error=log.error, log=log)
+    back = Transition(from_status=status, to_status=JobStatus.QUEUED, reason=JobReason.RETRY)
+    return Settlement(
+        transitions=(through, back),
+        attempt=job.attempt + 1,
+        next_retry_at=now + plan_delay(_retry_policy(view, policy), job.attempt, rng),
+        last_error=log.error,
+        log=log,
+    )
+
+
+def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime, rng: Random) -> Settlement:
+    """Queue a job again that ran when the daemon died. It is a suspect: it may have caused the crash."""
+    job = view.job
+    error = "the daemon died while the job ran"
+    log = LogEntry(
+        status=LogStatus.ORPHANED, reason=JobReason.ORPHANED, error=error, evidence=outcome.evidence
+    )
+    if job.attempt >= job.max_attempts:
+        return _retry_or_give_up(view, JobStatus.FAILED, log, policy, now, rng)
+    delay = min(plan_delay(_retry_policy(view, policy), job.attempt, rng), RECOVERY_DELAY_CAP)
+    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
+    return Settlement(
+        transitions=(back,),
+        attempt=job.attempt + 1,
+        next_retry_at=now + delay,
+        last_error=error,
+        suspect=True,
+        log=log,
+    )
+
+
+def _retry_policy(view: SettleView, policy: Policy) -> RetryPolicy:
+    """Return the step's own retry policy, or the plugin's."""
+    step = None if view.run is None else view.run.info.graph.step(view.job.step_path)
+    own = None if step is None or step.retry is None else step.retry.policy
+    return own or policy.plugin(view.job.plugin).retry
+
+
+# -- success
+
+
+def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime, rng: Random) -> Settlement:
+    job, response = view.job, outcome.response
+    update = apply_state_updates(job, response.state_updates, view.state, view.state_claim_seq, policy)
+    if (rejected := _reject_response(response, update)) is not None:
+        return _fail_permanently(job, outcome, *rejected)
+    events = () if job.command in CORE_COMMANDS else _number_events(job, response, now, rng)
+    progress = None
+    if view.run is not None:
+        progress = advance_run(view.run, job, events, response.result, policy, now, rng)
+        if (size := view.run.jobs + len(progress.steps)) > MAX_RUN_JOBS:
+            error = f"its events would give the run {size} steps; at most {MAX_RUN_JOBS} are allowed"
+            return _fail_permanently(job, outcome, JobReason.RUN_TOO_LARGE, error)
+    started = EMPTY_FANOUT
+    if events and not (view.run is not None and view.run.cancelled):
+        producer = EventProducer(
+            submitted_by=SubmittedBy.ROUTE,
+            job_id=job.id,
+            execution=job.execution,
+            run_id=job.run_id,
+            context_id=job.event_context_id,
+            baggage=view.baggage,
+            hops=job.hops + 1,
+            trace_id=job.trace_id,
+        )
+        started = fan_out(producer, events, policy, now, rng)
+    edge = Transition(from_status=job.status, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
+    return Settlement(
+        transitions=(edge,),
+        attempt=job.attempt,
+        artifacts=response.artifacts,
+        log=LogEntry(
+            status=LogStatus.SUCCEEDED, reason=JobReason.COMPLETED, error=None, evidence=outcome.evidence
+        ),
+        state=update.state,
+        fact=update.fact,
+        events=events,
+        children=started.jobs,
+        runs=started.runs,
+        progress=progress,
+        ledger=started.ledger + update.ledger,
+    )
+
+
+def _reject_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:
+    """Return why a well-formed response cannot be applied; None if it can."""
+    if len(response.events) > MAX_EVENTS:
+        error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"
+        return JobReason.TOO_MANY_EVENTS, error
+    # The parts that are stored as JSON, each as deep as it is stored.
+    stored: list[JsonValue] = [response.state_updates, list(response.artifacts)]
+    if isinstance(response.result, dict | list):
+        stored.append({"result": response.result})
+    stored += [event.payload for event in response.events]
+    if any(stored) and nests_too_deep(stored):
+        return JobReason.PROTOCOL_ERROR, f"the answer is nested more than {MAX_DEPTH} levels deep"
+    if update.too_large is not None:
+        error = f"the state would be {update.too_large} bytes; at most {MAX_STATE_BYTES} are kept"
+        return JobReason.STATE_TOO_LARGE, error
+    return None
+
+
+def _fail_permanently(job: Job, outcome: Completed, reason: JobReason, error: str) -> Settlement:
+    log = LogEntry(status=LogStatus.FAILED, reason=reason, error=error, evidence=outcome.evidence)
+    return _moved(job, JobStatus.FAILED, reason, error, log)
+
+
+def _number_events(
+    job: Job, response: PluginResponse, now: datetime, rng: Random
+) -> tuple[OutgoingEvent, ...]:
+    """Return the events with their ids. A payload without a `result` gets that of the response."""
+    return tuple(
+        OutgoingEvent(
+            event=NewEvent(
+                id=make_id(now, rng),
+                type=event.type,
+                source=job.plugin,
+                payload=event.payload
+                if "result" in event.payload
+                else {**event.payload, "result": response.result},
+                dedupe_key=event.dedupe_key,
+            ),
+            index=index,
+        )
+        for index, event in enumerate(response.events)
+    )
+
+
+# -- consequences of every outcome
+
+
+def _update_breaker(
+    view: SettleView, settlement: Settlement, policy: Policy, now: datetime
+) -> Breaker | None:
+    """Return the changed breaker after the end of a scheduled job; None if it did not change."""
+    job = view.job
+    if job.submitted_by is not SubmittedBy.SCHEDULER or not settlement.is_terminal:
+        return None
+    if settlement.status is JobStatus.SUCCEEDED:
+        signal = BreakerSignal.SUCCESS
+    elif settlement.status is JobStatus.FAILED or settlement.reason is JobReason.ATTEMPTS_EXHAUSTED:
+        signal = BreakerSignal.FAILURE
+    else:
+        signal = BreakerSignal.NONE
+    before = view.breaker or Breaker()
+    limits = policy.plugin(job.plugin).breaker
+    after = breaker_after_job(before, signal, job_id=job.id, policy=limits, now=now)
+    return None if after == before else after
+
+
+def _update_schedule(
+    view: SettleView, outcome: Outcome, settlement: Settlement, policy: Policy, now: datetime, rng: Random
+) -> tuple[Slot | None, tuple[Skip, ...]]:
+    """Return the next slot of an `every` schedule, counted from the end of its latest run, and its skips.
+
+    Instants that are due and have no row yet are skipped here with a reason, or the slot is left as it is
+    and the scheduler decides about them.
+    """
+    if view.latest_of is None or not settlement.is_terminal:
+        return None, ()
+    rule = policy.plugin(view.job.plugin).schedules.get(view.latest_of)
+    following = None if rule is None else slot_after_run(rule, ended_at=now, rng=rng)
+    if rule is None or following is None or view.slot is None or view.slot.start_at > now:
+        return following, ()
+    # Only for a job whose process ran is it certain that the job, not a stopped daemon, caused the delay.
+    ran = view.job.status is JobStatus.RUNNING and not isinstance(outcome, Orphaned)
+    if not ran or view.paused or rule.if_running is not IfRunning.SKIP:
+        return None, ()
+    skipped = skips_while_running(rule, view.slot, now=now)
+    return (None, ()) if skipped is None else (following, skipped)
+
+
+def _callback_event(outcome: Outcome, settlement: Settlement) -> CallbackEvent:
+    reason = settlement.reason
+    match settlement.status, outcome:
+        case JobStatus.SUCCEEDED, RunEnded(result=result, artifacts=artifacts):
+            return CallbackEvent(state=CallbackState.DONE, reason=reason, result=result, artifacts=artifacts)
+        case JobStatus.SUCCEEDED, Completed(response=response):
+            return CallbackEvent(
+                state=CallbackState.DONE,
+                reason=reason,
+                result=response.result,
+                artifacts=response.artifacts,
+            )
+        case JobStatus.QUEUED, _:
+            return CallbackEvent(state=CallbackState.QUEUED, reason=reason)
+        case _:
+            return CallbackEvent(state=CallbackState.FAILED, reason=reason, error=settlement.last_error)
+
+
+def _fire_hooks(
+    view: SettleView, outcome: Outcome, settlement: Settlement, policy: Policy, now: datetime, rng: Random
+) -> Fanout:
+    """Return the runs that the end of the job starts through `on-hook`."""
+    if not settlement.is_terminal or not policy.pipelines.have_hooks:
+        return EMPTY_FANOUT
+    ending = JobEnding(
+        status=settlement.status,
+        timed_out=any(edge.to_status is JobStatus.TIMED_OUT for edge in settlement.transitions),
+        error=settlement.last_error,
+        attempt=settlement.attempt,
+        duration=outcome.evidence.duration,
+    )
+    return fire_hooks(view.job, ending, view.baggage, policy, now, rng)

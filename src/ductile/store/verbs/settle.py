@@ -19,8 +19,14 @@ from ductile.core.jobs.outcomes import (
     RunEnded,
     StepNotCreated,
 )
-from ductile.core.jobs.settle import as_event, settle
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState, LogStatus, Settlement, SettleView
+from ductile.core.jobs.settlement import (
+    CallbackEvent,
+    CallbackState,
+    LogStatus,
+    Settlement,
+    SettleView,
+    settle,
+)
 from ductile.core.policy import Policy
 from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
 from ductile.core.runs.state import NewRun, RunInfo, RunProgress
@@ -103,8 +109,8 @@ def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Policy)
         return None
     write_plugin_effects(session, job, view, settlement)
     note_init(session, job, settlement)
-    for event in settlement.events:
-        insert_event(session, as_event(event, job.plugin), producer=job.id, index=event.index)
+    for outgoing in settlement.events:
+        insert_event(session, outgoing.event, producer=job.id, index=outgoing.index)
     followed = _Followed()
     followed.started += [submit_job(session, child, rules.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
