@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schemas
-from ductile.cli.command_table import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, VERSION_ACTION, Action, Option
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND
 from ductile.cli.help import option_line, usage_words
+from ductile.cli.spec import EVERYWHERE, VERSION, Action, Option
 from ductile.config.schema.fields import (
     Choice,
     FieldType,
@@ -117,7 +118,9 @@ def commands() -> str:
         f"| `ductile {form.name}` | `ductile {form.noun} {form.action}` | {form.summary} |"
         for form in SHORT_FORMS
     ]
-    version = f"| `ductile {VERSION_ACTION.name}` | `ductile {VERSION.flags[0]}` | {VERSION_ACTION.summary} |"
+    version = (
+        f"| `ductile {VERSION_COMMAND.name}` | `ductile {VERSION.flags[0]}` | {VERSION_COMMAND.summary} |"
+    )
     table = "\n".join(["| short | is | does |", "|---|---|---|", *forms, version])
     return "\n\n".join([*parts, f"### Short forms\n\n{table}"])
 

@@ -37,7 +37,7 @@ MISTAKES = {
     "run fetch": ("there is no plugin fetch", "ductile plugin list"),
     "run echo hadle": ("echo has no command hadle", "did you mean handle? It has poll, handle, health."),
     "run echo handle --payload '{name: Ada}'": ("the payload is not JSON", '--payload \'{"name": "Ada"}\''),
-    "run echo handle --payload '[1]'": ("has to be a JSON object", "wrap it"),
+    "run echo handle --payload '[1]'": ("must be a JSON object", "wrap it"),
     "run echo handle --payload @nope.json": ("nope.json cannot be read", "it is looked for in "),
     "run echo --no-wait": ("no daemon is running", "ductile system start"),
     "reload": ("no daemon is running", "ductile system start"),

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import BROKEN, Place, a_daemon, a_place
-from ductile.cli.command_table import NOUNS, SHORT_FORMS, Action
+from ductile.cli.command_table import NOUNS, SHORT_FORMS
 from ductile.cli.main import run
+from ductile.cli.spec import Action
 
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
 MUTATIONS = [

@@ -181,7 +181,7 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (130, "")
-        assert f"Job {job_id} goes on" in said
+        assert f"Job {job_id} continues" in said
         assert place.said("job", "show", job_id)["status"] == "running"
 
 

@@ -187,7 +187,7 @@ def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> No
     assert ran.out == ""
     assert "broken poll has not ended: it is queued (retry): it is broken" in ran.err
     assert "no paper" in ran.err
-    assert "it is tried again at 20" in ran.err
+    assert "it will be retried at 20" in ran.err
     assert place.said("run", "broken", status=1)["stderr"] == "no paper\n"
 
 
@@ -230,7 +230,7 @@ def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
     ("payload", "says"),
     [
         ('{"a": }', "the payload is not JSON: Expecting value at line 1, column 7"),
-        ("[1]", "the payload has to be a JSON object"),
+        ("[1]", "the payload must be a JSON object"),
         ("@nowhere.json", "nowhere.json cannot be read: No such file or directory"),
         ("@bytes", "bytes is not UTF-8 text"),
         ("-", "standard input is not JSON"),
@@ -391,14 +391,14 @@ def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
     assert "The next start takes it up again, as attempt 2 of 4." in told["verdict"]
     assert told["advice"] == ["ductile system start"]
     assert place.said("job", "show", job_id)["orphaned"]
-    assert "running (nobody runs it any more)" in place.ductile("job", "show", job_id).out
-    assert "nobody runs it any more" in place.ductile("queue").out
+    assert "running (no process runs it any more)" in place.ductile("job", "show", job_id).out
+    assert "no process runs it any more" in place.ductile("queue").out
     assert place.said("status")["queue"]["orphaned"] == 1
-    assert "1 running (nobody runs them any more" in place.ductile("status").out
+    assert "1 running (no process runs them any more" in place.ductile("status").out
     assert "1 job was running when whoever ran" in place.ductile("system", "doctor").out
     cancelled = place.ductile("job", "cancel", job_id)
     assert cancelled.status == 0
-    assert "will be ended as cancelled at the next start" in cancelled.out
+    assert "will be cancelled at the next start" in cancelled.out
     assert "The next start ends it as cancelled." in place.said("job", "explain", job_id)["verdict"]
     with a_daemon(place):
         ended = place.said("job", "wait", job_id, status=1)
@@ -431,7 +431,7 @@ def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> 
     for line, status, says in (
         ("job list -n 0", 2, "-n has to be a whole number from 1 to 200"),
         ("schedule next -n 0", 2, "-n has to be a whole number from 1"),
-        ("run echo --timeout 0s", 2, "--timeout has to be more than nothing"),
+        ("run echo --timeout 0s", 2, "--timeout must be greater than 0"),
         ("system reset echo --command shout", 1, "echo has no command shout"),
         ("queue purge echo --all", 2, "contradict each other"),
         ("event send ", 2, "an event needs a type"),
@@ -456,7 +456,7 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
         ("system stop", "There is nothing to stop. Another configuration's daemon: name it with --config."),
         ("system stop --dry-run", "There is nothing to stop."),
         ("reload", "The configuration is read when it starts: `ductile system start"),
-        ("run echo --no-wait", "or leave out --no-wait, and it is run here."),
+        ("run echo --no-wait", "or leave out --no-wait to run it here."),
         ("status --health", "Start it with `ductile system start"),
         ("schedule run timed", "Start it with `ductile system start"),
         ("logs --follow", "Start it with `ductile system start"),

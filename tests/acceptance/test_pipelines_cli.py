@@ -180,7 +180,7 @@ def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Pa
     ran = place.ductile("pipeline", "run", "shaky")
     assert ran.status == 1
     assert "pipeline shaky has not ended: it is running" in ran.err
-    assert "once one runs" in ran.err
+    assert "when the daemon runs" in ran.err
     (run,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
     mend(place)
     with a_daemon(place) as daemon:

@@ -270,7 +270,7 @@ def test_a_plugin_that_nobody_knows_has_neither_state_nor_facts(tmp_path: Path) 
         assert ran.status == 1
         assert "did you mean keeper" in ran.err
     assert place.ductile("plugin", "facts", "keeper").out == "keeper has no facts.\n"
-    assert place.ductile("plugin", "state", "keeper").out == "keeper keeps nothing.\n"
+    assert place.ductile("plugin", "state", "keeper").out == "keeper has no stored state.\n"
 
 
 def checksums(place: Place) -> dict[str, dict[str, str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 DUCTILE = Path(sys.executable).parent / "ductile"
 _TOKEN = re.compile(r"dtl_[A-Za-z0-9_-]{43}")
 #: How many jobs run at once depends on the machine.
-_AT_ONCE = re.compile(r'(?<=at once {10})[0-9]+|(?<="parallelism": )[0-9]+')
+_PARALLELISM = re.compile(r'(?<=parallelism {6})[0-9]+|(?<="parallelism": )[0-9]+')
 _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -65,7 +65,7 @@ class Terminal:
         errors = "".join(f"stderr: {text}".rstrip() + "\n" for text in ran.err.splitlines())
         text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
         text = text.replace(str(self.directory), "/home/you")
-        text = _AT_ONCE.sub("<number>", text)
+        text = _PARALLELISM.sub("<number>", text)
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
         return _HASH.sub("blake3:<hash>", _TOKEN.sub("<the token>", text))

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from ductile.cli.command_table import EVERYWHERE, NOUNS, SHORT_FORMS, VERSION, Action
+from ductile.cli.command_table import NOUNS, SHORT_FORMS
+from ductile.cli.spec import EVERYWHERE, VERSION, Action
 from ductile.errors import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,104 +1,118 @@
-"""How a command asks: the running daemon over its socket, or else the store itself.
+"""How a command reaches an operation: through the running daemon's socket, or else in the store itself.
 
-Answering from a running daemon has to be quick, so nothing is imported here that only the other way needs.
+Help imports this module and needs none of what its functions import. A request to a running daemon has to be
+quick: it imports neither asyncio nor the configuration.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from ductile.config.find_config import find_config
-from ductile.control.client import (
-    START_HINT,
-    FrozenDaemonError,
-    connect,
-    exchange,
-    is_daemon_of,
-    not_running_error,
-)
-from ductile.control.socket_files import (
-    foreign_directory_error,
-    link_path,
-    linked_socket,
-    may_be_foreign,
-    socket_path,
-)
-from ductile.errors import DuctileError, StoreBusyError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
+    from pathlib import Path
 
     from ductile.cli.invocation import Invocation
     from ductile.core.json import JsonObject, JsonValue
+    from ductile.errors import DuctileError
 
-#: An answer, decoded. What is in it is up to the operation.
+#: The response of an operation, decoded from JSON.
 Document: TypeAlias = dict[str, Any]
 
-#: A daemon that says nothing for so long is not well, and whoever asked should know.
+#: Seconds to wait for an answer of the daemon.
 DAEMON_TIMEOUT = 60.0
-RUN_IT_HERE = "Start it with `ductile system start`, or leave out --no-wait, and it is run here."
 
 
 def request(
     call: Invocation,
-    operation: str,
-    given: Mapping[str, JsonValue],
+    operation: str | None = None,
+    fields: Mapping[str, JsonValue] | None = None,
     *,
-    patience: float | None = DAEMON_TIMEOUT,
+    timeout: float | None = DAEMON_TIMEOUT,
 ) -> Document:
-    """What the daemon answers; where none runs, the same answer from the store, under its lock."""
+    """Run an operation in the daemon; if none runs, in the store, under its lock.
+
+    Without `operation` and `fields` they are those of the command, as they were given on the command line.
+    """
     connection = connect_to_daemon(call)
     if connection is not None:
-        return exchange(connection, operation, drop_unset(given), timeout=patience)
-    return _request_store(call, operation, given)
-
-
-def _request_store(call: Invocation, operation: str, given: Mapping[str, JsonValue]) -> Document:
-    import asyncio  # noqa: PLC0415 - see the module's docstring
-
-    from ductile.offline import call_offline  # noqa: PLC0415
-
-    return asyncio.run(call_offline(call.config, call.environ, operation, drop_unset(given)))
-
-
-def request_if_available(call: Invocation, operation: str, given: Mapping[str, JsonValue]) -> Document | None:
-    """The same for what is only said by the way: None if there is nobody to ask, and no store yet."""
-    try:
-        connection = connect_to_daemon(call)
-        if connection is not None:
-            return exchange(connection, operation, drop_unset(given), timeout=DAEMON_TIMEOUT)
-        return _request_store(call, operation, given) if _has_store(call) else None
-    except DuctileError:
-        return None
-
-
-def _has_store(call: Invocation) -> bool:
-    from ductile.admin.config import open_configuration, state_file  # noqa: PLC0415 - as above
-
-    return state_file(open_configuration(call.config, call.environ).snapshot).exists()
+        return exchange(call, connection, operation, fields, timeout=timeout)
+    return _request_store(call, operation or call.action.operation, _fields(call, fields))
 
 
 def request_daemon(
     call: Invocation,
-    operation: str,
-    given: Mapping[str, JsonValue],
+    operation: str | None = None,
+    fields: Mapping[str, JsonValue] | None = None,
     *,
     timeout: float | None = DAEMON_TIMEOUT,
-    advice: str = START_HINT,
+    advice: str | None = None,
 ) -> Document:
-    """What the daemon answers; an error if none runs, with this advice. Without a timeout it is waited for,
-    for ever.
+    """Run an operation in the daemon. DaemonNotRunningError, with this advice, if none runs.
+
+    A `timeout` of None waits without a limit.
     """
     connection = connect_to_daemon(call)
     if connection is None:
         raise _no_daemon_error(call, advice)
-    return exchange(connection, operation, drop_unset(given), timeout=timeout)
+    return exchange(call, connection, operation, fields, timeout=timeout)
+
+
+def request_if_available(call: Invocation, operation: str, fields: JsonObject) -> Document | None:
+    """Run an operation for additional information: None without a daemon and a store, or on an error."""
+    from ductile.errors import DuctileError
+
+    try:
+        connection = connect_to_daemon(call)
+        if connection is not None:
+            return exchange(call, connection, operation, fields)
+        return _request_store(call, operation, fields) if _state_file(call).exists() else None
+    except DuctileError:
+        return None
+
+
+def exchange(
+    call: Invocation,
+    connection: socket.socket,
+    operation: str | None = None,
+    fields: Mapping[str, JsonValue] | None = None,
+    *,
+    timeout: float | None = DAEMON_TIMEOUT,
+) -> Document:
+    """Send one request over a connection of `connect_to_daemon`, and return the response."""
+    from ductile.control import client
+
+    name = operation or call.action.operation
+    return client.exchange(connection, name, _fields(call, fields), timeout=timeout)
+
+
+def _request_store(call: Invocation, operation: str, fields: JsonObject) -> Document:
+    import asyncio
+
+    from ductile.offline import call_offline
+
+    return asyncio.run(call_offline(call.config, call.environ, operation, fields))
+
+
+def _fields(call: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
+    """Without what is not set, so that the operation's defaults hold."""
+    given = call.request_fields() if fields is None else fields
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def connect_to_daemon(call: Invocation) -> socket.socket | None:
-    """A connection to the daemon of the configuration that is meant, if one listens."""
+    """A connection to the daemon of this configuration; None if none listens."""
+    from ductile.config.find_config import find_config
+    from ductile.control.client import connect
+    from ductile.control.socket_files import (
+        foreign_directory_error,
+        link_path,
+        linked_socket,
+        may_be_foreign,
+        socket_path,
+    )
+
     config_file = find_config(call.config, call.environ)
     linked = linked_socket(config_file)
     if (
@@ -109,14 +123,19 @@ def connect_to_daemon(call: Invocation) -> socket.socket | None:
     ):
         return connection
     directory = state_directory(call)
-    socket = socket_path(directory, call.environ)
-    if may_be_foreign(socket, directory):
-        raise foreign_directory_error(socket.parent)
-    return connect(socket)
+    path = socket_path(directory, call.environ)
+    if may_be_foreign(path, directory):
+        raise foreign_directory_error(path.parent)
+    return connect(path)
 
 
 def _is_daemon_of(linked: Path, config_file: Path, call: Invocation) -> bool:
-    """One that is stopped cannot say whose it is. It is ours if it listens where ours does."""
+    """Whether the daemon behind a socket runs this configuration. A stopped process cannot answer that; it is
+    ours if it listens on the socket of this configuration's store.
+    """
+    from ductile.control.client import FrozenDaemonError, is_daemon_of
+    from ductile.control.socket_files import socket_path
+
     try:
         return is_daemon_of(linked, config_file)
     except FrozenDaemonError:
@@ -126,24 +145,25 @@ def _is_daemon_of(linked: Path, config_file: Path, call: Invocation) -> bool:
 
 
 def state_directory(call: Invocation) -> Path:
-    from ductile.admin.config import open_configuration, state_file  # noqa: PLC0415 - as above
-
-    return state_file(open_configuration(call.config, call.environ).snapshot).parent
+    return _state_file(call).parent
 
 
-def _no_daemon_error(call: Invocation, advice: str) -> DuctileError:
-    from ductile.engine.ownership.store_lock import LockPurpose, find_holder  # noqa: PLC0415 - as above
+def _state_file(call: Invocation) -> Path:
+    from ductile.admin.config import open_configuration, state_file
+
+    return state_file(open_configuration(call.config, call.environ).snapshot)
+
+
+def _no_daemon_error(call: Invocation, advice: str | None) -> DuctileError:
+    from ductile.control.client import START_HINT, not_running_error
+    from ductile.engine.ownership.store_lock import LockPurpose, find_holder
+    from ductile.errors import StoreBusyError
 
     holder = find_holder(state_directory(call))
     if holder is None or holder.purpose is not LockPurpose.DAEMON:
-        return not_running_error(advice)
+        return not_running_error(advice or START_HINT)
     return StoreBusyError(
         f"process {holder.pid} uses the store and does not answer",
         hint="The daemon may just be starting or stopping: try again.",
         details={"pid": holder.pid},
     )
-
-
-def drop_unset(given: Mapping[str, JsonValue]) -> JsonObject:
-    """Without what was not given, so that the daemon's defaults hold."""
-    return {name: value for name, value in given.items() if value is not None and value is not False}

@@ -1,158 +1,81 @@
-"""The table of commands. It is data: help, parsing, completion and the reference are made from it.
+"""The table of commands: every noun, where its actions are declared, and the short forms.
 
-Nothing is imported that a command needs to run; a row names the function as text, and `main` imports it.
+Only names and summaries are here. An action is declared beside the function that runs it, in
+`ductile.cli.commands`, and loading one action imports that module alone.
 """
 
 from __future__ import annotations
 
-from ductile.cli.access_commands import TOKEN, WEBHOOK
-from ductile.cli.engine_commands import JOB, PLUGIN_RUN, QUEUE, SCHEDULE, SYSTEM
-from ductile.cli.pipeline_commands import EVENT, PIPELINE
-from ductile.cli.plugin_commands import PLUGIN_AUTHORING
-from ductile.cli.spec import (
-    CONFIG,
-    DRY_RUN,
-    EVERYWHERE,
-    HELP,
-    JSON,
-    VERBOSE,
-    VERSION,
-    Action,
-    Argument,
-    Example,
-    Noun,
-    Option,
-    ShortForm,
-)
+from typing import NamedTuple
 
-__all__ = [
-    "CONFIG",
-    "EVERYWHERE",
-    "HELP",
-    "JSON",
-    "NOUNS",
-    "SHORT_FORMS",
-    "VERBOSE",
-    "VERSION",
-    "VERSION_ACTION",
-    "Action",
-    "Argument",
-    "Example",
-    "Noun",
-    "Option",
-    "ShortForm",
-    "find_noun",
-    "find_short_form",
-    "first_words",
-]
+from ductile.cli.spec import Action, ShortForm
+
+
+class Noun(NamedTuple):
+    """The first word of a command. `declared` lists its actions in the order of its help, each with its
+    module (`logs:logs`) unless that has the name of the noun.
+    """
+
+    name: str
+    summary: str
+    declared: str
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The module that declares each action, by the action's name."""
+        pairs = (each.partition(":") for each in self.declared.split())
+        return {action: module or self.name for action, _, module in pairs}
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Every action; imports all modules of the noun."""
+        return tuple(load_action(module, name) for name, module in self.modules.items())
+
+    def action(self, name: str) -> Action | None:
+        module = self.modules.get(name)
+        return None if module is None else load_action(module, name)
+
+
+def load_action(module: str, name: str) -> Action:
+    from importlib import import_module
+
+    declared = vars(import_module(f"ductile.cli.commands.{module}")).values()
+    return next(each for each in declared if isinstance(each, Action) and each.name == name)
+
 
 NOUNS = (
-    SYSTEM,
+    Noun(
+        "system",
+        "start, stop and watch over the daemon",
+        "start stop status reload reset breaker logs:logs doctor:doctor selfcheck:doctor sweep:doctor "
+        "backup:backup restore:backup watch:watch unit:systemd_unit completion:completion",
+    ),
     Noun(
         "config",
         "check, seal, read and change the configuration",
-        (
-            Action(
-                "check",
-                "report everything that is wrong with the configuration",
-                "config:check",
-                about="Reads what the daemon would read, verifies the seal and looks at every plugin. "
-                "Exit status 78 when something has to be corrected before all of it can run.",
-            ),
-            Action(
-                "lock",
-                "seal the configuration: authorise the files as they are now",
-                "config:lock",
-                options=(DRY_RUN,),
-                about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
-                "webhooks or API access that differs from its hash keeps the daemon from starting.",
-            ),
-            Action(
-                "show",
-                "show the effective configuration, without secrets",
-                "config:show",
-                arguments=(Argument("SECTION", "only this part, for example plugins.echo", required=False),),
-            ),
-            Action(
-                "get",
-                "show one setting",
-                "config:get",
-                arguments=(Argument("KEY", "where it is, for example service.log_level"),),
-            ),
-            Action(
-                "set",
-                "change one setting in its file, keeping comments and order",
-                "config:change",
-                arguments=(
-                    Argument("KEY", "where it is, such as service.log_level; routes[+] adds an entry"),
-                    Argument("VALUE", "the new value, read as YAML"),
-                ),
-                options=(
-                    DRY_RUN,
-                    Option(("--lock",), "renew the seal of the changed file, if it was intact"),
-                ),
-                about="The result is checked before it is written, and refused if other files would keep it "
-                "from having an effect. An entry of a list is changed in the file that has it. Without "
-                "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
-                examples=(
-                    Example(
-                        "ductile config set service.log_level debug --lock",
-                        "and seal it; `ductile reload` applies it",
-                    ),
-                    Example(
-                        "ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"
-                    ),
-                    Example(
-                        "ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"
-                    ),
-                ),
-            ),
-            Action("schema", "print the JSON Schema of the configuration", "config:schema"),
-            Action(
-                "init",
-                "write a working, sealed starter configuration",
-                "starter:init",
-                arguments=(Argument("DIR", "directory to create"),),
-                options=(DRY_RUN,),
-                about="With an example plugin, pipeline, schedule and token. Overwrites nothing.",
-            ),
-        ),
+        "check lock show get set schema init:init",
     ),
     Noun(
         "plugin",
         "run, inspect, write and test plugins",
-        (
-            PLUGIN_RUN,
-            Action("list", "list the plugins: active, disabled, refused, available", "plugin:list_all"),
-            Action(
-                "show",
-                "show one plugin: its commands, configuration keys and state of trust",
-                "plugin:show",
-                arguments=(Argument("NAME", "name of the plugin, or of a configured instance"),),
-            ),
-            Action(
-                "check",
-                "check manifests, files and required configuration",
-                "plugin:check",
-                arguments=(
-                    Argument(
-                        "NAME|DIR", "one plugin by name, or a directory outside the roots", required=False
-                    ),
-                ),
-            ),
-            *PLUGIN_AUTHORING,
-        ),
+        "run:plugin_run list show check test:plugin_dev new:plugin_dev disable:plugin_switch "
+        "enable:plugin_switch lock:plugin_records state:plugin_records facts:plugin_records",
     ),
-    PIPELINE,
-    JOB,
-    QUEUE,
-    SCHEDULE,
-    EVENT,
-    WEBHOOK,
-    TOKEN,
+    Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
+    Noun(
+        "job",
+        "find, inspect, wait for, cancel and retry jobs",
+        "list show explain:job_explain tree logs wait cancel retry",
+    ),
+    Noun("queue", "see what is running and waiting; empty the queue", "status list purge"),
+    Noun("schedule", "see, pause and run what is scheduled", "list next history explain pause resume run"),
+    Noun("event", "publish events, and follow what happens", "send tail"),
+    Noun("webhook", "see and test incoming webhooks, follow outgoing ones", "list send deliveries resend"),
+    Noun("token", "create, list and revoke API tokens and shared secrets", "create list revoke"),
 )
 
-VERSION_ACTION = Action("version", "show the version", "version:show")
+#: The only command without a noun.
+VERSION_COMMAND = ShortForm("version", "", "version", "show the version")
 
 SHORT_FORMS = (
     ShortForm("run", "plugin", "run", "run a plugin and show its result"),
@@ -160,9 +83,9 @@ SHORT_FORMS = (
     ShortForm("stop", "system", "stop", "stop the daemon cleanly and wait until it has stopped"),
     ShortForm("status", "system", "status", "show the daemon, the queue and every plugin"),
     ShortForm("watch", "system", "watch", "watch what runs, waits and happens in the terminal"),
-    ShortForm("doctor", "system", "doctor", "look for what is wrong, and say how to put it right"),
+    ShortForm("doctor", "system", "doctor", "look for what is wrong, and say how to fix it"),
     ShortForm("explain", "job", "explain", "say why a job failed, or why it does not run"),
-    ShortForm("retry", "job", "retry", "run a job that ended badly once more"),
+    ShortForm("retry", "job", "retry", "run a job again that failed"),
     ShortForm("logs", "system", "logs", "show what ran, from the ledger"),
     ShortForm("queue", "queue", "list", "list running and waiting jobs"),
     ShortForm("reload", "system", "reload", "apply the changed configuration"),
@@ -180,5 +103,5 @@ def find_short_form(name: str) -> ShortForm | None:
 
 
 def first_words() -> tuple[str, ...]:
-    """Everything that may stand first."""
-    return (*(noun.name for noun in NOUNS), *(form.name for form in SHORT_FORMS), VERSION_ACTION.name)
+    """Every word that may come first."""
+    return (*(noun.name for noun in NOUNS), *(form.name for form in SHORT_FORMS), VERSION_COMMAND.name)

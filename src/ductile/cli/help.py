@@ -1,20 +1,12 @@
-"""Help, made from the table of commands."""
+"""Help, rendered from the table of commands."""
 
 from __future__ import annotations
 
-from ductile.cli.command_table import (
-    EVERYWHERE,
-    NOUNS,
-    SHORT_FORMS,
-    VERSION,
-    VERSION_ACTION,
-    Action,
-    Noun,
-    Option,
-)
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND, Noun
 from ductile.cli.console.wrap import wrap, wrap_hanging
+from ductile.cli.spec import EVERYWHERE, VERSION, Action, Option
 
-#: Whatever the terminal, so that the same text is seen everywhere.
+#: The same on every terminal, so that all users see the same text.
 _WIDTH = 80
 
 
@@ -31,7 +23,7 @@ def overview() -> str:
             "",
             "Short forms:",
             *_pairs([(form.name, form.summary) for form in SHORT_FORMS]),
-            *_pairs([(VERSION_ACTION.name, VERSION_ACTION.summary)]),
+            *_pairs([(VERSION_COMMAND.name, VERSION_COMMAND.summary)]),
             "",
             "Options, before or after the action:",
             *_pairs([option_line(option) for option in (*EVERYWHERE, VERSION)]),
@@ -41,7 +33,7 @@ def overview() -> str:
     )
 
 
-def about_noun(noun: Noun) -> str:
+def noun_help(noun: Noun) -> str:
     """`ductile config --help`"""
     return "\n".join(
         (
@@ -52,36 +44,32 @@ def about_noun(noun: Noun) -> str:
             "Actions:",
             *_pairs([(usage_words(action), action.summary) for action in noun.actions]),
             "",
-            f"`ductile {noun.name} ACTION --help` tells more.",
+            f"`ductile {noun.name} ACTION --help` shows more.",
         )
     )
 
 
-def about_action(words: str, action: Action) -> str:
+def action_help(words: str, action: Action) -> str:
     """`ductile config set --help`; `words` is how it was called."""
     signature = " ".join((words, *(argument_words(action))))
     about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [option_line(option) for option in (*action.options, *EVERYWHERE)]
+    # Each with its purpose as a comment, so that all of it can be copied into a shell.
+    examples = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
     return "\n".join(
         (
             f"Usage: ductile {signature} [OPTIONS]",
             "",
-            *wrap(_sentence(action.summary), _WIDTH),
+            *wrap(f"{action.summary[0].upper()}{action.summary[1:]}.", _WIDTH),
             *about,
             *(("", "Arguments:", *_pairs(arguments)) if arguments else ()),
             "",
             "Options:",
             *_pairs(options),
-            *example_lines(action),
+            *(("", "Examples:", *examples) if examples else ()),
         )
     )
-
-
-def example_lines(action: Action) -> tuple[str, ...]:
-    """What it is for as a comment above each, so that all of it can be copied into a shell."""
-    lines = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
-    return ("", "Examples:", *lines) if lines else ()
 
 
 def usage_words(action: Action) -> str:
@@ -97,10 +85,6 @@ def argument_words(action: Action) -> tuple[str, ...]:
 def option_line(option: Option) -> tuple[str, str]:
     flags = ", ".join(option.flags)
     return (f"{flags} {option.metavar}" if option.metavar else flags, option.help)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:

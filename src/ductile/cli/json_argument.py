@@ -1,4 +1,4 @@
-"""A JSON object as an argument: written out, from a file (@FILE), or from standard input (-)."""
+"""A JSON object as an option: directly, from a file (@FILE), or from standard input (-)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def json_object(text: str | None, option: str) -> JsonObject | None:
-    """The object that an option was given; `option` is its name, without the dashes."""
+    """The object of an option, which is named without dashes. UsageError if it is not an object."""
     if text is None:
         return None
     source, content = _content(text, option)
@@ -28,7 +28,7 @@ def json_object(text: str | None, option: str) -> JsonObject | None:
     except RecursionError:
         raise UsageError(f"{source} nests too deep") from None
     if not isinstance(given, dict):
-        raise UsageError(f"{source} has to be a JSON object", hint='wrap it: {"value": ...}')
+        raise UsageError(f"{source} must be a JSON object", hint='wrap it: {"value": ...}')
     return given
 
 

@@ -1,6 +1,6 @@
-"""From words to a call: which command is meant, and what it is given.
+"""Parse the words of a command line: which command is meant, and with which arguments.
 
-Only the parser of the one action that was asked for is ever built.
+Only the parser of the one action that was named is built.
 """
 
 from __future__ import annotations
@@ -8,20 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ductile.cli.command_table import (
-    CONFIG,
-    EVERYWHERE,
-    HELP,
-    JSON,
     NOUNS,
-    VERBOSE,
-    VERSION,
-    VERSION_ACTION,
-    Action,
+    VERSION_COMMAND,
     Noun,
     find_noun,
     find_short_form,
     first_words,
+    load_action,
 )
+from ductile.cli.spec import CONFIG, EVERYWHERE, HELP, JSON, VERBOSE, VERSION, Action, Option
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ParsedCommand(NamedTuple):
-    """What the words ask for. Without an action, help is meant: that of the noun, or of everything."""
+    """A parsed command line. Without an action, help is meant: that of the noun, or the overview."""
 
     noun: Noun | None = None
     action: Action | None = None
@@ -43,124 +38,108 @@ class ParsedCommand(NamedTuple):
     help: bool = False
 
 
-class _LeadingOptions(NamedTuple):
-    """The options that stood before the action."""
-
-    config: str | None = None
-    json: bool = False
-    verbose: bool = False
-    help: bool = False
-
-    def taking(self, option: str, value: str | None) -> _LeadingOptions:
-        if option in CONFIG.flags:
-            return self._replace(config=value)
-        if option in JSON.flags:
-            return self._replace(json=True)
-        if option in VERBOSE.flags:
-            return self._replace(verbose=True)
-        return self._replace(help=True)
+def options_before_dashes(words: Sequence[str]) -> Sequence[str]:
+    """The words up to `--`, which ends the options."""
+    return words[: list(words).index("--")] if "--" in words else words
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Also for a line that cannot be parsed: whoever asks for JSON gets its error as JSON."""
-    options = words[: list(words).index("--")] if "--" in words else words
-    return JSON.flags[0] in options
+    """Whether errors are written as JSON; works for a line that cannot be parsed, too."""
+    return JSON.flags[0] in options_before_dashes(words)
 
 
 def parse(words: Sequence[str]) -> ParsedCommand:
+    """Parse a command line. UsageError, with a suggestion, for a line that makes no sense."""
     rest = list(words)
-    lead = _take_options(rest, _LeadingOptions())
+    parsed = _take_options(rest, ParsedCommand())
     if not rest:
-        return ParsedCommand(config=lead.config, json=lead.json, verbose=lead.verbose, help=lead.help)
+        return parsed
     first = rest.pop(0)
     if first == "help":
-        return parse([*rest[:2], HELP.flags[-1], *(JSON.flags if lead.json else ())])
-    if first in (VERSION_ACTION.name, *VERSION.flags):
-        return _parse_action(None, VERSION_ACTION, VERSION_ACTION.name, lead, rest)
-    if (form := find_short_form(first)) is not None and not _means_noun(first, rest):
+        return parse([*rest[:2], HELP.flags[-1], *(JSON.flags if parsed.json else ())])
+    if first in (VERSION_COMMAND.name, *VERSION.flags):
+        name = VERSION_COMMAND.name
+        return _parse_action(parsed._replace(words=name, action=load_action(name, name)), rest)
+    form = find_short_form(first)
+    if form is not None and not _means_noun(first, rest):
         noun = find_noun(form.noun)
         action = None if noun is None else noun.action(form.action)
-        if action is not None:
-            return _parse_action(noun, action, first, lead, rest)
-    return _parse_noun(first, lead, rest)
+        return _parse_action(parsed._replace(words=first, noun=noun, action=action), rest)
+    return _parse_noun(first, parsed, rest)
 
 
 def _means_noun(name: str, rest: list[str]) -> bool:
-    """`queue` alone lists the queue, and is a noun as soon as an action or a wish for help follows."""
+    """`queue` alone lists the queue; it is a noun if an action or a request for help follows."""
     noun = find_noun(name)
     if noun is None or not rest:
         return False
-    return not rest[0].startswith("-") or any(word in HELP.flags or noun.action(word) for word in rest)
+    return not rest[0].startswith("-") or any(word in HELP.flags or word in noun.modules for word in rest)
 
 
-def _parse_noun(name: str, lead: _LeadingOptions, rest: list[str]) -> ParsedCommand:
+def _parse_noun(name: str, parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
     noun = find_noun(name)
     if noun is None:
-        raise _usage(f"unknown command {name!r}", hint=_meant(name))
-    lead = _take_options(rest, lead)
+        raise _usage_error(f"unknown command {name!r}", hint=_suggest_command(name))
+    parsed = _take_options(rest, parsed)._replace(noun=noun)
     if not rest:
-        return ParsedCommand(
-            noun=noun, config=lead.config, json=lead.json, verbose=lead.verbose, help=lead.help
-        )
+        return parsed
     word = rest.pop(0)
     action = noun.action(word)
     if action is None:
-        known = tuple(each.name for each in noun.actions)
-        raise _usage(
+        before = f"ductile {noun.name} "
+        raise _usage_error(
             f"{noun.name} has no action {word!r}",
-            hint=_suggestion(word, known, f"ductile {noun.name} --help", before=f"ductile {noun.name} "),
+            hint=_suggest(word, tuple(noun.modules), f"{before}--help", before=before),
         )
-    return _parse_action(noun, action, f"{noun.name} {action.name}", lead, rest)
+    return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), rest)
 
 
-def _take_options(rest: list[str], lead: _LeadingOptions) -> _LeadingOptions:
+def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
     """Take the common options from the front of the words."""
-    known = {flag for option in EVERYWHERE for flag in option.flags}
+    known = {flag: option for option in EVERYWHERE for flag in option.flags}
     while rest and rest[0].startswith("-") and rest[0] not in VERSION.flags:
-        option, given, value = rest.pop(0).partition("=")
-        if option not in known:
+        flag, given, value = rest.pop(0).partition("=")
+        option = known.get(flag)
+        if option is None:
             flags = (*known, *VERSION.flags)
-            raise _usage(f"unknown option {option!r}", hint=_suggestion(option, flags, "ductile --help"))
-        if option in CONFIG.flags and not given:
-            if not rest:
-                raise _usage(f"{option} needs a path", hint=f"write {option} PATH")
-            value = rest.pop(0)
-        lead = lead.taking(option, value)
-    return lead
+            raise _usage_error(f"unknown option {flag!r}", hint=_suggest(flag, flags, "ductile --help"))
+        if option is CONFIG:
+            if not given and not rest:
+                raise _usage_error(f"{flag} needs a path", hint=f"write {flag} PATH")
+            parsed = parsed._replace(config=value if given else rest.pop(0))
+        parsed = parsed._replace(
+            json=parsed.json or option is JSON,
+            verbose=parsed.verbose or option is VERBOSE,
+            help=parsed.help or option is HELP,
+        )
+    return parsed
 
 
-def _parse_action(
-    noun: Noun | None, action: Action, words: str, lead: _LeadingOptions, rest: list[str]
-) -> ParsedCommand:
-    if lead.help or _asks_for_help(rest):
-        return ParsedCommand(noun=noun, action=action, words=words, json=lead.json, help=True)
-    found = vars(_parser(action, words).parse_args(rest))
+def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
+    action = parsed.action
+    if action is None:
+        return parsed
+    if parsed.help or any(flag in options_before_dashes(rest) for flag in HELP.flags):
+        return parsed._replace(help=True)
+    found = vars(_build_parser(action, parsed.words).parse_args(rest))
     names = [argument.name for argument in action.arguments]
     options = [option.destination for option in action.options]
-    return ParsedCommand(
-        noun=noun,
-        action=action,
-        words=words,
+    return parsed._replace(
         arguments={name: found[name] for name in (*names, *options)},
-        config=found[CONFIG.destination] or lead.config,
-        json=found[JSON.destination] or lead.json,
-        verbose=found[VERBOSE.destination] or lead.verbose,
+        config=found[CONFIG.destination] or parsed.config,
+        json=found[JSON.destination] or parsed.json,
+        verbose=found[VERBOSE.destination] or parsed.verbose,
     )
 
 
-def _asks_for_help(rest: list[str]) -> bool:
-    options = rest[: rest.index("--")] if "--" in rest else rest
-    return any(flag in options for flag in HELP.flags)
-
-
-def _parser(action: Action, words: str) -> argparse.ArgumentParser:
-    import argparse  # noqa: PLC0415 - help for the whole program is shown without it
+def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
+    import argparse
 
     options = (*action.options, CONFIG, JSON, VERBOSE)
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            raise _usage(_readable(message, words), hint=_hint(message, words, options))
+            raise _usage_error(_reword(message, words), hint=_suggest_option(message, words, options))
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
@@ -173,8 +152,8 @@ def _parser(action: Action, words: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _readable(message: str, words: str) -> str:
-    """What argparse says, in our words."""
+def _reword(message: str, words: str) -> str:
+    """An error message of argparse in our words."""
     kind, _, names = message.partition(": ")
     if kind == "the following arguments are required":
         return f"ductile {words} needs {names.replace(', ', ' and ')}"
@@ -185,34 +164,33 @@ def _readable(message: str, words: str) -> str:
     return message
 
 
-def _hint(message: str, words: str, options: Sequence[object]) -> str:
-    known = [flag for option in (*EVERYWHERE, *options) for flag in getattr(option, "flags", ())]
-    wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
-    return (
-        _suggestion(wrong[0], known, f"ductile {words} --help") if wrong else f"see `ductile {words} --help`"
-    )
-
-
-def _usage(message: str, *, hint: str) -> UsageError:
-    from ductile.errors import UsageError  # noqa: PLC0415 - only for mistakes, and help is to be quick
+def _usage_error(message: str, *, hint: str) -> UsageError:
+    from ductile.errors import UsageError
 
     return UsageError(message, hint=hint)
 
 
-def _meant(word: str) -> str:
-    """A hint for a first word that is none: an action without its noun, or one that is spelled nearly so."""
-    if having := [noun.name for noun in NOUNS if noun.action(word) is not None]:
+def _suggest_option(message: str, words: str, options: Sequence[Option]) -> str:
+    known = [flag for option in (HELP, *options) for flag in option.flags]
+    wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
+    see = f"ductile {words} --help"
+    return _suggest(wrong[0], known, see) if wrong else f"see `{see}`"
+
+
+def _suggest_command(word: str) -> str:
+    """A hint for an unknown first word: an action without its noun, or a misspelt one."""
+    if having := [noun.name for noun in NOUNS if word in noun.modules]:
         *others, last = [f"`ductile {noun} {word}`" for noun in having]
         return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}? See `ductile --help`"
-    return _suggestion(word, first_words(), "ductile --help", before="ductile ")
+    return _suggest(word, first_words(), "ductile --help", before="ductile ")
 
 
-def _suggestion(word: str, known: Sequence[str], see: str, before: str = "") -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
+def _suggest(word: str, known: Sequence[str], see: str, before: str = "") -> str:
+    from difflib import get_close_matches
 
-    if word in known:  # what is wrong is something else about it
+    if word in known:  # the word is right; something else about the line is wrong
         return f"see `{see}`"
-    # Without their dashes, which make any two options look alike.
+    # Without the dashes, which make any two options look alike.
     names = {each.lstrip("-"): each for each in known}
     near = [names[name] for name in get_close_matches(word.lstrip("-").partition("=")[0], names, n=1)]
     return f"did you mean `{before}{near[0]}`? See `{see}`" if near else f"see `{see}`"

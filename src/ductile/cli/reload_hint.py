@@ -1,4 +1,4 @@
-"""What a running daemon does not know and the configuration on disk does: somebody forgot the reload."""
+"""A hint at `ductile reload`, if the configuration on disk has what the running daemon does not know."""
 
 from __future__ import annotations
 
@@ -13,46 +13,29 @@ if TYPE_CHECKING:
     from ductile.cli.invocation import Invocation
     from ductile.config.snapshot import Snapshot
 
-_FORGOTTEN = "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
-
 
 @contextmanager
 def hint_reload(call: Invocation, find: Callable[[Snapshot], object]) -> Iterator[None]:
-    """`find` looks in a configuration for what was asked for, and raises as the daemon does if it is not
-    there. Without a daemon nothing comes of it: the same configuration has been asked.
+    """Improve the hint of a NotFoundError by looking for the same thing in the configuration on disk.
+
+    `find` raises as the operation does if the configuration does not have it. Without a daemon the operation
+    has read the same configuration, so the error stays as it is.
     """
     try:
         yield
     except NotFoundError as missing:
-        _look_on_disk(call, missing, find)
+        from ductile.admin.config import open_configuration
+
+        try:
+            find(open_configuration(call.config, call.environ).snapshot)
+        except NotFoundError as same:
+            missing.message, missing.hint = same.message, same.hint  # installed by now, or misspelt
+        except RefusedError as refused:
+            missing.hint = f"On disk, which the daemon has not loaded, {refused.message}."
+        except DuctileError:  # `config check` and the reload report what is wrong with it
+            pass
+        else:
+            missing.hint = (
+                "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
+            )
         raise
-
-
-def _look_on_disk(call: Invocation, missing: NotFoundError, find: Callable[[Snapshot], object]) -> None:
-    from ductile.admin.config import open_configuration  # noqa: PLC0415 - only for mistakes
-
-    try:
-        find(open_configuration(call.config, call.environ).snapshot)
-    except NotFoundError as same:
-        missing.message, missing.hint = same.message, same.hint  # installed by now, or misspelt
-    except RefusedError as refused:
-        missing.hint = f"On disk, which the daemon has not loaded, {refused.message}."
-    except DuctileError:  # what is wrong with it is for `config check` and the reload to say
-        return
-    else:
-        missing.hint = _FORGOTTEN
-
-
-def find_command(snapshot: Snapshot, plugin: str, command: str | None) -> object:
-    """As a submission looks for it."""
-    from ductile.operations.jobs.submit import default_command, runnable_plugin  # noqa: PLC0415
-    from ductile.operations.plugins.catalogue import known_command  # noqa: PLC0415 - as above
-
-    found = runnable_plugin(snapshot, plugin)
-    return known_command(found, command or default_command(found))
-
-
-def find_pipeline(snapshot: Snapshot, name: str) -> object:
-    from ductile.operations.runs.start import known_pipeline  # noqa: PLC0415 - as above
-
-    return known_pipeline(snapshot, name)

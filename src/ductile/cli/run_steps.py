@@ -1,4 +1,4 @@
-"""The steps of a pipeline run as a table: one line for each, what became of it and, below it, why."""
+"""The steps of a pipeline run as a table: a line for each with its outcome and, below it, the reason."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ if TYPE_CHECKING:
     from ductile.cli.client import Document
     from ductile.cli.console.console import Console
 
-#: Of a step that ran often: so many of its jobs are told.
-_MOST_JOBS = 3
+#: Jobs that are shown of a step that ran often.
+_MAX_JOBS = 3
 _WORDS = {"not_made": "not made", "not_reached": "not reached", "entered": "-"}
 _NOT_MADE = ("bad_template", "bad_baggage", "bad_condition")
 
 
 class _Row(NamedTuple):
     cells: tuple[str, ...]
-    #: Told on lines of their own: they are long, and a terminal is not wide.
-    why: tuple[str, ...] = ()
+    #: Reasons, shown on lines of their own because they are long.
+    reasons: tuple[str, ...] = ()
 
 
-def steps_table(steps: list[Document], screen: Console) -> str:
+def steps_table(steps: list[Document], console: Console) -> str:
     rows = [row for step in steps for row in _rows(step)]
-    table = screen.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
+    table = console.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
     header, *lines = table.split("\n")
-    told = [header]
+    shown = [header]
     for line, row in zip(lines, rows, strict=True):
-        told += [line, *(text for why in row.why for text in screen.beside("    ", why))]
-    return "\n".join(told)
+        shown += [line, *(text for reason in row.reasons for text in console.beside("    ", reason))]
+    return "\n".join(shown)
 
 
 def _rows(step: Document) -> list[_Row]:
-    """One for each job, but no more than a few; one for a step that has none."""
+    """A row for each job, up to a limit; one row for a step without jobs."""
     made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
     if not made:
         word = str(_WORDS.get(step["outcome"], step["outcome"]))
-        why = (*step["errors"][:1], *bypassed)
-        return [_Row((step["step"], _target(step), word, "", "", ""), why)]
-    rows = [_job_row(job, step, number) for number, job in enumerate(made[:_MOST_JOBS])]
-    if len(made) > _MOST_JOBS:
-        rows[-1] = rows[-1]._replace(why=(*rows[-1].why, _remainder(made[_MOST_JOBS:])))
+        reasons = (*step["errors"][:1], *bypassed)
+        return [_Row((step["step"], _target(step), word, "", "", ""), reasons)]
+    rows = [_job_row(job, step, number) for number, job in enumerate(made[:_MAX_JOBS])]
+    if more := made[_MAX_JOBS:]:
+        failed = sum(job["status"] in ("failed", "dead") for job in more)
+        remainder = f"and {format_count(len(more), 'job')} more"
+        remainder += f", {failed} of them failed" if failed else ""
+        rows[-1] = rows[-1]._replace(reasons=(*rows[-1].reasons, remainder))
     if bypassed:
         rows.append(_Row(("", "", "bypassed", "", "", ""), bypassed))
     return rows
@@ -60,11 +63,6 @@ def _job_row(job: Document, step: Document, number: int) -> _Row:
     if job["status"] == "succeeded" or not (job["error"] or job["status"] in ("failed", "dead")):
         return _Row(cells)
     return _Row(cells, (f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"]),))
-
-
-def _remainder(jobs: list[Document]) -> str:
-    failed = sum(job["status"] in ("failed", "dead") for job in jobs)
-    return f"and {format_count(len(jobs), 'job')} more" + (f", {failed} of them failed" if failed else "")
 
 
 def _target(step: Document) -> str:

@@ -1,11 +1,17 @@
-"""What the table of commands is made of: nouns, actions, arguments, options, and those every command has.
+"""Types of the command table: nouns, actions, arguments and options, and the options of every command.
 
-Nothing is imported that a command needs to run: help is made from these and has to be quick.
+Imports nothing that a command needs to run: help is rendered from these values and has to start quickly.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from ductile.cli.invocation import CommandResult, Invocation
+
+    CommandHandler: TypeAlias = Callable[[Invocation], CommandResult]
 
 
 class Argument(NamedTuple):
@@ -14,6 +20,8 @@ class Argument(NamedTuple):
     name: str
     help: str
     required: bool = True
+    #: The field of the operation's request that it fills, if any.
+    field: str | None = None
 
 
 class Option(NamedTuple):
@@ -22,6 +30,10 @@ class Option(NamedTuple):
     flags: tuple[str, ...]
     help: str
     metavar: str | None = None
+    #: The field of the operation's request that it fills, if any.
+    field: str | None = None
+    #: How its text is read: `text`, `integer`, `json` (an object, @FILE or -) or `list` (with commas).
+    type: str = "text"
 
     @property
     def destination(self) -> str:
@@ -36,24 +48,17 @@ class Example(NamedTuple):
 
 
 class Action(NamedTuple):
-    """Something that can be done. `run` is `module:function` inside this package."""
+    """One command, such as `job list`."""
 
     name: str
     summary: str
-    run: str
+    run: CommandHandler
+    #: The operation whose request its arguments and options fill, if they fill one.
+    operation: str = ""
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
     about: str = ""
     examples: tuple[Example, ...] = ()
-
-
-class Noun(NamedTuple):
-    name: str
-    summary: str
-    actions: tuple[Action, ...]
-
-    def action(self, name: str) -> Action | None:
-        return next((action for action in self.actions if action.name == name), None)
 
 
 class ShortForm(NamedTuple):
@@ -67,9 +72,27 @@ class ShortForm(NamedTuple):
 
 CONFIG = Option(("--config",), "configuration file, or the directory of config.yaml", "PATH")
 JSON = Option(("--json",), "answer in JSON, errors too")
-VERBOSE = Option(("-v", "--verbose"), "tell more; for an unexpected fault, the traceback")
+VERBOSE = Option(("-v", "--verbose"), "show more; for an unexpected error, the traceback")
 HELP = Option(("-h", "--help"), "show this help")
 VERSION = Option(("--version",), "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
 EVERYWHERE = (CONFIG, JSON, VERBOSE, HELP)
-DRY_RUN = Option(("--dry-run",), "show what would be done, and do nothing")
+DRY_RUN = Option(("--dry-run",), "show what would be done, and do nothing", field="dry_run")
+
+
+def action(
+    name: str,
+    summary: str,
+    operation: str = "",
+    *,
+    arguments: tuple[Argument, ...] = (),
+    options: tuple[Option, ...] = (),
+    about: str = "",
+    examples: tuple[Example, ...] = (),
+) -> Callable[[CommandHandler], Action]:
+    """Declare the decorated function as a command of its module's noun."""
+
+    def declare(run: CommandHandler) -> Action:
+        return Action(name, summary, run, operation, arguments, options, about, examples)
+
+    return declare

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ductile.cli import event
+from ductile.cli.commands import event
 from ductile.cli.invocation import Invocation
 
 HELD: dict[str, Any] = {
@@ -26,11 +26,21 @@ def followed(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> list[str]:
     """What is printed if events were swept away between two questions."""
     tail = {"events": [HELD | {"seq": 3}], "lowest": 1, "highest": 3}
     news = {"events": [HELD], "gap": GAP, "stopping": True}
-    monkeypatch.setattr(event, "ask", lambda *_: tail)
-    monkeypatch.setattr(event, "ask_daemon", lambda *_, **__: news)
+    monkeypatch.setattr(event, "request", lambda *_: tail)
+    monkeypatch.setattr(event, "request_daemon", lambda *_, **__: news)
     out = io.StringIO()
     arguments = {"follow": True, "limit": None}
-    event.tail(Invocation(arguments=arguments, config=None, verbose=False, environ={}, json=as_json, out=out))
+    event.tail.run(
+        Invocation(
+            action=event.tail,
+            arguments=arguments,
+            config=None,
+            verbose=False,
+            environ={},
+            json=as_json,
+            out=out,
+        )
+    )
     return out.getvalue().splitlines()
 
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.command_table import NOUNS, SHORT_FORMS, Example, find_noun
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, find_noun
 from ductile.cli.console.wrap import wrap, wrap_hanging
 from ductile.cli.main import run
 from ductile.cli.parser import parse
+from ductile.cli.spec import Example
 from ductile.config.validate.access import suggest_scope
 from ductile.core.jobs.model import JobStatus, SubmittedBy
 from ductile.operations.jobs.query import STATUS_ALIASES

@@ -1,31 +1,32 @@
-"""Text for people: aligned columns, and colour where the reader is a terminal.
+"""The output for people: aligned columns, and colour if it goes to a terminal.
 
-Names and descriptions come out of files that others wrote, so nothing reaches a terminal that could
-move its cursor or retitle its window.
+Names and descriptions come from files of others, so control characters never reach a terminal unescaped.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.console.hints import add_config_option
 from ductile.cli.console.table import GAP, Table, fit_table
 from ductile.cli.console.wrap import wrap_hanging
-from ductile.core.terminal_text import escape_controls
+from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+__all__ = ["Console", "console_for", "indent_continuation", "one_line", "printable"]
+
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
-_NARROWEST = 40
+_MIN_WIDTH = 40
 
 
 class Console(NamedTuple):
-    """Where text will be shown. `width` is None when it is not a terminal: nothing is cut off then.
-    Files under `directory`, where the reader is, are shown relative to it. What happened `today` (UTC) need
-    not say the date where there is little room. `config` is what the reader has named as --config.
+    """Where text is printed. `width` is None if that is not a terminal: nothing is cut off then.
+
+    Files below `directory`, the working directory, are shown relative to it. Times of `today` (UTC) are shown
+    without their date if there is little room. `config` is the value of --config.
     """
 
     colour: bool = False
@@ -34,22 +35,22 @@ class Console(NamedTuple):
     today: str = ""
     config: str | None = None
 
-    def place(self, path: str) -> str:
+    def path(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
         return printable(path[len(self.directory) + 1 :] if inside else path).replace("\n", "\\n")
 
-    def advice(self, text: str) -> str:
-        """A hint whose commands the reader can copy as they are."""
+    def hint(self, text: str) -> str:
+        """A hint whose commands can be copied."""
         return add_config_option(printable(text), self.config)
 
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
     def beside(self, left: str, text: str) -> list[str]:
-        """A text on a line that begins with `left`; on a terminal it goes on below itself."""
-        line = printable(text).replace("\n", " ")
+        """A text on a line that begins with `left`; on a terminal its further lines are aligned below it."""
+        line = one_line(text)
         return (
-            [f"{left}{line}"] if self.width is None else wrap_hanging(left, line, max(self.width, _NARROWEST))
+            [f"{left}{line}"] if self.width is None else wrap_hanging(left, line, max(self.width, _MIN_WIDTH))
         )
 
     def table(
@@ -57,46 +58,43 @@ class Console(NamedTuple):
         headers: Sequence[str],
         rows: Sequence[Sequence[str]],
         *,
-        spare: Sequence[str] = (),
+        optional: Sequence[str] = (),
         prose: bool = False,
     ) -> str:
-        """Columns as wide as their content. On a terminal they give way to its width, and those that the
-        table can `spare` are left out if there is no room, the first one first. If the last column is
-        `prose` that people came for, it goes on below itself instead of being cut.
+        """Columns as wide as their content. On a terminal they are fitted to its width: `optional` columns
+        are left out if there is no room, in this order, and a last column of `prose` is wrapped.
         """
-        table = Table(headers, [[printable(cell).replace("\n", " ") for cell in row] for row in rows])
-        if self.width is not None:
-            table = fit_table(table, max(self.width, _NARROWEST), spare, self.today, prose=prose)
+        table = Table(headers, [[one_line(cell) for cell in row] for row in rows])
+        limit = None if self.width is None else max(self.width, _MIN_WIDTH)
+        if limit is not None:
+            table = fit_table(table, limit, optional, self.today, prose=prose)
         widths = table.widths
-        lines = [self.style("bold", self._line(table.headers, widths))]
-        return "\n".join([*lines, *(self._line(row, widths) for row in table.rows)])
-
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        line = GAP.join(padded).rstrip()
-        if self.width is None or len(line) <= max(self.width, _NARROWEST):
-            return line
-        return line[: max(self.width, _NARROWEST) - 1] + "…"
+        lines = []
+        for cells in (table.headers, *table.rows):
+            line = GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+            lines.append(line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…")
+        return "\n".join([self.style("bold", lines[0]), *lines[1:]])
 
 
-def printable(text: str) -> str:
-    """The text with every control character but the line break made visible."""
-    return escape_controls(text)
+def one_line(text: str) -> str:
+    """The text on one line, with control characters escaped."""
+    return printable(text).replace("\n", " ")
 
 
 def indent_continuation(text: str, indent: str = "  ") -> str:
-    """The text with its further lines indented, so that none of them can be taken for one of ours."""
+    """The text with its further lines indented, so that none of them looks like a line of ours."""
     return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
 
 
 def console_for(stream: TextIO, environ: Mapping[str, str], config: str | None = None) -> Console:
-    directory = os.getcwd()  # noqa: PTH109 - as text, which is all that is needed
+    directory = os.getcwd()  # noqa: PTH109 - pathlib is slow to import
     if not stream.isatty():
         return Console(directory=directory, config=config)
+    from time import gmtime, strftime
+
     try:
         width = os.get_terminal_size(stream.fileno()).columns
     except OSError:
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    return Console(colour=colour, width=width, directory=directory, today=today, config=config)
+    return Console(colour, width, directory, strftime("%Y-%m-%d", gmtime()), config)

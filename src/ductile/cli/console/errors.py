@@ -1,4 +1,4 @@
-"""Errors, shown once and in one way: what was wrong, where, what was expected, what to do."""
+"""Errors as JSON and as text: what is wrong, where, what is expected, what to do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ductile.errors import DuctileError, Problem
 
 
-#: Facts that tell what to do.
-_ADVISING = ("hint:", "fix:")
+#: Fields with commands that can be copied.
+_HINTS = ("hint:", "fix:")
 
 
 def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
@@ -34,57 +34,41 @@ def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
 
 
 def problem_as_json(problem: Problem) -> JsonObject:
-    return {
-        "message": problem.message,
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-        "key": problem.key,
-        "expected": problem.expected,
-        "found": problem.found,
-        "hint": problem.hint,
-    }
+    names = ("message", "file", "line", "column", "key", "expected", "found", "hint")
+    return {name: getattr(problem, name) for name in names}
 
 
-def error_as_text(error: DuctileError, screen: Console) -> str:
-    lines = [f"{screen.style('red', 'error:')} {indent_continuation(error.message)}"]
+def error_as_text(error: DuctileError, console: Console) -> str:
+    lines = [f"{console.style('red', 'error:')} {indent_continuation(error.message)}"]
     if isinstance(error, ConfigError) and error.problems:
-        lines += ["", problems_as_text(error.problems, screen, said=error.hint), ""]
+        lines += ["", problems_as_text(error.problems, console, common_hint=error.hint), ""]
     if error.hint:
-        lines.append(f"{screen.style('bold', 'hint:')} {screen.advice(error.hint)}")
+        lines.append(f"{console.style('bold', 'hint:')} {console.hint(error.hint)}")
     return "\n".join(lines).rstrip()
 
 
-def problems_as_text(problems: Sequence[Problem], screen: Console, *, said: str | None = None) -> str:
-    """One paragraph for each, in the order of the files, so that they can be corrected top to bottom.
-    A hint that is said for all of them is not repeated for each.
-    """
-    return "\n\n".join(_paragraph(problem, screen, said) for problem in in_file_order(problems))
+def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hint: str | None = None) -> str:
+    """One paragraph for each problem, by file and line. A hint that is the common one is left out."""
+    paragraphs = []
+    files = list(dict.fromkeys(problem.file for problem in problems))
+    for problem in sorted(problems, key=lambda each: (files.index(each.file), each.line or 0)):
+        place = console.style("bold", console.path(problem.place))
+        title = "  ".join(part for part in (place, printable(problem.key or "")) if part)
+        hint = None if problem.hint == common_hint else problem.hint
+        fields = (("expected", problem.expected), ("found", problem.found), ("hint", hint))
+        paragraphs.append(paragraph(title, problem.message, fields, console))
+    return "\n\n".join(paragraphs)
 
 
-def paragraph(title: str, message: str, facts: Sequence[tuple[str, str | None]], screen: Console) -> str:
-    """What it is about, what is wrong with it, and one line for each fact that is known."""
-    known = [(f"{name}:", text) for name, text in facts if text]
+def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]], console: Console) -> str:
+    """The place, the problem, and one line for each field that has a value."""
+    known = [(f"{name}:", text) for name, text in fields if text]
     width = max((len(name) for name, _ in known), default=0)
     lines = [f"  {title}"] if title else []
     lines += [f"    {line}" for line in printable(message).split("\n")]
     lines += [
-        f"    {screen.style('dim', name.ljust(width))} "
-        f"{screen.advice(text) if name in _ADVISING else indent_continuation(text, ' ' * (width + 5))}"
+        f"    {console.style('dim', name.ljust(width))} "
+        f"{console.hint(text) if name in _HINTS else indent_continuation(text, ' ' * (width + 5))}"
         for name, text in known
     ]
     return "\n".join(lines)
-
-
-def in_file_order(problems: Sequence[Problem]) -> list[Problem]:
-    """Files keep the order in which they first occur."""
-    files = list(dict.fromkeys(problem.file for problem in problems))
-    return sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0))
-
-
-def _paragraph(problem: Problem, screen: Console, said: str | None) -> str:
-    place = screen.style("bold", screen.place(problem.place))
-    title = "  ".join(part for part in (place, printable(problem.key or "")) if part)
-    hint = None if problem.hint == said else problem.hint
-    facts = (("expected", problem.expected), ("found", problem.found), ("hint", hint))
-    return paragraph(title, problem.message, facts, screen)

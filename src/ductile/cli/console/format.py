@@ -1,12 +1,10 @@
-"""How values of answers read for people: instants, spans, lists of facts, jobs as rows."""
+"""Values of responses as text for people: times, durations, fields, jobs as rows. And as JSON."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from ductile.cli.console.console import indent_continuation, printable
-from ductile.core.terminal_text import escape_in_json
+from ductile.cli.console.console import indent_continuation, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,23 +15,32 @@ if TYPE_CHECKING:
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
-_COLOURS = {
+_STATUS_COLOURS = {
     "succeeded": "green",
     "failed": "red",
     "dead": "red",
     "timed_out": "red",
     "running": "yellow",
 }
-#: Behind it an error repeats the end of what the plugin wrote.
-STDERR_TAIL = "; stderr ends with: "
-ORPHANED = "nobody runs it any more"
+#: Statuses in which a job has ended.
+TERMINAL = ("succeeded", "failed", "dead")
+ORPHANED = "no process runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
-#: Why a job failed is worth more than these.
+#: Left out first on a narrow terminal: why a job failed matters more.
 JOB_OPTIONAL_COLUMNS = ("BY", "ATTEMPT", "CREATED")
 
 
+def to_json(value: object, indent: int | None = None) -> str:
+    """The value as JSON, without characters that steer a terminal."""
+    import json
+
+    from ductile.core.terminal_text import escape_in_json
+
+    return escape_in_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
 def format_time(instant: str | None) -> str:
-    """`2026-02-08T10:00:00Z`: to the second, which is as exact as a person reads."""
+    """`2026-02-08T10:00:00Z`: to the second."""
     return f"{instant[:19]}Z" if instant else "-"
 
 
@@ -54,47 +61,65 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
 
 
 def format_fields(pairs: Iterable[tuple[str, str | None]]) -> list[str]:
-    """One aligned line for each that is known."""
+    """One aligned line for each field that has a value."""
     known = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in known), default=0)
     return [f"  {name.ljust(width)}  {indent_continuation(text, ' ' * (width + 4))}" for name, text in known]
 
 
-def styled_status(status: str, screen: Console) -> str:
-    style = _COLOURS.get(status)
-    return screen.style(style, status) if style else status
-
-
 def format_value(value: Any) -> str:
-    """A text as it is, anything else as JSON."""
-    return (
-        value if isinstance(value, str) else escape_in_json(json.dumps(value, indent=2, ensure_ascii=False))
-    )
+    """A text unchanged, any other value as JSON."""
+    return value if isinstance(value, str) else to_json(value, indent=2)
+
+
+def inline_value(value: object) -> str:
+    """A value on one line: a text unchanged, any other value as JSON."""
+    return one_line(value if isinstance(value, str) else to_json(value))
+
+
+def styled_status(status: str, console: Console) -> str:
+    style = _STATUS_COLOURS.get(status)
+    return console.style(style, status) if style else status
 
 
 def indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in printable(text).rstrip("\n").split("\n"))
 
 
-def section(title: str, body: str, screen: Console) -> list[str]:
-    return ["", screen.style("bold", title), body]
+def section(title: str, body: str, console: Console) -> list[str]:
+    return ["", console.style("bold", title), body]
 
 
-def job_row(job: Document) -> Sequence[str]:
-    return (
-        job["job_id"],
-        job["plugin"],
-        job["command"],
-        job["status"],
-        f"{job['attempt']}/{job['max_attempts']}",
-        job["submitted_by"],
-        format_time(job["created_at"]),
-        about_job(job),
-    )
+def list_section(title: str, rows: Sequence[str], console: Console) -> list[str]:
+    """A section with one line for each row; nothing without rows."""
+    return section(title, "\n".join(f"  {one_line(row)}" for row in rows), console) if rows else []
 
 
-def about_job(job: Document) -> str:
-    """Why it is where it is, in one line."""
+def with_next_page(text: str, response: Document) -> str:
+    """The text, and the option for the next page if there is one."""
+    cursor = response["next_cursor"]
+    return f"{text}\n\nThere are more: --cursor {cursor}" if cursor else text
+
+
+def jobs_table(jobs: Sequence[Document], console: Console) -> str:
+    rows = [
+        (
+            job["job_id"],
+            job["plugin"],
+            job["command"],
+            job["status"],
+            f"{job['attempt']}/{job['max_attempts']}",
+            job["submitted_by"],
+            format_time(job["created_at"]),
+            job_note(job),
+        )
+        for job in jobs
+    ]
+    return console.table(JOB_HEADERS, rows, optional=JOB_OPTIONAL_COLUMNS)
+
+
+def job_note(job: Document) -> str:
+    """Why a job is in its status, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
         return f"{job['last_error'] or job['reason']}; next try {format_time(job['next_retry_at'])}"
     if job.get("orphaned"):
@@ -104,13 +129,13 @@ def about_job(job: Document) -> str:
     return job["hold"] or ("" if job["reason"] in ("submitted", "claimed", "completed") else job["reason"])
 
 
-def health_error(mark: Document) -> str:
-    """Why an init failed, in one line, and the job that tells more."""
-    error = printable(str(mark["error"])).partition("\n")[0]
-    return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error
-
-
 def informative_error(job: Document) -> str | None:
-    """The last error of a job that did not succeed, where it tells more than the reason does."""
+    """The last error of a job that did not succeed, unless it only repeats the reason."""
     error = job["last_error"]
     return None if job["status"] == "succeeded" or error == job["reason"] else error
+
+
+def init_failure(mark: Document) -> str:
+    """Why a plugin's init failed, in one line, and the command that shows its job."""
+    error = printable(str(mark["error"])).partition("\n")[0]
+    return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error

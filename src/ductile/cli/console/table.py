@@ -1,7 +1,7 @@
-"""Making a table fit a terminal: what matters least gives way first, and no column falls off the edge.
+"""Fit a table to the width of a terminal.
 
-Ids and instants are said shorter; then columns that a table can spare are left out; then the widest are cut.
-A last column of prose is not cut: it goes on below itself.
+Ids and times are shortened first; then optional columns are left out; then the widest columns are cut. A last
+column of prose is wrapped instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GAP = "  "
-#: A column that is not cut shorter than this can still be read.
-_LEGIBLE = 20
-#: Prose in lines that are shorter than this is tiring.
-_FLUENT = 30
-_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})\b")
-_INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)Z")
+#: Optional columns are left out before another column gets narrower than this.
+_MIN_COLUMN = 20
+#: The same for a column of prose.
+_MIN_PROSE = 30
+_ID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})\b"
+_TIME = r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)Z"
 
 
 class Table(NamedTuple):
@@ -33,33 +33,33 @@ class Table(NamedTuple):
         return [max(len(row[column]) for row in (self.headers, *self.rows)) for column in columns]
 
     def without(self, header: str) -> Table:
-        gone = list(self.headers).index(header)
-        headers, *rows = ([*row[:gone], *row[gone + 1 :]] for row in (self.headers, *self.rows))
+        left_out = list(self.headers).index(header)
+        headers, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (self.headers, *self.rows))
         return Table(headers, rows)
 
 
-def fit_table(table: Table, width: int, spare: Sequence[str], today: str, *, prose: bool = False) -> Table:
-    """The table in lines no longer than `width`, as far as that can be. `spare` may go, in this order.
-    If the last column is `prose`, what has no room in it goes on in further rows.
+def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, prose: bool = False) -> Table:
+    """The table in lines of at most `width`, as far as possible. `optional` columns are left out in this
+    order. If the last column is `prose`, it is wrapped into further rows.
     """
-    if _length(table.widths) <= width:
+    if _line_length(table.widths) <= width:
         return table
-    table = Table(table.headers, [[_shorter(cell, today) for cell in row] for row in table.rows])
-    for header in spare:
-        if _length(_legible(table, prose=prose)) <= width:
+    table = Table(table.headers, [[_shorten(cell, today) for cell in row] for row in table.rows])
+    for header in optional:
+        if _line_length(_min_widths(table, prose=prose)) <= width:
             break
         table = table.without(header)
     if prose:
-        return _folded(table, width)
+        return _wrap_last(table, width)
     widths = _cut(table.widths, table.headers, width)
     return Table(table.headers, [_cut_row(row, widths) for row in table.rows])
 
 
-def _folded(table: Table, width: int) -> Table:
-    """The prose gets what the other columns leave, and takes from them what it needs to be read."""
+def _wrap_last(table: Table, width: int) -> Table:
+    """Wrap the last column into the room that the others leave, at least its minimum width."""
     *others, last = table.widths
-    left = width - _length([*others, 0])
-    *kept, room = _cut([*others, min(last, max(left, _FLUENT))], table.headers, width)
+    left = width - _line_length([*others, 0])
+    *kept, room = _cut([*others, min(last, max(left, _MIN_PROSE))], table.headers, width)
     rows: list[list[str]] = []
     for *cells, text in table.rows:
         first, *more = wrap(text, room)
@@ -68,35 +68,34 @@ def _folded(table: Table, width: int) -> Table:
     return Table(table.headers, rows)
 
 
-def _length(widths: Sequence[int]) -> int:
+def _line_length(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _legible(table: Table, *, prose: bool) -> list[int]:
-    """How narrow each column may become and still be read."""
-    *others, last = (max(len(header), _LEGIBLE) for header in table.headers)
-    least = [*others, max(last, _FLUENT) if prose else last]
+def _min_widths(table: Table, *, prose: bool) -> list[int]:
+    *others, last = (max(len(header), _MIN_COLUMN) for header in table.headers)
+    least = [*others, max(last, _MIN_PROSE) if prose else last]
     return [min(each, width) for each, width in zip(least, table.widths, strict=True)]
 
 
-def _shorter(cell: str, today: str) -> str:
-    """An id by its end, which tells jobs of a minute apart; an instant without a date that is known."""
-    return _INSTANT.sub(lambda found: _shorter_instant(found, today), _ID.sub(r"\1", cell))
+def _shorten(cell: str, today: str) -> str:
+    """Ids by their end, in which jobs of the same minute differ; times of today without the date."""
 
+    def shorten_time(found: re.Match[str]) -> str:
+        day, minute, seconds = found.groups()
+        return f"{minute}{seconds}Z" if day == today else f"{day[5:]} {minute}Z"
 
-def _shorter_instant(found: re.Match[str], today: str) -> str:
-    day, minute, seconds = found.groups()
-    return f"{minute}{seconds}Z" if day == today else f"{day[5:]} {minute}Z"
+    return re.sub(_TIME, shorten_time, re.sub(_ID, r"\1", cell))
 
 
 def _cut(widths: list[int], headers: Sequence[str], width: int) -> list[int]:
-    """The widest column gives way until all fit, down to its header."""
+    """Narrow the widest column until all fit, but none below its header."""
     least = [len(header) for header in headers]
-    while _length(widths) > width:
-        open_ones = [column for column, each in enumerate(widths) if each > least[column]]
-        if not open_ones:
+    while _line_length(widths) > width:
+        shrinkable = [column for column, each in enumerate(widths) if each > least[column]]
+        if not shrinkable:
             break
-        widths[max(open_ones, key=lambda column: widths[column])] -= 1
+        widths[max(shrinkable, key=lambda column: widths[column])] -= 1
     return widths
 
 

@@ -1,10 +1,10 @@
-"""Breaking prose into lines. Help is made with it, so it does without `textwrap` and its expressions."""
+"""Word wrap. Help needs it, so it does without `textwrap`, which is slow to import."""
 
 from __future__ import annotations
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines no longer than `width`, broken at spaces; a word that has no room is broken too."""
+    """The text in lines of at most `width`, broken at spaces; a word that is longer is broken, too."""
     lines = [""]
     for word in text.split():
         room = width - len(lines[-1]) - 1
@@ -17,6 +17,6 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def wrap_hanging(left: str, text: str, width: int) -> list[str]:
-    """The text beside `left`, its further lines below its first."""
+    """The text beside `left`, its further lines aligned below its first."""
     first, *others = wrap(text, width - len(left))
     return [f"{left}{first}".rstrip(), *(" " * len(left) + line for line in others)]

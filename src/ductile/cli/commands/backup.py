@@ -1,0 +1,185 @@
+"""`ductile system backup` and `ductile system restore`: on the files, beside a daemon or without one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, connect_to_daemon, exchange
+from ductile.cli.console.format import format_count, format_time
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.admin.backup.backup import BackupProgress
+    from ductile.admin.config import OpenedConfiguration
+    from ductile.cli.console.console import Console
+
+_MIB = 1024 * 1024
+#: Seconds for the daemon to report the state of its store.
+_STATUS_TIMEOUT = 5.0
+
+
+@action(
+    "backup",
+    "write configuration, store and plugins to one archive, also while the daemon runs",
+    arguments=(Argument("FILE|DIR", "the archive to write, or the directory to put it into"),),
+    options=(
+        Option(("--scope",), "only these parts, with commas: config, state, plugins (default all)", "PARTS"),
+        Option(("--secrets",), "include the files of environment variables, which hold the secrets"),
+        Option(("--verify",), "check the archive instead: every hash, and that its store opens"),
+        DRY_RUN,
+    ),
+    about="The store is copied as it is at one instant, whatever is written meanwhile. The archive is "
+    "readable by its owner alone and never overwrites anything. Without --secrets the files of "
+    "variables are left out and named: keep them elsewhere, or add --secrets.",
+    examples=(
+        Example("ductile system backup /var/backups", "into a directory, under a name with the date"),
+        Example("ductile system backup ductile.tar.gz --scope config,plugins", "without the store"),
+        Example("ductile system backup ductile.tar.gz --verify", "is this archive whole?"),
+    ),
+)
+def backup(call: Invocation) -> CommandResult:
+    from datetime import UTC, datetime
+
+    from ductile.admin.backup.backup import BackupPart, BackupRequest, back_up, parse_parts
+    from ductile.admin.backup.restore import verify
+    from ductile.admin.config import open_configuration
+    from ductile.config.load import SealCheck
+    from ductile.offline import store_files
+    from ductile.struct import replace
+
+    path = _absolute(call.text("FILE|DIR"))
+    if call.switch("verify"):
+        found: Document = verify(path, store_files(), _progress(call))
+        return CommandResult(found, lambda console: _verified_text(found, console))
+    wanted = BackupRequest(
+        target=path,
+        scopes=parse_parts(call.optional("scope")),
+        secrets=call.switch("secrets"),
+        now=datetime.now(UTC),
+        dry_run=call.switch("dry_run"),
+    )
+    # A configuration with a broken seal is worth a backup, too.
+    opened = open_configuration(call.config, call.environ, seal=SealCheck.IGNORE)
+    if BackupPart.STATE in wanted.scopes:
+        wanted = replace(wanted, store_in_use=_is_store_in_use(call, opened))
+    done: Document = back_up(opened, wanted, store_files(), _progress(call))
+    return CommandResult(done, lambda console: _backup_text(done, console))
+
+
+@action(
+    "restore",
+    "put an archive back into a directory that is empty or not there",
+    arguments=(Argument("FILE", "the archive that `system backup` wrote"),),
+    options=(
+        Option(
+            ("--to",),
+            "where to; needed unless what was backed up is the present configuration's directory",
+            "DIR",
+        ),
+        DRY_RUN,
+    ),
+    about="Every hash is checked first, and nothing is overwritten. Either all of it is there "
+    "afterwards, or nothing. What was outside of the configuration's directory is put below "
+    "`outside`, and its old place is shown; plugin roots that are written as relative paths keep their "
+    "place beside the configuration. The restored store gets an id of its own.",
+)
+def restore(call: Invocation) -> CommandResult:
+    from ductile.admin.backup import restore
+    from ductile.config.find_config import config_directories
+    from ductile.offline import store_files
+
+    target = call.optional("to")
+    done: Document = restore.restore(
+        _absolute(call.text("FILE")),
+        None if target is None else _absolute(target),
+        store_files(),
+        _progress(call),
+        known=config_directories(call.config, call.environ),
+        dry_run=call.switch("dry_run"),
+    )
+    return CommandResult(done, lambda console: _restore_text(done, console))
+
+
+def _absolute(path: str) -> Path:
+    from pathlib import Path
+
+    return Path(path).expanduser().absolute()
+
+
+def _is_store_in_use(call: Invocation, opened: OpenedConfiguration) -> bool:
+    """Whether a daemon uses the store, or has left its link behind. Raises an error that the daemon reports.
+
+    Only the daemon can tell whether the files at their paths are still those that it writes to. A daemon that
+    does not answer does not prevent a backup.
+    """
+    from ductile.control.socket_files import linked_socket
+    from ductile.errors import ConfigError, DaemonNotRunningError, StoreBusyError
+
+    with suppress(ConfigError):  # with a broken seal the daemon is not found; its link is enough then
+        try:
+            connection = connect_to_daemon(call)
+        except StoreBusyError:  # it runs, and does not answer
+            return True
+        if connection is not None:
+            with suppress(StoreBusyError, DaemonNotRunningError):
+                exchange(call, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
+            return True
+    return linked_socket(opened.loaded.path) is not None
+
+
+def _progress(call: Invocation) -> BackupProgress:
+    """Show progress in one line on a terminal, and nowhere else."""
+    import sys
+
+    visible = not call.json and sys.stderr.isatty()
+
+    def show(what: str, done: int, of: int) -> None:
+        if not visible:
+            return
+        share = 100 if of == 0 else 100 * done // of
+        end = "\r\x1b[K" if done >= of else ""
+        sys.stderr.write(f"\r\x1b[K{what}: {share}%{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _backup_text(done: Document, console: Console) -> str:
+    parts = ", ".join(f"{format_count(files, 'file')} of {scope}" for scope, files in done["files"].items())
+    begin = f"{'Would write' if done['dry_run'] else 'Wrote'} {console.path(done['path'])}"
+    lines = [f"{begin}: {parts}; {done['bytes'] / _MIB:.1f} MiB before compression."]
+    lines += [f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in done["left_out"]]
+    if done["secrets_left_out"]:
+        lines.append(
+            "Files of variables hold secrets and are needed after a restore: add --secrets to include them."
+        )
+    elif done["secrets"]:
+        warning = console.style("yellow", "warning:")
+        lines.append(f"{warning} it holds secrets in the clear; keep it as safe as them.")
+    return "\n".join(lines)
+
+
+def _verified_text(found: Document, console: Console) -> str:
+    store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
+    return (
+        f"{console.style('green', 'ok:')} {format_count(found['files'], 'file')}{store}, "
+        f"made {format_time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
+    )
+
+
+def _restore_text(done: Document, console: Console) -> str:
+    begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {format_count(done['files'], 'file')}"
+    lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
+    moved, missing = console.style("yellow", "was elsewhere:"), console.style("yellow", "not in the backup:")
+    lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]
+    directory = console.path(
+        done["directory"] if done["config"] is None else str(_absolute(done["config"]).parent)
+    )
+    lines += [f"{missing} {path}; put it back at its place in {directory}" for path in done["left_out"]]
+    if done["config"] is not None:
+        lines.append(f"Next: ductile config check --config {console.path(done['config'])}")
+    return "\n".join(lines)

@@ -1,0 +1,275 @@
+"""`ductile config …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.console.console import printable
+from ductile.cli.console.format import format_count, to_json
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.admin.config import ConfigCheck, SealResult, SettingChange
+    from ductile.cli.console.console import Console
+    from ductile.config.snapshot import PluginInstance
+    from ductile.core.json import JsonObject, JsonValue
+    from ductile.errors import ConfigError
+
+_SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
+
+
+@action(
+    "check",
+    "report everything that is wrong with the configuration",
+    about="Reads what the daemon would read, verifies the seal and looks at every plugin. "
+    "Exit status 78 when something has to be corrected before all of it can run.",
+)
+def check(call: Invocation) -> CommandResult:
+    """A bad configuration is a result, too, and not an error of this command."""
+    from ductile.admin.config import check_configuration
+    from ductile.cli.console.errors import error_as_json, error_as_text, problem_as_json
+    from ductile.errors import ConfigError
+
+    found: ConfigCheck | None = None
+    try:
+        found = check_configuration(call.config, call.environ)
+        error = _refused_error(found)
+        problems = found.broken.problems if found.broken else ()
+    except ConfigError as invalid:
+        error, problems = invalid, invalid.problems
+    data: JsonObject = {
+        "valid": error is None,
+        "path": str(found.path) if found else None,
+        "files": list(found.files) if found else [],
+        "problems": [problem_as_json(problem) for problem in problems],
+        "warnings": [problem_as_json(warning) for warning in found.warnings] if found else [],
+        "refused": [_refused_as_json(plugin, found) for plugin in found.refused] if found else [],
+    }
+    if error is not None:
+        data |= error_as_json(error)
+
+    def text(console: Console) -> str:
+        if found is not None:
+            return _check_text(found, error, console, verbose=call.verbose)
+        return "" if error is None else error_as_text(error, console)
+
+    return CommandResult(data, text, exit_status=0 if error is None else error.exit_status)
+
+
+@action(
+    "lock",
+    "seal the configuration: authorise the files as they are now",
+    options=(DRY_RUN,),
+    about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
+    "webhooks or API access that differs from its hash keeps the daemon from starting.",
+)
+def lock(call: Invocation) -> CommandResult:
+    from ductile.admin.config import lock_configuration
+
+    return seal_result(lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run")))
+
+
+@action(
+    "show",
+    "show the effective configuration, without secrets",
+    arguments=(Argument("SECTION", "only this part, for example plugins.echo", required=False),),
+)
+def show(call: Invocation) -> CommandResult:
+    from ductile.admin.config import show_configuration
+    from ductile.cli.console.yaml import to_yaml
+    from ductile.errors import NotFoundError
+
+    shown: JsonValue = show_configuration(call.config, call.environ)
+    section = call.optional("SECTION")
+    for name in section.split(".") if section is not None else ():
+        if not isinstance(shown, dict) or name not in shown:
+            known = ", ".join(shown) if isinstance(shown, dict) else ""
+            hint = f"there are {known}" if known else None
+            raise NotFoundError(f"there is no section {section!r}", hint=hint)
+        shown = shown[name]
+    data: JsonObject = shown if isinstance(shown, dict) else {"value": shown}
+    return CommandResult(data, lambda _: to_yaml(shown))
+
+
+@action(
+    "get",
+    "show one setting",
+    arguments=(Argument("KEY", "where it is, for example service.log_level"),),
+)
+def get(call: Invocation) -> CommandResult:
+    from ductile.admin.config import read_setting
+    from ductile.cli.console.yaml import to_yaml
+
+    found = read_setting(call.config, call.environ, call.text("KEY"))
+    data: JsonObject = {
+        "key": found.key,
+        "value": found.value,
+        "default": found.place is None,
+        "file": found.place.file if found.place else None,
+        "line": found.place.line if found.place else None,
+    }
+    # A text unchanged, so that a script can use it; anything larger as YAML.
+    text = "" if found.value is None else to_yaml(found.value)
+    return CommandResult(data, lambda _: printable(found.value) if isinstance(found.value, str) else text)
+
+
+@action(
+    "set",
+    "change one setting in its file, keeping comments and order",
+    arguments=(
+        Argument("KEY", "where it is, such as service.log_level; routes[+] adds an entry"),
+        Argument("VALUE", "the new value, read as YAML"),
+    ),
+    options=(DRY_RUN, Option(("--lock",), "renew the seal of the changed file, if it was intact")),
+    about="The result is checked before it is written, and refused if other files would keep it "
+    "from having an effect. An entry of a list is changed in the file that has it. Without "
+    "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
+    examples=(
+        Example(
+            "ductile config set service.log_level debug --lock", "and seal it; `ductile reload` applies it"
+        ),
+        Example("ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"),
+        Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
+    ),
+)
+def change(call: Invocation) -> CommandResult:
+    import shlex
+
+    from ductile.admin.config import change_setting
+
+    done = change_setting(
+        call.config,
+        call.environ,
+        call.text("KEY"),
+        call.text("VALUE"),
+        dry_run=call.switch("dry_run"),
+        lock=call.switch("lock"),
+    )
+    config = f" --config {shlex.quote(call.config)}" if call.config else ""
+    hint = f"If the change is what you want, run `ductile config lock{config}`."
+    return CommandResult(change_as_json(done), lambda console: change_text(done, console, seal_hint=hint))
+
+
+@action("schema", "print the JSON Schema of the configuration")
+def schema(_call: Invocation) -> CommandResult:
+    from ductile.admin.config import describe_configuration
+
+    described = describe_configuration()
+    return CommandResult(described, lambda _: to_json(described, indent=2))
+
+
+def _refused_error(found: ConfigCheck) -> ConfigError | None:
+    """An error for plugins that are configured and cannot run, although the daemon starts without them."""
+    from ductile.errors import ConfigError, IntegrityError
+
+    if not found.refused:
+        return found.broken
+    names = ", ".join(plugin.name for plugin in found.refused)
+    count = len(found.refused)
+    what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
+    if found.broken is None:
+        return ConfigError(f"{what}: {names}")
+    broken = found.broken
+    return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
+
+
+def _refused_as_json(plugin: PluginInstance, found: ConfigCheck) -> JsonObject:
+    why, place = plugin.refused, found.refusal_of(plugin)
+    return {
+        "name": plugin.name,
+        "code": why.code if why else None,
+        "reason": why.reason if why else None,
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "key": place.key,
+        "hint": why.hint if why else None,
+    }
+
+
+def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console, *, verbose: bool) -> str:
+    from ductile.cli.console.errors import error_as_text, problems_as_text
+
+    parts = []
+    if found.warnings:
+        title = console.style("yellow", f"{format_count(len(found.warnings), 'warning')}:")
+        parts += [title, problems_as_text(found.warnings, console)]
+    if error is None:
+        return "\n\n".join([*parts, _summary(found, console, verbose=verbose)])
+    parts.append(error_as_text(error, console))
+    if found.refused:
+        refused = [found.refusal_of(plugin) for plugin in found.refused]
+        parts.append(problems_as_text(refused, console))
+    return "\n\n".join(parts)
+
+
+def _summary(found: ConfigCheck, console: Console, *, verbose: bool) -> str:
+    snapshot = found.snapshot
+    counts = {
+        "file": len(found.files),
+        "plugin": len(snapshot.plugins),
+        "schedule": sum(len(plugin.schedules) for plugin in snapshot.plugins.values()),
+        "pipeline": len(snapshot.pipelines),
+        "route": len(snapshot.routes),
+    }
+    counted = ", ".join(format_count(number, name) for name, number in counts.items())
+    lines = [f"{console.style('green', 'ok:')} {console.path(str(found.path))} ({counted})"]
+    if verbose:
+        lines += [f"  {name}" for name in found.files]
+    return "\n".join(lines)
+
+
+def seal_result(done: SealResult) -> CommandResult:
+    """The result of `config lock` and `plugin lock`."""
+    entries: list[JsonValue] = [
+        {
+            "name": entry.name,
+            "kind": "plugin" if entry.plugin else "file",
+            "tier": entry.tier,
+            "change": entry.change,
+        }
+        for entry in done.entries
+    ]
+
+    def text(console: Console) -> str:
+        rows = [
+            (
+                f"plugin {entry.name}" if entry.plugin else entry.name,
+                entry.tier or "",
+                _SEAL_CHANGES.get(entry.change, entry.change),
+            )
+            for entry in done.entries
+        ]
+        kept = sum(entry.change != "gone" for entry in done.entries)
+        title = f"{'Sealed' if done.written else 'Would seal'} {format_count(kept, 'entry', 'entries')}"
+        table = console.table(("NAME", "TIER", "CHANGE"), rows)
+        return f"{title} in {console.path(str(done.path))}:\n\n{table}"
+
+    return CommandResult({"path": str(done.path), "written": done.written, "sealed": entries}, text)
+
+
+def change_as_json(done: SettingChange) -> JsonObject:
+    return {
+        "key": done.key,
+        "file": str(done.path),
+        "diff": done.diff,
+        "written": done.written,
+        "sealed": done.sealed,
+    }
+
+
+def change_text(done: SettingChange, console: Console, *, seal_hint: str = "") -> str:
+    """The diff, and what was written. `seal_hint` is for a change that does not renew the seal."""
+    if not done.diff:
+        return f"{done.key} has this value already; nothing was written."
+    diff = "".join(
+        console.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
+        for line in printable(done.diff).splitlines(keepends=True)
+    )
+    file = console.path(str(done.path))
+    if not done.written:
+        return f"{diff}\nNothing was written."
+    if done.sealed:
+        return f"{diff}\nWrote {file} and renewed its seal."
+    return f"{diff}\nWrote {file}.\nIts seal is not renewed. {seal_hint}"

@@ -1,0 +1,135 @@
+"""`ductile system doctor`, `ductile system selfcheck` and `ductile system sweep`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, connect_to_daemon, exchange, request
+from ductile.cli.console.console import indent_continuation, printable
+from ductile.cli.console.format import format_count, format_fields
+from ductile.cli.console.progress import show_waiting
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, action
+
+if TYPE_CHECKING:
+    from ductile.cli.console.console import Console
+    from ductile.core.json import JsonObject
+
+_STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
+
+
+@action(
+    "doctor",
+    "check the whole installation: what is wrong, and how to fix it",
+    "system.doctor",
+    about="Configuration and seal, permissions, plugins and their health, listeners, clock, disk, "
+    "store, breakers, schedules, failed jobs, receivers of state webhooks. Works without a daemon as "
+    "well, and with a configuration that cannot be loaded. -v also shows what is in order. Exit "
+    "status 1 if something is wrong; a warning is 0.",
+)
+def doctor(call: Invocation) -> CommandResult:
+    from ductile.errors import ConfigError
+
+    try:
+        connection = connect_to_daemon(call)
+    except ConfigError:  # the daemon is found through the configuration; doctor reports what is wrong with it
+        connection = None
+    if connection is not None:
+        from ductile import __version__
+
+        # Plugins report their health, each within its own timeout: there is no limit for all of them.
+        with show_waiting(call, "the health of the plugins"):
+            fields: JsonObject = {"version": __version__, "ask_health": True}
+            found = exchange(call, connection, fields=fields, timeout=None)
+    else:
+        import asyncio
+
+        from ductile.offline import diagnose_offline
+
+        found = asyncio.run(diagnose_offline(call.config, call.environ, {}))
+    return CommandResult(
+        found,
+        lambda console: _doctor_text(found, console, verbose=call.verbose),
+        exit_status=int(found["verdict"] == "error"),
+    )
+
+
+@action(
+    "selfcheck",
+    "check that the store keeps its own rules",
+    "system.selfcheck",
+    about="Reads every row, beside the running daemon or without one. -v shows every rule. "
+    "Exit status 1 if one is broken: that is a defect of Ductile, or another program has written to the "
+    "store.",
+)
+def selfcheck(call: Invocation) -> CommandResult:
+    found = request(call)
+    return CommandResult(
+        found,
+        lambda console: _selfcheck_text(found, console, verbose=call.verbose),
+        exit_status=int(not found["sound"]),
+    )
+
+
+@action(
+    "sweep",
+    "remove rows that are older than their retention, now",
+    "system.sweep",
+    options=(DRY_RUN,),
+    about="The daemon does the same at every service.tick_interval, a few rows at a time. How long rows "
+    "are kept: service.job_queue_retention, job_log_retention and facts_retention. With --dry-run, "
+    "rows that only these removals would free are not counted.",
+)
+def sweep(call: Invocation) -> CommandResult:
+    with show_waiting(call, "the sweep"):
+        done = request(call, timeout=None)
+
+    def text(_: Console) -> str:
+        if not done["removed"]:
+            return "Nothing is older than its retention."
+        title = "Would remove at least:" if done.get("dry_run") else "Removed:"
+        rows = ((kind.replace("_", " "), str(number)) for kind, number in done["removed"].items())
+        return "\n".join([title, *format_fields(rows)])
+
+    return CommandResult(done, text)
+
+
+def _doctor_text(found: Document, console: Console, *, verbose: bool) -> str:
+    """Findings that need attention, in full; with -v, or without such findings, a line for each other one."""
+    from ductile.cli.console.errors import paragraph
+
+    troubled = [row for row in found["findings"] if row["level"] != "ok"]
+    parts = []
+    for row in troubled:
+        title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
+        where = None if row["where"] is None else console.path(row["where"])
+        parts.append(paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), console))
+    if verbose or not troubled:
+        rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
+        parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
+    counts = found["counts"]
+    errors, warnings = format_count(counts["error"], "error"), format_count(counts["warn"], "warning")
+    summary = f"{errors}, {warnings}, {counts['ok']} ok."
+    return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
+
+
+def _selfcheck_text(found: Document, console: Console, *, verbose: bool) -> str:
+    lines = [f"{console.style('red', 'damaged')}  {indent_continuation(line)}" for line in found["damage"]]
+    for check in found["checks"]:
+        if not check["holds"]:
+            more = ", ..." if check["more"] else ""
+            lines += [
+                f"{console.style('red', 'broken')}  {check['name']}: {check['rule']}",
+                f"        {printable(', '.join(check['offenders']))}{more}",
+            ]
+        elif verbose:
+            lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")
+    if found["search_rebuilt"]:
+        note = "the search index of the log was damaged and is rebuilt; no job is affected"
+        lines.append(f"{console.style('yellow', 'note:')} {note}")
+    if found["sound"]:
+        lines.append(f"All {len(found['checks'])} rules of the store hold.")
+    else:
+        hint = "Make a backup before anything else, and report it: ductile system backup FILE"
+        lines.append(f"{console.style('bold', 'hint:')} {console.hint(hint)}")
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""`ductile event …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.commands.arguments import DEDUPE_KEY, PAYLOAD
+from ductile.cli.console.console import console_for, printable
+from ductile.cli.console.format import format_time, inline_value, to_json
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.console.console import Console
+
+#: One request of --follow. A new request after this time notices a daemon that died.
+_FOLLOW_TIMEOUT = "60s"
+_JOB_ID_WIDTH = 36
+
+
+@action(
+    "send",
+    "publish an event: start the routes and pipelines that wait for it",
+    "event.send",
+    arguments=(Argument("TYPE", "type of the event, such as order.placed", field="type"),),
+    options=(
+        PAYLOAD._replace(help="its payload: a JSON object, @FILE, or - for standard input"),
+        DEDUPE_KEY._replace(help="do not start again what succeeded under this key"),
+        DRY_RUN,
+    ),
+    about="Its source is `cli`. Everything that it starts is put on the queue together, or nothing; "
+    "without a daemon it waits there for one.",
+    examples=(
+        Example(
+            'ductile event send echo.said --payload \'{"message": "hello"}\'',
+            "to every route and pipeline that waits for it",
+        ),
+        Example("ductile event send echo.said --dry-run", "which ones are these?"),
+    ),
+)
+def send(call: Invocation) -> CommandResult:
+    if not call.text("TYPE").strip():
+        from ductile.errors import UsageError
+
+        raise UsageError("an event needs a type", hint="such as order.placed")
+    done = request(call)
+    return CommandResult(done, lambda _: _sent_text(done))
+
+
+@action(
+    "tail",
+    "show the latest events of the ledger",
+    "ledger.tail",
+    options=(
+        Option(("-f", "--follow"), "keep showing new ones, until Ctrl-C"),
+        Option(
+            ("-n", "--limit"),
+            "how many of the latest, from 1 to 1000 (default 50)",
+            "NUMBER",
+            "limit",
+            "integer",
+        ),
+    ),
+    about="With --follow and --json together, each line is a JSON object.",
+    examples=(Example("ductile event tail --follow", "everything that happens from now on"),),
+)
+def tail(call: Invocation) -> CommandResult:
+    found = request(call)
+    if not call.switch("follow"):
+        return CommandResult(found, lambda console: _tail_text(found, console))
+    _follow(call, found)
+    return CommandResult(None)
+
+
+def _follow(call: Invocation, found: Document) -> None:
+    """Print new events until the daemon stops."""
+    _print(call, found["events"])
+    after = max((row["seq"] for row in found["events"]), default=found["highest"])
+    while True:
+        fields = {"after": after, "timeout": _FOLLOW_TIMEOUT}
+        news = request_daemon(call, "ledger.follow", fields, timeout=None)
+        if gap := news.get("gap"):  # absent in answers of an older daemon
+            _print_gap(call, gap)
+        _print(call, news["events"])
+        after = max((row["seq"] for row in news["events"]), default=after)
+        if news["stopping"]:
+            return
+
+
+def _print(call: Invocation, rows: list[Document]) -> None:
+    console = console_for(call.out, call.environ)
+    for row in rows:
+        print(to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
+
+
+def _print_gap(call: Invocation, gap: Document) -> None:
+    """Say that events are missing, at the place where they would have been."""
+    text = f"Some are missing here: {gap['message']}."
+    styled = console_for(call.out, call.environ).style("yellow", text)
+    print(to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
+
+
+def _sent_text(done: Document) -> str:
+    if done.get("dry_run"):
+        lines = [f"Would start {target}." for target in done["would_start"]]
+    else:
+        lines = [_accepted_line(one) for one in done["started"]]
+        lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
+        lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
+    return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
+
+
+def _accepted_line(one: Document) -> str:
+    """A job that is queued now, or ended at once without running anything."""
+    # An older daemon does not say the status.
+    line = f"{one.get('status', 'queued').capitalize()} {one['target']}: {one['job_id']}"
+    return f"{line}: {one['error']}" if one.get("error") else line
+
+
+def _tail_text(found: Document, console: Console) -> str:
+    rows = found["events"]
+    width = 0 if console.width is None else max((len(row["kind"]) for row in rows), default=0)
+    return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
+
+
+def _line(row: Document, console: Console, kind_width: int = 0) -> str:
+    """One event. Aligned in columns on a terminal, if the width of the widest kind is known."""
+    data = "  ".join(
+        f"{name}={inline_value(value)}"
+        for name, value in row["data"].items()
+        if name != "verdict" and value is not None
+    )
+    job = (row["job_id"] or "-").ljust(_JOB_ID_WIDTH if kind_width else 0)
+    kind = console.style("bold", row["kind"]) + " " * max(0, kind_width - len(row["kind"]))
+    return f"{format_time(row['at'])}  {kind}  {job}  {data}".rstrip()

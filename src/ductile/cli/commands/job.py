@@ -1,0 +1,296 @@
+"""`ductile job …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ductile.cli.client import Document, connect_to_daemon, exchange, request
+from ductile.cli.commands.arguments import CURSOR, JOB, LIMIT, OF_PLUGIN
+from ductile.cli.console.console import indent_continuation, one_line, printable
+from ductile.cli.console.format import (
+    ORPHANED,
+    TERMINAL,
+    format_fields,
+    format_ms,
+    format_time,
+    format_value,
+    indent,
+    informative_error,
+    jobs_table,
+    section,
+    styled_status,
+    with_next_page,
+)
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.console.console import Console
+
+#: Fields of a result that Ductile adds to the answer of the plugin.
+_ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
+
+
+@action(
+    "list",
+    "list jobs, newest first",
+    "job.list",
+    options=(
+        OF_PLUGIN,
+        Option(("--command",), "only those of this command", "NAME", "command"),
+        Option(
+            ("--status",),
+            "queued (or pending), running, succeeded (or completed, ok), failed (or error), "
+            "timed_out or dead",
+            "STATUS",
+            "status",
+        ),
+        Option(
+            ("--by",),
+            "only those submitted by scheduler, webhook, route, cli, api, hook, mcp or core",
+            "SOURCE",
+            "submitted_by",
+        ),
+        Option(
+            ("--from",),
+            "created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08",
+            "TIME",
+            "from",
+        ),
+        Option(("--to",), "created before this time", "TIME", "to"),
+        Option(
+            ("--query",), "only those whose result, error or stderr has all of these words", "WORDS", "query"
+        ),
+        LIMIT,
+        CURSOR,
+    ),
+    examples=(
+        Example("ductile job list --status dead", "jobs that exhausted their retries"),
+        Example("ductile job list --plugin echo --from 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
+    ),
+)
+def list_jobs(call: Invocation) -> CommandResult:
+    found = request(call)
+
+    def text(console: Console) -> str:
+        if not found["jobs"]:
+            return "No jobs found."
+        return with_next_page(jobs_table(found["jobs"], console), found)
+
+    return CommandResult(found, text)
+
+
+@action("show", "show everything about one job", "job.show", arguments=(JOB,))
+def show(call: Invocation) -> CommandResult:
+    job = request(call)
+    return CommandResult(job, lambda console: _show_text(job, console))
+
+
+@action("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
+def tree(call: Invocation) -> CommandResult:
+    found = request(call)
+
+    def text(console: Console) -> str:
+        lines = _tree_lines(found["tree"], console)
+        if found.get("truncated"):  # absent in answers of an older daemon
+            lines.append("The tree is larger than shown. `ductile job tree JOB` shows the part below a job.")
+        return "\n".join(lines)
+
+    return CommandResult(found, text)
+
+
+@action("logs", "show what each execution of a job printed", "job.logs", arguments=(JOB,))
+def logs(call: Invocation) -> CommandResult:
+    found = request(call)
+
+    def text(console: Console) -> str:
+        parts = [_execution_text(row, console) for row in found["executions"]]
+        return "\n\n".join(parts) or "The job has not run yet."
+
+    return CommandResult(found, text)
+
+
+@action(
+    "wait",
+    "wait for a job to end",
+    "job.wait",
+    arguments=(JOB,),
+    options=(Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION", "timeout"),),
+    about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
+)
+def wait(call: Invocation) -> CommandResult:
+    from ductile.cli.console.progress import show_waiting
+    from ductile.errors import Exit
+
+    connection = connect_to_daemon(call)
+    if connection is None:
+        job = request(call)
+    else:
+        with show_waiting(call, f"job {call.text('JOB')}"):
+            job = exchange(call, connection, timeout=None)
+    status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE
+    return CommandResult(
+        job,
+        lambda console: _status_line(job, console),
+        exit_status=status if job["status"] in TERMINAL else Exit.TRY_AGAIN,
+    )
+
+
+@action("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,), options=(DRY_RUN,))
+def cancel(call: Invocation) -> CommandResult:
+    done = request(call)
+    job_id = done["job_id"]
+    if done.get("dry_run"):
+        text = f"{job_id} would be cancelled; it is {done['status']}."
+    elif done.get("orphaned"):
+        text = f"{job_id} will be cancelled at the next start: {ORPHANED}. `ductile system start`"
+    elif done["cancel"] == "requested":
+        text = f"{job_id} is being ended; it is cancelled when its process is gone."
+    else:
+        text = f"{job_id} is cancelled."
+    return CommandResult(done, lambda console: console.hint(text))
+
+
+@action(
+    "retry",
+    "put a failed or dead job back on the queue, with fresh attempts",
+    "job.retry",
+    arguments=(JOB,),
+    options=(
+        Option(
+            ("--from-step",),
+            "of a pipeline run: start a new run at this step instead, by the pipeline as it is now",
+            "PATH",
+        ),
+        DRY_RUN,
+    ),
+    about="A pipeline run continues where it failed, by the graph that it began with; its steps "
+    "that succeeded are not run again. With --from-step the step gets its input of that run, and "
+    "the results of branches beside it are kept.",
+    examples=(
+        Example("ductile job retry 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
+        Example(
+            "ductile job retry 8000a1b2c3d4 --from-step greet",
+            "a run of a pipeline, once more from one of its steps",
+        ),
+    ),
+)
+def retry(call: Invocation) -> CommandResult:
+    step = call.optional("from_step")
+    if step is None:
+        done = request(call)
+        what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
+        return CommandResult(done, lambda _: f"{done['job_id']} {what}.")
+    done = request(call, "job.rerun", call.request_fields() | {"step": step})
+    run = f"{done['pipeline']} from {done['from_step']}"
+    if done.get("dry_run"):
+        return CommandResult(done, lambda _: f"Would run {run} again, with the input of {done['retries']}.")
+    return CommandResult(done, lambda _: f"{done['job_id']} runs {run}.")
+
+
+def _status_line(job: Document, console: Console) -> str:
+    line = f"{job['job_id']} {styled_status(job['status'], console)} ({job['reason']})"
+    error = informative_error(job)
+    if error is None:
+        return line
+    # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
+    earlier = "" if job["status"] in TERMINAL or job["reason"] == "retry" else "earlier: "
+    return f"{line}: {earlier}{indent_continuation(error)}"
+
+
+def _show_text(job: Document, console: Console) -> str:
+    from ductile.cli.run_steps import steps_table
+
+    note = ORPHANED if job.get("orphaned") else job["reason"]
+    title = f"{job['plugin']} {job['command']}: {styled_status(job['status'], console)} ({note})"
+    lines = [title, *format_fields(_job_fields(job))]
+    if job["payload"] is not None:
+        lines += section("Payload", indent(format_value(job["payload"])), console)
+    if (answer := _plugin_answer(job)) is not None:
+        lines += section("Result", indent(format_value(answer)), console)
+    if job.get("steps"):
+        lines += section("Steps", steps_table(job["steps"], console), console)
+    if job["executions"]:
+        lines += section("Executions", _executions_table(job["executions"], console), console)
+    rows = [
+        (format_time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
+        for row in job["transitions"]
+    ]
+    lines += section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
+    return "\n".join(lines)
+
+
+def _plugin_answer(job: Document) -> Any:
+    """The `result` of the plugin's answer; the whole answer without one; None without an answer."""
+    answer = job["result"] or {}
+    if "status" not in answer:
+        return None
+    if "result" in answer:
+        return answer["result"]
+    return {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
+
+
+def _job_fields(job: Document) -> list[tuple[str, str | None]]:
+    detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
+
+    def time(name: str) -> str | None:
+        return format_time(job[name]) if job[name] else None
+
+    return [
+        ("job", job["job_id"]),
+        ("attempt", f"{job['attempt']} of {job['max_attempts']}"),
+        ("submitted by", f"{job['submitted_by']}{detail}"),
+        ("held for", job["hold"]),
+        ("dedupe key", job["dedupe_key"]),
+        ("created", time("created_at")),
+        ("started", time("started_at")),
+        ("completed", time("completed_at")),
+        ("next try", time("next_retry_at")),
+        ("cancel asked", time("cancel_requested_at")),
+        ("last error", job["last_error"]),
+        ("parent", job["parent_job_id"]),
+        ("run", job["run_id"]),
+        ("step", job["step"]),
+    ]
+
+
+def _executions_table(executions: list[Document], console: Console) -> str:
+    rows = []
+    for row in executions:
+        code = "-" if row["exit_code"] is None else str(row["exit_code"])
+        rows.append(
+            (
+                str(row["execution"]),
+                row["status"],
+                format_time(row["started_at"]),
+                format_ms(row["duration_ms"]),
+                code if row["signal"] is None else f"signal {row['signal']}",
+                row["error"] or "",
+            )
+        )
+    headers = ("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR")
+    return console.table(headers, rows, optional=("STARTED",), prose=True)
+
+
+def _tree_lines(node: Document, console: Console, before: str = "", child_before: str = "") -> list[str]:
+    """The job and the jobs below it. The depth of the response is limited, so recursion is safe."""
+    word, error = styled_status(node["status"], console), informative_error(node)
+    step = f"[{printable(node['step'])}] " if node["step"] else ""
+    line = f"{before}{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
+    lines = [f"{line}  {one_line(error)}" if error else line]
+    for number, child in enumerate(node["children"], start=1):
+        branch, below = ("└─", "   ") if number == len(node["children"]) else ("├─", "│  ")
+        # A tree that is too deep lists later jobs beside the one that led to them: name that one.
+        parent = child["parent_job_id"]
+        origin = "" if parent == node["job_id"] else f"after {parent}: "
+        lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")
+    return lines
+
+
+def _execution_text(row: Document, console: Console) -> str:
+    word, took = styled_status(row["status"], console), format_ms(row["duration_ms"])
+    lines = [f"{row['id']}  {word}  {format_time(row['started_at'])}  {took}"]
+    for name in ("error", "stdout", "stderr"):
+        if row[name]:
+            lines += [console.style("bold", f"{name}:"), indent(row[name])]
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""`ductile logs`: the executions of jobs, from the log in the store, once or continuously."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.commands.arguments import LIMIT, PLUGIN
+from ductile.cli.console.console import console_for, one_line
+from ductile.cli.console.format import format_ms, format_time, indent, styled_status, to_json
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import Example, Option, action
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ductile.cli.console.console import Console
+
+#: One request of --follow. A new request after this time notices a daemon that died.
+_FOLLOW_TIMEOUT = "60s"
+
+
+@action(
+    "logs",
+    "show what ran, from the ledger",
+    "log.list",
+    arguments=(PLUGIN._replace(help="only this plugin", required=False),),
+    options=(Option(("-f", "--follow"), "keep showing executions as they end, until Ctrl-C"), LIMIT),
+    about="One line for each execution, the latest at the end; with -v also its output on stderr. "
+    "With --follow and --json together, each line is a JSON object.",
+    examples=(
+        Example("ductile logs --follow", "every execution that ends from now on"),
+        Example("ductile logs echo -n 5 -v", "the last five executions of one plugin, with their stderr"),
+    ),
+)
+def logs(call: Invocation) -> CommandResult:
+    found = request(call, fields=call.request_fields() | {"output": call.verbose})
+    oldest_first = found["logs"][::-1]
+    if not call.switch("follow"):
+        return CommandResult(found, lambda console: _text(oldest_first, console))
+    _follow(call, oldest_first)
+    return CommandResult(None)
+
+
+def _follow(call: Invocation, latest: list[Document]) -> None:
+    """Print new executions until the daemon stops."""
+    _print(call, latest)
+    after = max((row["seq"] for row in latest), default=0)
+    fields = {"plugin": call.optional("PLUGIN"), "timeout": _FOLLOW_TIMEOUT, "output": call.verbose}
+    while True:
+        news = request_daemon(call, "log.follow", fields | {"after": after}, timeout=None)
+        _print(call, news["logs"])
+        after = max((row["seq"] for row in news["logs"]), default=after)
+        if news["stopping"]:
+            return
+
+
+def _print(call: Invocation, rows: list[Document]) -> None:
+    console = console_for(call.out, call.environ)
+    for row in rows:
+        print(to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
+
+
+def _text(rows: list[Document], console: Console) -> str:
+    if not rows:
+        return "Nothing has run yet."
+    cells = [] if console.width is None else [_cells(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join(_line(row, console, widths) for row in rows)
+
+
+def _cells(row: Document) -> tuple[str, str, str]:
+    return f"{row['plugin']} {row['command']}", row["status"], format_ms(row["duration_ms"])
+
+
+def _line(row: Document, console: Console, widths: Sequence[int] = ()) -> str:
+    """One execution. Aligned in columns on a terminal, if the widths are known."""
+    what, status, took = _cells(row)
+    word = styled_status(status, console)
+    if widths:
+        what, took = what.ljust(widths[0]), took.rjust(widths[2])
+        word += " " * (widths[1] - len(status))
+    line = f"{format_time(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
+    if row["error"]:
+        error = one_line(row["error"])
+        line = f"{line}  {error}" if error == row["reason"] else f"{line}  {row['reason']}: {error}"
+    return f"{line}\n{indent(row['stderr'])}" if row.get("stderr") else line

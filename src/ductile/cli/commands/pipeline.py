@@ -1,0 +1,320 @@
+"""`ductile pipeline …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, connect_to_daemon, exchange, request, request_daemon
+from ductile.cli.commands.arguments import (
+    DEDUPE_KEY,
+    PAYLOAD,
+    STATE_WEBHOOK_EVENTS,
+    STATE_WEBHOOK_URL,
+    TIMEOUT,
+)
+from ductile.cli.console.console import console_for, one_line, printable
+from ductile.cli.console.format import (
+    format_count,
+    format_fields,
+    format_time,
+    informative_error,
+    styled_status,
+)
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.admin.pipeline_check import PipelineCheck
+    from ductile.cli.console.console import Console
+    from ductile.config.snapshot import Snapshot
+    from ductile.core.json import JsonObject
+
+#: One request for the steps that end. A new request after this time notices a daemon that died.
+_FOLLOW_TIMEOUT = "60s"
+_NO_PIPELINES = "There are no pipelines. They are configured under `pipelines`."
+_NAME = Argument("NAME", "name of the pipeline", field="pipeline")
+
+
+@action("list", "list the pipelines, each with its latest run", "pipeline.list")
+def list_pipelines(call: Invocation) -> CommandResult:
+    found = request(call)
+
+    def text(console: Console) -> str:
+        rows = []
+        for row in found["pipelines"]:
+            run = row["last_run"]
+            last = "-" if run is None else f"{format_time(run['created_at'])} {run['status']} {run['job_id']}"
+            rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last))
+        if not rows:
+            return _NO_PIPELINES
+        return console.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
+
+    return CommandResult(found, text)
+
+
+@action(
+    "show",
+    "show a pipeline: what starts it, and its steps",
+    arguments=(_NAME,),
+    about="Read from the configuration on disk. With --json, the compiled graph as well.",
+)
+def show(call: Invocation) -> CommandResult:
+    from ductile.operations.runs.pipelines import describe_pipeline
+
+    shown: Document = describe_pipeline(_snapshot(call), call.text("NAME"))
+    return CommandResult(shown, lambda console: _show_text(shown, console))
+
+
+@action(
+    "run",
+    "run a pipeline and show its result",
+    "pipeline.run",
+    arguments=(_NAME,),
+    options=(
+        PAYLOAD,
+        TIMEOUT,
+        DEDUPE_KEY,
+        STATE_WEBHOOK_URL,
+        STATE_WEBHOOK_EVENTS,
+        Option(("--no-wait",), "print the id of the run and do not wait for it; needs the daemon"),
+        DRY_RUN,
+    ),
+    about="Works with and without a daemon: without one its steps are run here, one after the other, "
+    "and retries are left to the daemon. On a terminal each step is shown as it "
+    "ends. Exit status 0 if the run succeeded, 1 if it did not, 75 if it has not ended in time.",
+    examples=(
+        Example('ductile pipeline run hello --payload \'{"name": "Ada"}\'', "and wait for its result"),
+    ),
+)
+def run(call: Invocation) -> CommandResult:
+    from ductile.cli.reload_hint import hint_reload
+    from ductile.operations.runs.start import known_pipeline
+
+    with hint_reload(call, lambda snapshot: known_pipeline(snapshot, call.text("NAME"))):
+        return _run(call)
+
+
+def _run(call: Invocation) -> CommandResult:
+    from ductile.cli import run_job
+
+    if call.switch("dry_run"):
+        done = request(call)
+        return CommandResult(done, lambda _: f"Would run the pipeline {done['pipeline']}.")
+    run_job.reject_zero_timeout(call)
+    if call.switch("no_wait"):
+        submitted = request_daemon(call, advice=run_job.NO_WAIT_ADVICE)
+        return CommandResult(submitted, lambda _: submitted["job_id"])
+    show_steps = not call.json and call.out.isatty()
+    connection = connect_to_daemon(call)
+    if connection is None:
+
+        def on_end(job: Document) -> None:
+            if show_steps and job["step"] is not None:
+                _print_step(call, job)
+
+        ran = run_job.run_here(call, call.action.operation, call.request_fields(), on_end)
+        return run_job.job_result(ran)
+    submitted = exchange(call, connection)
+    # Not with --timeout: following the steps has no time limit.
+    if show_steps and call.optional("timeout") is None:
+        run_id = str(submitted["job_id"])
+        with run_job.hint_on_interrupt(run_id):
+            _follow_steps(call, run_id)
+    return run_job.job_result(run_job.wait_for(call, submitted))
+
+
+def _follow_steps(call: Invocation, run_id: str) -> None:
+    """Print each step as it ends, until the run is over or the daemon stops."""
+    known: list[str] = []
+    while True:
+        fields: JsonObject = {"job_id": run_id, "known": len(known), "timeout": _FOLLOW_TIMEOUT}
+        news = request_daemon(call, "pipeline.follow", fields, timeout=None)
+        for job in news["ended"]:
+            if job["job_id"] not in known:
+                known.append(job["job_id"])
+                _print_step(call, job)
+        if news["over"] or news["stopping"]:
+            return
+
+
+def _print_step(call: Invocation, job: Document) -> None:
+    console = console_for(call.out, call.environ)
+    what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
+    line = f"{console.style('dim', '·')} {printable(what)}  {styled_status(job['status'], console)}"
+    if error := informative_error(job):
+        line += f"  {one_line(error)}"
+    print(line, file=call.out, flush=True)
+
+
+@action(
+    "check",
+    "check the pipelines; with a payload, show what it would start",
+    arguments=(Argument("NAME", "only this pipeline", required=False),),
+    options=(Option(("--payload",), "try this: a JSON object, @FILE, or - for standard input", "JSON"),),
+    about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
+    "first steps are shown, and why they would run or not; later ones depend on the answers of those. "
+    "Exit status 78 if something has to be corrected.",
+    examples=(
+        Example("ductile pipeline check", "all of them, before a reload"),
+        Example(
+            'ductile pipeline check hello --payload \'{"name": "Ada"}\'',
+            "what would run with this payload, and why",
+        ),
+    ),
+)
+def check(call: Invocation) -> CommandResult:
+    from datetime import UTC, datetime
+    from random import SystemRandom
+
+    from ductile.admin.pipeline_check import check_pipelines, dry_run_payload
+    from ductile.errors import Exit, UsageError
+
+    name, payload = call.optional("NAME"), call.json_object("payload")
+    if payload is not None and name is None:
+        raise UsageError("--payload is tried on one pipeline", hint="name it: ductile pipeline check NAME")
+    snapshot = _snapshot(call)
+    checked = check_pipelines(snapshot, name)
+    faulty = any(each.faults for each in checked)
+    data: JsonObject = {
+        "valid": not faulty,
+        "pipelines": [
+            {
+                "name": each.name,
+                "steps": each.steps,
+                "faults": [{"step": step, "error": error} for step, error in each.faults],
+            }
+            for each in checked
+        ],
+    }
+    trial: Document | None = None
+    if payload is not None and name is not None:
+        trial = dry_run_payload(snapshot, name, payload, now=datetime.now(UTC), rng=SystemRandom())
+        data["trial"] = trial
+    return CommandResult(
+        data,
+        lambda console: _check_text(checked, trial, console),
+        exit_status=Exit.CONFIG if faulty else Exit.OK,
+    )
+
+
+@action(
+    "graph",
+    "draw a pipeline",
+    arguments=(_NAME,),
+    options=(
+        Option(("--format",), "mermaid (default) or svg", "FORMAT"),
+        Option(("-o", "--output"), "write it to this file instead of standard output", "FILE"),
+    ),
+    about="Drawn here, from the configuration on disk: neither a browser nor the network is needed.",
+)
+def graph(call: Invocation) -> CommandResult:
+    from pathlib import Path
+
+    from ductile.errors import UsageError, file_error
+    from ductile.operations.runs.pipelines import Drawing, draw_pipeline
+
+    chosen = call.optional("format") or Drawing.MERMAID
+    if chosen not in tuple(Drawing):
+        raise UsageError(f"there is no format {chosen!r}", hint=f"one of {', '.join(Drawing)}")
+    name, output = call.text("NAME"), call.optional("output")
+    drawn = draw_pipeline(_snapshot(call), name, Drawing(chosen))
+    data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
+    if output is None:
+        return CommandResult(data | {"drawing": drawn}, lambda _: drawn.rstrip("\n"))
+    try:
+        Path(output).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise file_error(f"{output} cannot be written", error) from None
+    return CommandResult(data, lambda _: f"Wrote {output}.")
+
+
+@action(
+    "explain",
+    "show the outcome of every step of a run, and why",
+    "pipeline.explain",
+    arguments=(
+        Argument("RUN", "id of the run, or of one of its steps; its beginning is enough", field="job_id"),
+    ),
+)
+def explain(call: Invocation) -> CommandResult:
+    from ductile.cli.run_steps import steps_table
+
+    found = request(call)
+
+    def text(console: Console) -> str:
+        run = found["run"]
+        status = f"{styled_status(run['status'], console)} ({run['reason']})"
+        lines = [f"{printable(found['pipeline'])}: {status}  {run['job_id']}"]
+        if error := informative_error(run):
+            lines.append(printable(error))
+        if not found["graph_kept"]:
+            lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
+        return "\n".join([*lines, "", steps_table(found["steps"], console)])
+
+    return CommandResult(found, text)
+
+
+def _snapshot(call: Invocation) -> Snapshot:
+    from ductile.admin.config import open_configuration
+
+    return open_configuration(call.config, call.environ).snapshot
+
+
+def _show_text(shown: Document, console: Console) -> str:
+    synchronous = shown["execution_mode"] == "synchronous"
+    fields = format_fields(
+        [
+            ("starts", shown["trigger"] or "by name, or called by another pipeline"),
+            ("if", shown["if"]),
+            ("mode", shown["execution_mode"]),
+            ("timeout", shown["timeout"] if synchronous else None),
+            ("on timeout", shown["on_timeout"] if synchronous else None),
+            ("hooks", "notified when a run ends" if shown["notify_on_complete"] else None),
+        ]
+    )
+    title = console.style("bold", printable(shown["name"]))
+    return "\n".join([title, *fields, "", *_tree_lines(shown["tree"], console)])
+
+
+def _tree_lines(steps: list[Document], console: Console, before: str = "") -> list[str]:
+    lines: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        branch, below = ("└─", "   ") if number == len(steps) else ("├─", "│  ")
+        line = printable(step["does"] if step["id"].isdigit() else f"{step['id']}: {step['does']}")
+        if step["if"] is not None:
+            line += f"  {console.style('yellow', printable('if ' + step['if']))}"
+        lines.append(f"{before}{branch} {line}")
+        lines += _lines_inside(step["inside"], console, before + below)
+    return lines
+
+
+def _lines_inside(parts: list[Document], console: Console, before: str) -> list[str]:
+    """Branches are steps themselves; the steps for an event follow a line with its type."""
+    if any(part["kind"] != "event" for part in parts):
+        return _tree_lines([step for part in parts for step in part["steps"]], console, before)
+    lines: list[str] = []
+    for part in parts:
+        lines.append(before + console.style("dim", printable(f"on {part['name']}:")))
+        lines += _tree_lines(part["steps"], console, before)
+    return lines
+
+
+def _check_text(checked: tuple[PipelineCheck, ...], trial: Document | None, console: Console) -> str:
+    if not checked:
+        return _NO_PIPELINES
+    lines = []
+    for each in checked:
+        word = console.style("red", "error:") if each.faults else console.style("green", "ok:")
+        lines.append(f"{word} {printable(each.name)}, {format_count(each.steps, 'step')}")
+        lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
+    if trial is None:
+        return "\n".join(lines)
+    if not trial["starts"]:
+        reason = printable(str(trial["because"]))
+        return "\n".join([*lines, "", f"{console.style('yellow', 'does not start:')} {reason}"])
+    rows = []
+    for step in trial["steps"]:
+        outcome = "cannot be made" if step["outcome"] == "not_made" else step["outcome"]
+        rows.append((step["step"], outcome, step["because"] or ""))
+    table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)
+    return "\n".join([*lines, "", table])

@@ -1,0 +1,233 @@
+"""`ductile plugin new`, `ductile plugin test` and `ductile plugin run --request`: for authors of plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.console.console import printable
+from ductile.cli.console.format import (
+    format_count,
+    format_fields,
+    format_ms,
+    format_value,
+    indent,
+    section,
+)
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.admin.plugin_dev.contract_test import ContractReport
+    from ductile.admin.plugin_dev.run_once import RunOnceResult
+    from ductile.admin.plugin_dev.scaffold import NewPlugin
+    from ductile.cli.client import Document
+    from ductile.cli.console.console import Console
+    from ductile.core.json import JsonObject
+
+_COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "dim"}
+
+
+@action(
+    "test",
+    "check that a plugin keeps the protocol, by running it",
+    arguments=(Argument("NAME|DIR", "a plugin by name, or the directory of one"),),
+    options=(
+        Option(("--command",), "run only this command", "NAME"),
+        Option(("--payload",), "the payload of commands, instead of a sample: JSON, @FILE or -", "JSON"),
+        Option(
+            ("--settings",),
+            "the plugin's `config`, instead of what is configured: JSON, @FILE or -",
+            "JSON",
+        ),
+        Option(("--timeout",), "how long each run may take, such as 5s", "DURATION"),
+    ),
+    about="Runs every command twice, with a payload that is made from its schema, and sends a few "
+    "requests that are odd on purpose. The plugin really runs, side effects and all. Nothing is stored. "
+    "A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
+    "a check failed.",
+    examples=(
+        Example("ductile plugin test ./greet", "a plugin in development, in its directory"),
+        Example(
+            'ductile plugin test ./greet --command handle --payload \'{"name": "Ada"}\'',
+            "one command, with this payload",
+        ),
+    ),
+)
+def test(call: Invocation) -> CommandResult:
+    import asyncio
+    from datetime import UTC, datetime
+
+    from ductile.admin.plugin_dev.contract_test import ContractTestOptions, check_contract
+    from ductile.cli.console.progress import show_waiting
+
+    options = ContractTestOptions(
+        command=call.optional("command"),
+        payload=call.json_object("payload"),
+        config=call.json_object("settings"),
+        timeout=call.duration("timeout"),
+    )
+    target = call.text("NAME|DIR")
+    with show_waiting(call, f"the runs of {target}"):
+        report = asyncio.run(
+            check_contract(call.config, call.environ, target, options, now=lambda: datetime.now(UTC))
+        )
+    names = ("check", "command", "verdict", "message", "hint")
+    return CommandResult(
+        {
+            "name": report.name,
+            "directory": str(report.directory),
+            "passed": report.passed,
+            "checks": [{name: getattr(each, name) for name in names} for each in report.findings],
+        },
+        lambda console: _report_text(report, console),
+        exit_status=int(not report.passed),
+    )
+
+
+@action(
+    "new",
+    "write a new plugin from a template",
+    arguments=(Argument("NAME", "name of the new plugin, and of its directory"),),
+    options=(
+        Option(("--lang",), "python (default), sh, node, go or rust", "LANGUAGE"),
+        Option(("--dir",), "where to put its directory (default: here)", "DIR"),
+        DRY_RUN,
+    ),
+    about="With a manifest and three commands that answer. Overwrites nothing.",
+    examples=(
+        Example("ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"),
+    ),
+)
+def new(call: Invocation) -> CommandResult:
+    from ductile.admin.plugin_dev.scaffold import create_plugin
+
+    created = create_plugin(
+        call.text("NAME"),
+        call.optional("lang") or "python",
+        parent=call.optional("dir"),
+        dry_run=call.switch("dry_run"),
+    )
+    return CommandResult(
+        {
+            "name": created.name,
+            "language": created.language,
+            "directory": str(created.directory),
+            "files": list(created.files),
+            "build": created.build,
+            "written": created.written,
+        },
+        lambda console: _new_text(created, console),
+    )
+
+
+def run_request(call: Invocation) -> CommandResult:
+    """`plugin run --request`: run the entrypoint with exactly this request, and show its output."""
+    import asyncio
+    import sys
+
+    from ductile.admin.plugin_dev import run_once
+    from ductile.errors import UsageError
+
+    for option in (
+        "COMMAND",
+        "payload",
+        "dedupe_key",
+        "state_webhook_url",
+        "state_webhook_events",
+        "no_wait",
+    ):
+        if call.arguments.get(option):
+            name = option if option.isupper() else f"--{option.replace('_', '-')}"
+            raise UsageError(f"{name} has no effect with --request: the request holds everything")
+    target, file = call.text("PLUGIN"), call.text("request")
+    if call.switch("dry_run"):
+        found = run_once.find_runnable_plugin(call.config, call.environ, target)
+        return CommandResult(
+            {"plugin": found.name, "request": file, "dry_run": True},
+            lambda _: f"Would run {found.name} with the request in {file}, outside any queue.",
+        )
+    request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
+    timeout = call.duration("timeout")
+    ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, within=timeout))
+    data = _run_as_json(ran)
+    return CommandResult(
+        data, lambda console: _run_text(ran.kind, data, console), exit_status=int(ran.kind != "ok")
+    )
+
+
+def _new_text(created: NewPlugin, console: Console) -> str:
+    import shlex
+
+    directory = console.path(str(created.directory))
+    title = "Wrote" if created.written else "Would write"
+    lines = [
+        f"{title} the plugin {created.name} to {directory}:",
+        "",
+        *(f"  {name}" for name in created.files),
+    ]
+    if not created.written:
+        return "\n".join([*lines, "", "Nothing was written."])
+    quoted = shlex.quote(directory)
+    # In a subshell, so that the next step starts in the present directory.
+    steps = [f"(cd {quoted} && {created.build})"] if created.build else []
+    steps.append(f"ductile plugin test {quoted if '/' in directory else f'./{quoted}'}")
+    return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
+
+
+def _report_text(report: ContractReport, console: Console) -> str:
+    rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
+    parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, prose=True)]
+    hints = []
+    for item in report.findings:
+        if item.hint:
+            name = f"{item.check} {item.command}" if item.command else str(item.check)
+            hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {printable(item.hint)}")
+    if hints:
+        parts.append("\n".join(hints))
+    verdicts = [str(item.verdict) for item in report.findings]
+    counted = [
+        f"{format_count(verdicts.count(verdict), 'check')} {verdict}"
+        for verdict in _COLOURS
+        if verdict in verdicts
+    ]
+    word = console.style("green", "ok:") if report.passed else console.style("red", "failed:")
+    return "\n\n".join([*parts, f"{word} {report.name}, {', '.join(counted)}"])
+
+
+def _run_as_json(ran: RunOnceResult) -> JsonObject:
+    from ductile.core.jobs.outcomes import Completed, Failed
+
+    outcome = ran.judgement.outcome
+    evidence = outcome.evidence
+    return {
+        "judgement": ran.kind,
+        "reason": outcome.reason if isinstance(outcome, Failed) else None,
+        "error": ran.error,
+        "permanent": isinstance(outcome, Failed) and outcome.permanent,
+        "result": outcome.response.result if isinstance(outcome, Completed) else None,
+        "exit_code": evidence.exit_code,
+        "signal": evidence.signal,
+        "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
+        "stdout": evidence.stdout,
+        "stderr": evidence.stderr,
+        "remarks": list(ran.judgement.remarks),
+    }
+
+
+def _run_text(kind: str, ran: Document, console: Console) -> str:
+    permanent = ", and not to be retried" if ran["permanent"] else ""
+    lines = [
+        f"{console.style('green' if kind == 'ok' else 'red', kind)}{permanent}",
+        *format_fields(
+            [
+                ("error", ran["error"]),
+                ("exit", f"signal {ran['signal']}" if ran["signal"] else format_value(ran["exit_code"])),
+                ("took", format_ms(ran["duration_ms"])),
+                ("remarks", ", ".join(ran["remarks"])),
+            ]
+        ),
+    ]
+    for name in ("stdout", "stderr"):
+        if ran[name]:
+            lines += section(name, indent(str(ran[name])), console)
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""`ductile run`: one job of a plugin, with a daemon or without, and its result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import connect_to_daemon, exchange, request, request_daemon
+from ductile.cli.commands.arguments import (
+    DEDUPE_KEY,
+    PAYLOAD,
+    PLUGIN,
+    STATE_WEBHOOK_EVENTS,
+    STATE_WEBHOOK_URL,
+    TIMEOUT,
+)
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.config.snapshot import Snapshot
+
+
+@action(
+    "run",
+    "run a plugin and show its result",
+    "plugin.run",
+    arguments=(
+        PLUGIN,
+        Argument("COMMAND", "poll if not given, or else handle", required=False, field="command"),
+    ),
+    options=(
+        PAYLOAD,
+        TIMEOUT,
+        DEDUPE_KEY,
+        STATE_WEBHOOK_URL,
+        STATE_WEBHOOK_EVENTS,
+        Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
+        Option(("--request",), "for authors: run it with exactly this request, outside any queue", "FILE"),
+        DRY_RUN,
+    ),
+    about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
+    "Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time. With --request, "
+    "PLUGIN may be a directory.",
+    examples=(
+        Example("ductile run echo", "its poll, or else its handle"),
+        Example(
+            'ductile run echo handle --payload \'{"message": "hello"}\'', "one command, with its payload"
+        ),
+        Example(
+            "ductile run echo handle --payload @request.json --no-wait",
+            "leave it to the daemon, and do not wait",
+        ),
+    ),
+)
+def run(call: Invocation) -> CommandResult:
+    if call.optional("request") is not None:
+        from ductile.cli.commands.plugin_dev import run_request
+
+        return run_request(call)
+    from ductile.cli.reload_hint import hint_reload
+
+    plugin, command = call.text("PLUGIN"), call.optional("COMMAND")
+    with hint_reload(call, lambda snapshot: _find_command(snapshot, plugin, command)):
+        return _run(call, " ".join(part for part in (plugin, command) if part))
+
+
+def _find_command(snapshot: Snapshot, plugin: str, command: str | None) -> object:
+    """Look for the command as the submission of a job does."""
+    from ductile.operations.jobs.submit import default_command, runnable_plugin
+    from ductile.operations.plugins.catalogue import known_command
+
+    found = runnable_plugin(snapshot, plugin)
+    return known_command(found, command or default_command(found))
+
+
+def _run(call: Invocation, name: str) -> CommandResult:
+    from ductile.cli import run_job
+    from ductile.cli.console.progress import show_waiting
+
+    if call.switch("dry_run"):
+        done = request(call)
+        return CommandResult(done, lambda _: f"Would run {done['plugin']} {done['command']}.")
+    run_job.reject_zero_timeout(call)
+    if call.switch("no_wait"):
+        submitted = request_daemon(call, advice=run_job.NO_WAIT_ADVICE)
+        return CommandResult(submitted, lambda _: submitted["job_id"])
+    connection = connect_to_daemon(call)
+    if connection is None:
+        with show_waiting(call, name):
+            ran = run_job.run_here(call, call.action.operation, call.request_fields())
+        return run_job.job_result(ran)
+    submitted = exchange(call, connection)
+    progress = run_job.RetryProgress(call, str(submitted["job_id"]))
+    with show_waiting(call, f"{name}, job {submitted['job_id']}", progress.poll):
+        ran = run_job.wait_for(call, submitted)
+    run_job.print_lines(call, progress.lines(ran.job))
+    return run_job.job_result(ran)

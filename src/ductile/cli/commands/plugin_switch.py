@@ -1,0 +1,154 @@
+"""`ductile plugin disable` and `ductile plugin enable`: edit, seal and reload in one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import (
+    DAEMON_TIMEOUT,
+    Document,
+    connect_to_daemon,
+    request_daemon,
+    request_if_available,
+)
+from ductile.cli.commands.arguments import DRAIN_TIMEOUT
+from ductile.cli.commands.config import change_as_json, change_text
+from ductile.cli.console.format import format_count
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.admin.config import SettingChange
+    from ductile.cli.console.console import Console
+
+_NAME = Argument("NAME", "name of the plugin, as it is configured")
+
+
+@action(
+    "disable",
+    "disable a plugin: edit the configuration, seal it and reload",
+    arguments=(_NAME,),
+    options=(
+        Option(("--drain",), "let it finish its accepted work first; needs the daemon"),
+        DRAIN_TIMEOUT,
+        DRY_RUN,
+    ),
+    about="Sets plugins.NAME.enabled to false as `config set --lock` does, then reloads the daemon if "
+    "one runs. Its queued jobs end as dead (plugin_removed). With --drain the plugin first takes no new "
+    "jobs and is not scheduled; its accepted jobs, and the pipeline runs that use it, run to their end. "
+    "Nothing is written before that: Ctrl-C, a timeout or a crash leaves the plugin enabled.",
+    examples=(
+        Example("ductile plugin disable echo --dry-run", "which of its jobs would end?"),
+        Example("ductile plugin disable echo --drain --timeout 10m", "run them first"),
+    ),
+)
+def disable(call: Invocation) -> CommandResult:
+    from ductile.admin.plugins import configured_or_available
+    from ductile.cli.console.progress import show_waiting
+
+    name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=True)
+    planned = _change(call, name, "false", dry_run=True)
+    if call.switch("dry_run"):
+        return _planned(planned, request_if_available(call, "plugin.pending", {"plugin": name}))
+    daemon_runs = _check_reload(call)
+    drain, limit = call.switch("drain"), call.optional("timeout")
+    if drain:
+        with show_waiting(call, f"{name} to finish its accepted jobs"):
+            request_daemon(
+                call,
+                "plugin.drain",
+                {"plugin": name, "drain_timeout": limit},
+                timeout=None,
+                advice="Only a daemon can run its jobs: start it, or leave out --drain.",
+            )
+    done = _change(call, name, "false", dry_run=False)
+    return _apply(call, done, daemon_runs=daemon_runs, drain=drain, drain_timeout=limit)
+
+
+@action(
+    "enable",
+    "enable a plugin: edit the configuration, seal it and reload",
+    arguments=(_NAME,),
+    options=(DRY_RUN,),
+    about="Sets plugins.NAME.enabled to true as `config set --lock` does, then reloads the daemon if one "
+    "runs. An installed plugin that the configuration does not name yet is added to it.",
+)
+def enable(call: Invocation) -> CommandResult:
+    from ductile.admin.plugins import configured_or_available
+
+    name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=False)
+    planned = _change(call, name, "true", dry_run=True)
+    if call.switch("dry_run"):
+        return CommandResult(
+            change_as_json(planned) | {"dry_run": True}, lambda console: change_text(planned, console)
+        )
+    daemon_runs = _check_reload(call)
+    return _apply(call, _change(call, name, "true", dry_run=False), daemon_runs=daemon_runs)
+
+
+def _change(call: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
+    from ductile.admin.config import change_setting
+
+    key = f"plugins.{plugin}.enabled"
+    return change_setting(call.config, call.environ, key, value, dry_run=dry_run, lock=True)
+
+
+def _check_reload(call: Invocation) -> bool:
+    """Whether a daemon runs. Raises what it would refuse at a reload, before anything is written."""
+    connection = connect_to_daemon(call)
+    if connection is None:
+        return False
+    connection.close()
+    request_daemon(call, "system.reload", {"dry_run": True})
+    return True
+
+
+def _apply(
+    call: Invocation,
+    done: SettingChange,
+    *,
+    daemon_runs: bool,
+    drain: bool = False,
+    drain_timeout: str | None = None,
+) -> CommandResult:
+    from ductile.cli.commands.system import reload_text
+    from ductile.errors import DuctileError
+
+    reloaded: Document | None = None
+    if daemon_runs:
+        fields = {"drain": drain, "drain_timeout": drain_timeout}
+        timeout = None if drain else DAEMON_TIMEOUT
+        try:
+            reloaded = request_daemon(call, "system.reload", fields, timeout=timeout)
+        except DuctileError as error:
+            written = "was written" if done.written else "is in the file already"
+            error.message = f"the change {written}, but the daemon did not load it: {error.message}"
+            raise
+
+    def text(console: Console) -> str:
+        then = "No daemon is running; it counts from the next start."
+        if reloaded is not None:
+            then = reload_text(reloaded, console)
+        return f"{change_text(done, console)}\n{then}"
+
+    return CommandResult(change_as_json(done) | {"reloaded": reloaded}, text)
+
+
+def _planned(planned: SettingChange, pending: Document | None) -> CommandResult:
+    def text(console: Console) -> str:
+        shown = change_text(planned, console)
+        return shown if pending is None else f"{shown}\n{console.hint(_pending_text(pending))}"
+
+    return CommandResult(change_as_json(planned) | {"pending": pending, "dry_run": True}, text)
+
+
+def _pending_text(pending: Document) -> str:
+    name = pending["plugin"]
+    parts = []
+    if pending["queued"]:
+        parts.append(f"{format_count(pending['queued'], 'queued job')} would end as dead (plugin_removed)")
+    if pending["runs"]:
+        parts.append(f"{format_count(pending['runs'], 'pipeline run')} still to end would miss it")
+    if not parts:
+        return f"No queued job of {name} would end."
+    return f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"

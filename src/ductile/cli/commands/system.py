@@ -1,0 +1,343 @@
+"""`ductile system …`: the daemon itself. Further actions of this noun are in modules of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import DAEMON_TIMEOUT, Document, request, request_daemon
+from ductile.cli.commands.arguments import DRAIN_TIMEOUT, PLUGIN
+from ductile.cli.commands.queue import depth_text
+from ductile.cli.console.console import printable
+from ductile.cli.console.format import ORPHANED, format_count, format_ms, format_time, indent, init_failure
+from ductile.cli.console.progress import show_waiting
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.console.console import Console
+
+#: Running jobs that `status` lists; `queue list` has all of them.
+_MAX_RUNNING = 20
+#: Seconds between two looks at a process, on a system that cannot report its exit.
+_POLL_INTERVAL = 0.05
+
+
+@action(
+    "start",
+    "run the daemon in the foreground",
+    options=(DRY_RUN,),
+    about="Logs go to standard output. SIGTERM and Ctrl-C stop it cleanly: running jobs get "
+    "service.shutdown_grace to finish, then go back to the queue; a second one stops it at once. "
+    "SIGHUP reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the "
+    "store.",
+)
+def start(call: Invocation) -> CommandResult:
+    if call.switch("dry_run"):
+        return _check_start(call)
+    import asyncio
+
+    from ductile.daemon import serve
+
+    asyncio.run(serve(call.config, call.environ))
+    return CommandResult(None)
+
+
+def _check_start(call: Invocation) -> CommandResult:
+    from ductile.admin.config import open_configuration, state_file
+    from ductile.engine.ownership.store_lock import refuse_held
+    from ductile.operations.diagnose.doctor_machine import refuse_taken_addresses
+
+    snapshot = open_configuration(call.config, call.environ).snapshot
+    store = state_file(snapshot)
+    refuse_held(store)
+    refuse_taken_addresses(snapshot)
+    names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
+    refused = [plugin.name for plugin in snapshot.refused]
+
+    def text(console: Console) -> str:
+        line = f"Would start with {console.path(str(store))} and {format_count(len(names), 'plugin')}."
+        if not refused:
+            return line
+        hint = f"Without {', '.join(refused)}, which cannot run: `ductile plugin check`"
+        return f"{line}\n{console.hint(hint)}"
+
+    return CommandResult(
+        {"store": str(store), "plugins": [*names], "cannot_run": [*refused], "dry_run": True}, text
+    )
+
+
+@action(
+    "stop",
+    "stop the daemon cleanly and wait until it has stopped",
+    "system.stop",
+    options=(Option(("--no-wait",), "return at once instead of waiting for the end"), DRY_RUN),
+)
+def stop(call: Invocation) -> CommandResult:
+    advice = "There is nothing to stop. Another configuration's daemon: name it with --config."
+    response = request_daemon(call, advice=advice)
+    pid = response["pid"]
+    if call.switch("dry_run"):
+        return CommandResult(response, lambda _: f"Would stop process {pid}.")
+    if call.switch("no_wait"):
+        return CommandResult(response, lambda _: f"Process {pid} is stopping.")
+    with show_waiting(call, f"process {pid} and the jobs it runs"):
+        _wait_for_exit(pid)
+    return CommandResult(response | {"stopped": True}, lambda _: f"Process {pid} has stopped.")
+
+
+def _wait_for_exit(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    import os
+    import select
+    import time
+
+    try:
+        if hasattr(os, "pidfd_open"):
+            descriptor = os.pidfd_open(pid)
+            try:
+                # Readable when the process has ended, even if its parent has not collected it.
+                select.select([descriptor], [], [])
+            finally:
+                os.close(descriptor)
+        else:
+            while True:
+                os.kill(pid, 0)
+                time.sleep(_POLL_INTERVAL)
+    except ProcessLookupError:
+        return
+
+
+@action(
+    "status",
+    "show the daemon, the queue and every plugin",
+    "system.status",
+    options=(
+        Option(("--reveal",), "show the state of plugins in full, secrets too", field="reveal"),
+        Option(("--health",), "ask every plugin that has a health command first; needs the daemon"),
+    ),
+    about="Works without a daemon as well. Running jobs come first, the longest on top; plugins in "
+    "trouble come before the others. Values in a plugin's state that look "
+    "like secrets are masked. Health is the result of the latest check.",
+)
+def status(call: Invocation) -> CommandResult:
+    if call.switch("health"):
+        with show_waiting(call, "the health of the plugins"):
+            request_daemon(call, "system.health", {}, timeout=None)
+    found = request(call)
+    return CommandResult(found, lambda console: _status_text(found, console))
+
+
+@action(
+    "reload",
+    "apply the changed configuration",
+    "system.reload",
+    options=(
+        Option(
+            ("--drain",),
+            "let plugins that are removed or disabled finish their accepted work first",
+            field="drain",
+        ),
+        DRAIN_TIMEOUT,
+        DRY_RUN,
+    ),
+    about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
+    "the problem is reported. Running jobs keep the configuration they were started with. Queued "
+    "jobs of a plugin that is removed or disabled end as dead (plugin_removed): --dry-run counts "
+    "them, --drain runs them first. Ctrl-C abandons a drain, and the old configuration stays in "
+    "force.",
+)
+def reload(call: Invocation) -> CommandResult:
+    from contextlib import nullcontext
+
+    drains = call.switch("drain") and not call.switch("dry_run")
+    with show_waiting(call, "the queue to run dry") if drains else nullcontext():
+        done = request_daemon(
+            call,
+            timeout=None if drains else DAEMON_TIMEOUT,
+            advice="The configuration is read when it starts: `ductile system start`.",
+        )
+    return CommandResult(done, lambda console: reload_text(done, console))
+
+
+@action(
+    "reset",
+    "close the circuit breakers of a plugin",
+    "system.reset",
+    arguments=(PLUGIN,),
+    options=(Option(("--command",), "only the breaker of this command", "NAME", "command"), DRY_RUN),
+)
+def reset(call: Invocation) -> CommandResult:
+    done = request(call)
+    if done.get("dry_run"):
+        text = f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."
+    elif done["reset"]:
+        text = f"Closed {format_count(done['reset'], 'breaker')}."
+    else:
+        text = f"No breaker of {done['plugin']} is open."
+    return CommandResult(done, lambda _: text)
+
+
+@action(
+    "breaker",
+    "show the circuit breakers of a plugin, and their history",
+    "system.breaker",
+    arguments=(PLUGIN,),
+)
+def breaker(call: Invocation) -> CommandResult:
+    found = request(call)
+    return CommandResult(found, lambda console: _breaker_text(found, console))
+
+
+def _status_text(found: Document, console: Console) -> str:
+    from ductile.cli.console.yaml import to_yaml
+
+    parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
+    if found["running"]:
+        parts.append(_running_text(found["running"], console))
+    parts.append(_plugins_text(found, console))
+    refused, failed_init, unhealthy = [], [], []
+    for plugin in found["plugins"]:
+        name = printable(plugin["name"])
+        if plugin["enabled"] and plugin["refused"]:  # `plugin check` shows the whole reason
+            reason = printable(plugin["refused"].partition("\n")[0])
+            refused.append(f"{console.style('red', f'{name} is refused:')} {reason}")
+        if plugin["unhealthy"]:
+            hint = console.hint(init_failure(plugin["unhealthy"]))
+            failed_init.append(f"{console.style('red', f'{name} is unhealthy:')} its init failed: {hint}")
+        if plugin["health_error"]:
+            error = printable(plugin["health_error"].partition("\n")[0])
+            unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
+    parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
+    parts += [
+        f"{console.style('bold', plugin['name'] + ' keeps')}\n{indent(to_yaml(plugin['state']))}"
+        for plugin in found["plugins"]
+        if plugin["state"]
+    ]
+    return "\n\n".join(parts)
+
+
+def _daemon_text(daemon: Document, console: Console) -> str:
+    if not daemon["running"]:
+        run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
+        return f"daemon: {console.style('yellow', 'not running')}{run}"
+    word = console.style("yellow", "stopping") if daemon["stopping"] else console.style("green", "running")
+    up = format_ms(daemon["uptime_seconds"] * 1000)
+    return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"
+
+
+def _running_text(running: list[Document], console: Console) -> str:
+    """The running jobs, the longest first."""
+    rows = []
+    for job in running[:_MAX_RUNNING]:
+        step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
+        rows.append(
+            (
+                job["job_id"],
+                f"{job['plugin']} {job['command']}{step}",
+                format_time(job["started_at"]),
+                ORPHANED if job["orphaned"] else format_ms(job["running_ms"]),
+                f"{job['attempt']}/{job['max_attempts']}",
+            )
+        )
+    table = console.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
+    more = len(running) - _MAX_RUNNING
+    return table if more <= 0 else f"{table}\n{console.hint(f'and {more} more: `ductile queue list`')}"
+
+
+def _plugins_text(found: Document, console: Console) -> str:
+    """Without columns that are empty for every plugin."""
+    plugins, daemon_runs = found["plugins"], found["daemon"]["running"]
+    if not plugins:
+        return console.hint("No plugin is configured. `ductile plugin list` shows those that could be.")
+    columns: list[tuple[str, list[str]]] = [
+        ("PLUGIN", [plugin["name"] for plugin in plugins]),
+        ("STATUS", [_plugin_status(plugin) for plugin in plugins]),
+        ("LAST RUN", [_last_run(plugin["last_run"]) for plugin in plugins]),
+        ("NEXT RUN", [_next_run(plugin, daemon_runs=daemon_runs) for plugin in plugins]),
+        (
+            "HEALTH",
+            ["unhealthy" if plugin["unhealthy"] else plugin["health"] or "" for plugin in plugins],
+        ),
+        ("BREAKER", [_breakers(plugin["breakers"]) for plugin in plugins]),
+    ]
+    kept = [(name, [cell or "-" for cell in cells]) for name, cells in columns if any(cells)]
+    return console.table([name for name, _ in kept], [*zip(*(cells for _, cells in kept), strict=True)])
+
+
+def _plugin_status(plugin: Document) -> str:
+    if not plugin["enabled"]:
+        return "disabled"
+    if plugin["draining"]:
+        return "draining"
+    return "refused" if plugin["refused"] else "active"
+
+
+def _last_run(run: Document | None) -> str:
+    return f"{format_time(run['completed_at'])} {run['command']} {run['status']}" if run else "never"
+
+
+def _next_run(plugin: Document, *, daemon_runs: bool) -> str:
+    """Empty without a daemon, which alone starts scheduled runs."""
+    if plugin["paused"]:
+        return "paused"
+    return format_time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
+
+
+def _breakers(breakers: Document) -> str:
+    """The breakers that are not closed."""
+    return ", ".join(
+        f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"
+    ) or ("closed" if breakers else "")
+
+
+def reload_text(done: Document, console: Console) -> str:
+    """One line if no plugin changed, a line for each kind of change otherwise; then the ended jobs."""
+    title = "Would reload" if done.get("dry_run") else "Reloaded"
+    words = ("added", "changed", "removed")
+    if any(done[word] for word in words):
+        lines = [f"{title}:"]
+        lines += [f"  {word}: {', '.join(done[word])}" for word in (*words, "settings") if done[word]]
+    elif done["settings"]:
+        *others, last = done["settings"]
+        lines = [f"{title}: {', '.join(others)}{' and ' if others else ''}{last} changed."]
+    else:
+        lines = [f"{title}; nothing changed."]
+    lines += _ended_jobs(done, console)
+    if done["warnings"]:
+        from ductile.cli.console.errors import problems_as_text
+        from ductile.errors import Problem
+
+        found = [Problem(**warning) for warning in done["warnings"]]
+        title = console.style("yellow", f"{format_count(len(found), 'warning')}:")
+        lines += [title, problems_as_text(found, console)]
+    return "\n".join(lines)
+
+
+def _ended_jobs(done: Document, console: Console) -> list[str]:
+    """The queued jobs of removed plugins, which end."""
+    verb = "would end" if done.get("dry_run") else "ended"
+    lines = []
+    for row in done["ends"]:
+        jobs = f"{format_count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
+        runs = f"; needed by {format_count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
+        lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
+    if lines and done.get("dry_run"):
+        lines.append(console.hint("  To run them first: `ductile reload --drain`"))
+    return lines
+
+
+def _breaker_text(found: Document, console: Console) -> str:
+    if not found["breakers"]:
+        return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
+    rows = []
+    for name, row in found["breakers"].items():
+        opened, failed = format_time(row["opened_at"]), format_time(row["last_failure_at"])
+        rows.append((name, row["state"], str(row["failures"]), opened, failed))
+    parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
+    if found["history"]:
+        changes = [
+            (format_time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
+            for row in found["history"]
+        ]
+        parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
+    return "\n\n".join(parts)

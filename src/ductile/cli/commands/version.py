@@ -1,0 +1,18 @@
+"""`ductile version`"""
+
+from __future__ import annotations
+
+import sys
+
+import ductile
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import action
+
+
+@action("version", "show the version")
+def show(call: Invocation) -> CommandResult:
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    more = f" (Python {python}, {sys.platform})" if call.verbose else ""
+    return CommandResult(
+        {"version": ductile.__version__, "python": python}, lambda _: f"ductile {ductile.__version__}{more}"
+    )

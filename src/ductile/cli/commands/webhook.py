@@ -1,0 +1,187 @@
+"""`ductile webhook …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, connect_to_daemon, request
+from ductile.cli.commands.arguments import CURSOR, LIMIT
+from ductile.cli.console.format import format_time, with_next_page
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.console.console import Console
+
+#: A reload opens a listener, and does not move one that is open.
+_NOT_LISTENING = (
+    "The daemon runs and does not listen there. If `webhooks` is new, run `ductile reload`; if only "
+    "`webhooks.listen` has changed, restart it: ductile system stop, then ductile system start."
+)
+
+
+@action("list", "list the endpoints: their paths, what they start, how they are signed", "webhook.list")
+def list_endpoints(call: Invocation) -> CommandResult:
+    found = request(call)
+
+    def text(console: Console) -> str:
+        parts = [_endpoints_text(found, console), _differences_text(found["on_disk"])]
+        return "\n\n".join(part for part in parts if part)
+
+    return CommandResult(found, text)
+
+
+@action(
+    "send",
+    "send a signed request to an endpoint of this daemon, to test it",
+    arguments=(Argument("NAME", "name or path of the endpoint"),),
+    options=(
+        Option(("--payload",), "the body: JSON, @FILE, or - for standard input (default {})", "JSON"),
+        Option(("--delivery",), "the delivery's id; the same one again is a redelivery", "ID"),
+        DRY_RUN,
+    ),
+    about="Signs the body with the endpoint's secret as its sender would, and posts it to "
+    "webhooks.listen. Exit status 0 if it was accepted.",
+    examples=(
+        Example('ductile webhook send github --payload \'{"action": "opened"}\'', "as its sender would"),
+        Example(
+            "ductile webhook send github --payload @push.json --delivery try-1",
+            "a recorded delivery; sent again, it runs nothing twice",
+        ),
+    ),
+)
+def send(call: Invocation) -> CommandResult:
+    """Send it over HTTP and not over the daemon's socket, so that the whole path is tested."""
+    from ductile.admin.webhook_send import send_request, sign_request
+    from ductile.errors import DaemonNotRunningError, Exit
+
+    signed = sign_request(
+        call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery")
+    )
+    if call.switch("dry_run"):
+        data = signed.shown() | {"dry_run": True}
+        return CommandResult(data, lambda _: f"Would post {len(signed.body)} bytes to {signed.url}.")
+    try:
+        done = send_request(signed)
+    except DaemonNotRunningError as error:
+        if connect_to_daemon(call) is not None:
+            error.hint = _NOT_LISTENING
+        raise
+    text = f"{done['status']}: {done['message']}"
+    answer = done.get("answer")
+    if isinstance(answer, dict) and answer.get("job_id") is not None:
+        text += f", job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
+    return CommandResult(done, lambda _: text, Exit.OK if done["accepted"] else Exit.FAILURE)
+
+
+@action(
+    "deliveries",
+    "list the state webhooks that were sent or wait to be, newest first",
+    "webhook.deliveries",
+    options=(
+        Option(("--job",), "only those of this job", "JOB", "job_id"),
+        Option(("--status",), "pending, delivered, dropped or gone", "STATUS", "status"),
+        LIMIT,
+        CURSOR,
+    ),
+    about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
+    examples=(Example("ductile webhook deliveries --status dropped", "what never arrived, and why"),),
+)
+def deliveries(call: Invocation) -> CommandResult:
+    found = request(call)
+    return CommandResult(found, lambda console: _deliveries_text(found, console))
+
+
+@action(
+    "resend",
+    "send a state webhook again that was delivered, dropped or gone",
+    "webhook.resend",
+    arguments=(Argument("DELIVERY", "id of the delivery", field="delivery_id"),),
+    options=(DRY_RUN,),
+    about="With the same id and body, and with fresh attempts.",
+)
+def resend(call: Invocation) -> CommandResult:
+    done = request(call)
+    what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
+    return CommandResult(done, lambda _: f"{done['state']} of job {done['job_id']} {what}.")
+
+
+def _body(call: Invocation) -> bytes:
+    """The bytes unchanged: a signature covers bytes, and a test may need a body that is not JSON."""
+    payload = call.optional("payload")
+    if payload is None:
+        return b"{}"
+    if payload == "-":
+        import sys
+
+        return sys.stdin.buffer.read()
+    if not payload.startswith("@"):
+        return payload.encode()
+    from pathlib import Path
+
+    from ductile.errors import UsageError
+
+    try:
+        return Path(payload[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--payload: {payload[1:]} cannot be read: {error.strerror}") from None
+
+
+def _endpoints_text(found: Document, console: Console) -> str:
+    if not found["endpoints"]:
+        if found["on_disk"] is not None:
+            return "The daemon has no webhooks loaded."
+        return "There are no webhooks. They are configured under `webhooks.endpoints`."
+    rows = []
+    for row in found["endpoints"]:
+        target = f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
+        if row["plugin"]:
+            target = f"{row['plugin']} {row['command']}"
+        rows.append((row["name"], row["path"], target, row["preset"] or "-", row["signature_header"]))
+    table = console.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
+    listener = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
+    return f"{table}\n\n{listener} for them at {found['listen']}."
+
+
+def _differences_text(differences: Document | None) -> str:
+    """How the webhooks of the configuration on disk differ from those in force."""
+    if differences is None:
+        return ""
+    if differences["error"] is not None:
+        return "The configuration on disk cannot be used: `ductile config check` says why."
+    changes = [
+        f"{word} {', '.join(differences[kind])}"
+        for kind, word in (("added", "new"), ("changed", "changed"), ("removed", "removed"))
+        if differences[kind]
+    ]
+    what = f" ({'; '.join(changes)})" if changes else ""
+    return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
+
+
+def _deliveries_text(found: Document, console: Console) -> str:
+    if not found["deliveries"]:
+        return "No state webhooks."
+    rows = [
+        (
+            row["id"],
+            row["job_id"],
+            row["state"],
+            row["status"],
+            str(row["attempts"]),
+            format_time(row["created_at"]),
+            row["url"],
+            _delivery_note(row),
+        )
+        for row in found["deliveries"]
+    ]
+    headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
+    table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
+    return with_next_page(table, found)
+
+
+def _delivery_note(row: Document) -> str:
+    if row["status"] == "delivered":
+        return str(row["last_status"])
+    if row["status"] == "pending" and row["attempts"]:
+        return f"{row['last_error'] or 'being sent'}; next try {format_time(row['next_attempt_at'])}"
+    return row["last_error"] or ""

@@ -1,0 +1,214 @@
+"""Run one job or pipeline run and show its result: in the daemon and wait for it, or in this process."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ductile.cli.client import Document, request_daemon
+from ductile.cli.console.console import indent_continuation, one_line, printable
+from ductile.cli.console.format import (
+    TERMINAL,
+    format_ms,
+    format_time,
+    format_value,
+    indent,
+    informative_error,
+)
+from ductile.cli.invocation import CommandResult
+from ductile.errors import DaemonNotRunningError, DuctileError, Exit, StoreBusyError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ductile.cli.console.console import Console
+    from ductile.cli.invocation import Invocation
+    from ductile.core.json import JsonObject
+
+NO_WAIT_ADVICE = "Start it with `ductile system start`, or leave out --no-wait to run it here."
+#: Lines of a failed job's stderr that are shown; the end of it names the error.
+_STDERR_LINES = 20
+#: An error of the plugin repeats the end of its stderr after this text.
+_STDERR_TAIL = "; stderr ends with: "
+#: Seconds to wait for an answer about failed attempts: the end of the job must not be reported late.
+_PROGRESS_TIMEOUT = 5.0
+_MINUTE = 60
+
+
+class AwaitedJob(NamedTuple):
+    """A job that was submitted, and waited for."""
+
+    job: Document
+    deduplicated: bool
+    #: Whether a daemon continues with it.
+    daemon_runs: bool
+    #: `signal` or `timeout` if that ended the run in this process early.
+    stopped: str | None = None
+
+
+def reject_zero_timeout(call: Invocation) -> None:
+    """UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait."""
+    timeout = call.duration("timeout")
+    if timeout is not None and not timeout:
+        raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
+
+
+def wait_for(call: Invocation, submitted: Document) -> AwaitedJob:
+    """The job when it has ended, or at the end of --timeout."""
+    job_id = str(submitted["job_id"])
+    fields: JsonObject = {"job_id": job_id, "timeout": call.optional("timeout")}
+    with hint_on_interrupt(job_id):
+        try:
+            job = request_daemon(call, "job.wait", fields, timeout=None)
+        except (DaemonNotRunningError, StoreBusyError) as gone:
+            # The job is stored: name it, so that it can be found again.
+            gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
+            gone.details["job_id"] = job_id
+            raise
+    return AwaitedJob(job, bool(submitted["deduplicated"]), daemon_runs=True)
+
+
+@contextmanager
+def hint_on_interrupt(job_id: str) -> Iterator[None]:
+    """Name the job after Ctrl-C, which ends the waiting but not the job."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"Job {job_id} continues: `ductile job wait {job_id}`. To cancel: `ductile job cancel {job_id}`."
+        ) from None
+
+
+def run_here(
+    call: Invocation,
+    operation: str,
+    fields: JsonObject,
+    on_end: Callable[[JsonObject], None] = lambda _job: None,
+) -> AwaitedJob:
+    """Submit a job with this operation and run it, and the jobs it leads to, in this process."""
+    import asyncio
+
+    from ductile.offline import run_offline
+
+    patience = call.duration("timeout")
+    ran = asyncio.run(
+        run_offline(call.config, call.environ, operation, fields, patience=patience, ended=on_end)
+    )
+    return AwaitedJob(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
+
+
+class RetryProgress:
+    """Lines about failed attempts of a job that are followed by another one, each shown once."""
+
+    def __init__(self, call: Invocation, job_id: str) -> None:
+        self._call = call
+        self._job_id = job_id
+        self._shown = 0
+
+    def poll(self) -> list[str]:
+        """Lines for the attempts since the last call; none if the daemon does not answer."""
+        fields: JsonObject = {"job_id": self._job_id}
+        try:
+            # The row first, which is small; the job's input and result may be large.
+            found = request_daemon(self._call, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
+            if all(job["execution"] <= self._shown or job["status"] == "running" for job in found["jobs"]):
+                return []
+            return self.lines(request_daemon(self._call, "job.show", fields, timeout=_PROGRESS_TIMEOUT))
+        except DuctileError:
+            return []
+
+    def lines(self, job: Document) -> list[str]:
+        """Lines for the attempts of this job that have not been shown yet."""
+        new = [row for row in job["executions"] if row["execution"] > self._shown]
+        self._shown = max((row["execution"] for row in new), default=self._shown)
+        # Executions that a stop interrupted or a crash orphaned did not fail.
+        failed = [
+            row for row in new if row["job_status"] == "queued" and row["status"] in ("failed", "timed_out")
+        ]
+        return [_attempt_line(row, job) for row in failed]
+
+
+def _attempt_line(row: Document, job: Document) -> str:
+    error = one_line(str(row["error"] or row["status"]))
+    line = f"attempt {row['attempt']} of {job['max_attempts']} failed: {error}"
+    is_last = row["execution"] == job["executions"][-1]["execution"]
+    if not (is_last and job["status"] == "queued" and job["next_retry_at"]):
+        return line
+    from datetime import UTC, datetime
+
+    retry_at = datetime.fromisoformat(job["next_retry_at"])
+    seconds = max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
+    wait = f"{seconds:.0f}s" if seconds < _MINUTE else format_ms(seconds * 1000)
+    return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
+
+
+def print_lines(call: Invocation, lines: list[str]) -> None:
+    if not call.json:
+        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr)
+
+
+def job_result(ran: AwaitedJob) -> CommandResult:
+    """The result of a job that succeeded; the error of one that did not, and an exit status by its status."""
+    job = ran.job
+    data = job | {"deduplicated": ran.deduplicated}
+    if job["status"] != "succeeded":
+        return CommandResult(
+            data, exit_status=_exit_status(ran), note=lambda console: _failure_text(ran, console)
+        )
+    completed = format_time(job["completed_at"])
+    duplicate = f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
+    return CommandResult(
+        data,
+        lambda console: _result_text(job, console),
+        note=(lambda _: duplicate) if ran.deduplicated else None,
+    )
+
+
+def _exit_status(ran: AwaitedJob) -> Exit:
+    """Not ended is not failed: a script that retries on failure would start the job twice."""
+    if ran.job["status"] in TERMINAL:
+        return Exit.FAILURE
+    if ran.stopped == "signal":
+        return Exit.INTERRUPTED
+    # Without a daemon and not stopped, its attempt here failed, and no process retries it.
+    return Exit.TRY_AGAIN if ran.daemon_runs or ran.stopped else Exit.FAILURE
+
+
+def _result_text(job: Document, console: Console) -> str:
+    """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
+    answer: dict[str, Any] = job["result"] or {}
+    text = format_value(answer.get("result", answer))
+    return text if console.width is None else printable(text)
+
+
+def _failure_text(ran: AwaitedJob, console: Console) -> str:
+    job = ran.job
+    ended = job["status"] in TERMINAL
+    status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"
+    if not ended:
+        status = f"has not ended: it is {job['status']}"
+    first = f"{console.style('red', 'error:')} {job['plugin']} {job['command']} {status} ({job['reason']})"
+    if error := informative_error(job):
+        # Without the end of stderr, which follows below.
+        shown = error.partition(_STDERR_TAIL)[0] if job["stderr"] else error
+        first += f": {indent_continuation(shown)}"
+    lines = [first]
+    if job["stderr"]:
+        kept = job["stderr"].rstrip("\n").split("\n")[-_STDERR_LINES:]
+        lines += [console.style("bold", "stderr:"), indent("\n".join(kept))]
+    hint = _hint(job, ended=ended, daemon_runs=ran.daemon_runs)
+    return "\n".join([*lines, f"{console.style('bold', 'hint:')} {console.hint(hint)}"])
+
+
+def _hint(job: Document, *, ended: bool, daemon_runs: bool) -> str:
+    job_id = job["job_id"]
+    if ended:
+        return f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
+    if daemon_runs:
+        return f"ductile job wait {job_id}"
+    when = f" at {format_time(job['next_retry_at'])}" if job["next_retry_at"] else ""
+    return (
+        f"it will be retried{when} when the daemon runs (`ductile system start`). "
+        f"To cancel: `ductile job cancel {job_id}`"
+    )

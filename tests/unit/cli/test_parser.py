@@ -1,0 +1,165 @@
+"""From words to a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND
+from ductile.cli.parser import ParsedCommand, parse, wants_json
+from ductile.errors import UsageError
+
+
+def the_error(*words: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    return caught.value
+
+
+def called(request: ParsedCommand) -> tuple[str, str]:
+    assert request.action is not None
+    return (request.noun.name if request.noun else "", request.action.name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config", "here", "config", "check"],
+        ["--config=here", "config", "check"],
+        ["config", "--config", "here", "check"],
+        ["config", "check", "--config", "here"],
+        ["config", "check", "--config=here"],
+        ["--config", "elsewhere", "config", "check", "--config", "here"],
+    ],
+)
+def test_config_is_accepted_before_and_after_the_action(words: list[str]) -> None:
+    """The last one counts."""
+    request = parse(words)
+    assert called(request) == ("config", "check")
+    assert request.config == "here"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("option", ["--json", "-v", "--verbose", "-h", "--help"])
+def test_common_options_stand_anywhere(option: str, place: int) -> None:
+    """Every command takes them."""
+    words = ["plugin", "list"]
+    words.insert(place, option)
+    request = parse(words)
+    assert called(request) == ("plugin", "list")
+    assert request.json == (option == "--json")
+    assert request.verbose == (option in {"-v", "--verbose"})
+    assert request.help == (option in {"-h", "--help"})
+
+
+def test_every_row_of_the_table_can_be_called() -> None:
+    """With its required arguments and no options."""
+    for noun in NOUNS:
+        for action in noun.actions:
+            needed = [argument.name for argument in action.arguments if argument.required]
+            request = parse([noun.name, action.name, *needed])
+            assert called(request) == (noun.name, action.name)
+            assert all(request.arguments[name] == name for name in needed)
+    assert called(parse(["version"])) == called(parse(["--version"])) == ("", VERSION_COMMAND.name)
+
+
+def test_short_forms_mean_their_long_forms() -> None:
+    for form in SHORT_FORMS:
+        action = next(noun for noun in NOUNS if noun.name == form.noun).action(form.action)
+        assert action is not None
+        needed = [argument.name for argument in action.arguments if argument.required]
+        assert called(parse([form.name, *needed])) == (form.noun, form.action)
+
+
+def test_options_and_arguments_may_be_mixed() -> None:
+    """No order to remember."""
+    expected = {"KEY": "a.b", "VALUE": "1", "dry_run": True, "lock": False}
+    for words in (["--dry-run", "a.b", "1"], ["a.b", "--dry-run", "1"], ["a.b", "1", "--dry-run"]):
+        assert parse(["config", "set", *words]).arguments == expected
+    assert parse(["plugin", "check", "--json", "echo"]).arguments == {"NAME|DIR": "echo"}
+
+
+@pytest.mark.parametrize("value", ["-5", "-0.5"])
+def test_a_negative_number_is_a_value(value: str) -> None:
+    """`config set` takes any value; after `--` really any."""
+    assert parse(["config", "set", "k", value]).arguments["VALUE"] == value
+    assert parse(["config", "set", "--", "k", "--json"]).arguments["VALUE"] == "--json"
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (["confg"], "ductile config"),
+        (["plugn", "list"], "ductile plugin"),
+        (["plugin", "lst"], "ductile plugin list"),
+        (["--jsn", "plugins"], "--json"),
+        (["config", "check", "--jsno"], "--json"),
+        (["config", "lock", "--dryrun"], "--dry-run"),
+    ],
+)
+def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
+    """Did-you-mean for nouns, actions and options."""
+    assert f"did you mean `{suggestion}`?" in (the_error(*words).hint or "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config"],
+        ["config", "get"],
+        ["config", "set", "k"],
+        ["config", "check", "extra"],
+        ["plugin", "list", "--config"],
+        ["config", "check", "--conf", "x"],
+        ["nonsense"],
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_with_a_hint(words: list[str]) -> None:
+    """Exit 2. Options are not abbreviated, or a new one would change what old scripts mean."""
+    error = the_error(*words)
+    assert error.exit_status == 2
+    assert error.hint
+
+
+def test_help_as_a_word() -> None:
+    """`ductile help config` is what some people try first."""
+    assert parse(["help"]).help
+    assert parse(["help", "config"]) == parse(["config", "--help"])
+    assert parse(["help", "config", "set"]).action == parse(["config", "set", "--help"]).action
+
+
+def test_json_is_recognised_in_a_line_that_cannot_be_parsed() -> None:
+    """Errors are JSON too, and what stands behind `--` is not an option."""
+    assert wants_json(["nonsense", "--json"])
+    assert not wants_json(["config", "set", "k", "--", "--json"])
+
+
+@pytest.mark.parametrize(
+    ("word", "noun", "action"),
+    [
+        ("start", "system", "start"),
+        ("stop", "system", "stop"),
+        ("watch", "system", "watch"),
+        ("doctor", "system", "doctor"),
+        ("reload", "system", "reload"),
+    ],
+)
+def test_the_daemon_is_looked_after_by_short_forms(word: str, noun: str, action: str) -> None:
+    assert called(parse([word])) == (noun, action)
+
+
+@pytest.mark.parametrize("word", ["explain", "retry"])
+def test_jobs_are_looked_after_by_short_forms(word: str) -> None:
+    assert called(parse([word, "01a1"])) == ("job", word)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("lock", "did you mean `ductile config lock` or `ductile plugin lock`?"),
+        ("cancel", "did you mean `ductile job cancel`?"),
+        ("strat", "did you mean `ductile start`?"),
+        ("jobs", "did you mean `ductile job`?"),
+    ],
+)
+def test_an_action_without_its_noun_is_completed(word: str, hint: str) -> None:
+    assert hint in (the_error(word).hint or "")
