@@ -14,12 +14,13 @@ from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.events.dispatch import EventProducer, start_refusal
 from ductile.core.events.model import NewEvent
+from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.conditions import ConditionError, evaluate_condition, explain_condition
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.advance import build_eval_context
-from ductile.core.runs.graph import RUN_PLUGIN, Node, Pipeline, UseNode
+from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.core.runs.progress import start_first_steps
 from ductile.core.runs.state import NewRun, NewStep, RunInfo
 from ductile.operations.runs.start import known_pipeline

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from ductile.core.events.routing import EventRouteTable
+from ductile.core.events.routing import EventRouteTable, PipelineTable
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.jobs.breaker import BreakerPolicy
 from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.json import JsonObject
-from ductile.core.runs.graph import PipelineTable
 from ductile.core.schedules.rule import ScheduleRule
 from ductile.struct import Value, field, hide_in_repr
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ductile.core.events.routing import Hook
 from ductile.core.json import JsonObject
-from ductile.core.runs.graph import Hook
 from ductile.operations.shapes import (
     ANYTHING,
     COUNT,

@@ -32,9 +32,8 @@ from ductile.config.snapshot import (
 from ductile.config.validate.events import warn_about_events
 from ductile.config.validate.pipelines import steps_of
 from ductile.config.validate.report import ValidationReport
-from ductile.core.events.routing import EventRoute, EventRouteTable
+from ductile.core.events.routing import EventRoute, EventRouteTable, Pipeline, PipelineTable
 from ductile.core.policy import Policy
-from ductile.core.runs.graph import Pipeline, PipelineTable
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml import MapNode
 from ductile.struct import replace

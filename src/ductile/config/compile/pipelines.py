@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ductile.config.compile.conditions import compile_condition
 from ductile.config.names import parse_target
 from ductile.config.seal import hash_bytes
+from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.baggage import compile_baggage
 from ductile.core.expressions.conditions import AllOf, Condition
 from ductile.core.jobs.retry import RetryPolicy
@@ -17,7 +18,6 @@ from ductile.core.runs.graph import (
     BlockNode,
     Graph,
     Node,
-    Pipeline,
     SplitBranch,
     SplitNode,
     StepPayload,

@@ -14,8 +14,9 @@ import msgspec
 
 from ductile.config.schema.plugins import RetrySettings
 from ductile.config.schema.types import Anything, Duration, Object, Section, about
+from ductile.core.events.routing import Hook
 from ductile.core.expressions.operators import Operator
-from ductile.core.runs.graph import Hook, JoinPolicy
+from ductile.core.runs.graph import JoinPolicy
 from ductile.protocol.manifest.model import ExecutionMode
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ductile.config.schema.pipelines import PipelineSettings, StepSettings
     from ductile.config.snapshot import PluginInstance
     from ductile.config.validate.report import ValidationReport
+    from ductile.core.events.routing import Pipeline
     from ductile.core.json import JsonValue
-    from ductile.core.runs.graph import Pipeline
 
 #: Of types that begin with it the core itself is the emitter.
 _OWN = "ductile."

@@ -1,4 +1,4 @@
-"""Telling pipelines that a job has ended: which hook, for whom, and what they are given."""
+"""Hooks: the pipelines with `on-hook` that the end of a job starts, and their payload."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from ductile.core.events.dispatch import (
     start_pipeline,
 )
 from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.routing import Hook
 from ductile.core.ids import make_id
 from ductile.core.jobs.ledger import LedgerEntry
-from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
-from ductile.core.runs.graph import RUN_PLUGIN, Hook
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
 from ductile.struct import Value, replace
 
 
 class JobEnding(Value):
-    """How a job ended, as far as a hook tells it."""
+    """How a job ended, as far as hooks report it."""
 
     status: JobStatus
     timed_out: bool
@@ -34,17 +35,20 @@ class JobEnding(Value):
 
 
 def fire_hooks(
-    job: Job, ending: JobEnding, baggage: JsonObject, rules: Policy, now: datetime, rng: Random
+    job: Job, ending: JobEnding, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
-    """The runs that this end starts, each with an event of its own; `baggage` is what the job carried."""
-    if not _notifies(job, rules):
+    """Return the runs that the end of the job starts, each with its own event."""
+    if not _notifies(job, policy):
         return EMPTY_FANOUT
-    hook = _hook_for(ending)
+    if ending.status is JobStatus.SUCCEEDED:
+        hook = Hook.COMPLETED
+    else:
+        hook = Hook.TIMED_OUT if ending.timed_out else Hook.FAILED
     source = job.command if job.plugin == RUN_PLUGIN else job.plugin
-    pipelines = rules.pipelines.hooked(hook, source)
+    pipelines = policy.pipelines.hooked(hook, source)
     if not pipelines:
         return EMPTY_FANOUT
-    sender = EventProducer(
+    producer = EventProducer(
         submitted_by=SubmittedBy.HOOK,
         detail=hook,
         job_id=job.id,
@@ -55,41 +59,36 @@ def fire_hooks(
         trace_id=job.trace_id,
     )
     payload = _payload(job, ending)
-    if sender.hops > rules.max_hops:
+    if producer.hops > policy.max_hops:
         event = NewEvent(id=make_id(now, rng), type=hook, source=source, payload=payload)
-        return Fanout(ledger=(dropped_event_entry(sender, event, (), pipelines),))
+        return Fanout(ledger=(dropped_event_entry(producer, event, (), pipelines),))
     runs: list[NewRun] = []
     ledger: list[LedgerEntry] = []
     for pipeline in pipelines:
         event = NewEvent(id=make_id(now, rng), type=hook, source=source, payload=payload)
-        started = start_pipeline(sender, OutgoingEvent(event=event), pipeline, rules, now, rng)
-        if isinstance(started, NewRun):
-            runs.append(replace(started, job=_named(started.job, job), event_is_new=True))
-        else:
+        started = start_pipeline(producer, OutgoingEvent(event=event), pipeline, policy, now, rng)
+        if not isinstance(started, NewRun):
             ledger.append(started)
+            continue
+        if job.status is not JobStatus.RUNNING:
+            # A job that ended without running has no execution that tells this end from an earlier one.
+            started = replace(started, job=replace(started.job, origin=None))
+        runs.append(replace(started, event_is_new=True))
     return Fanout(runs=tuple(runs), ledger=tuple(ledger))
 
 
-def _named(started: NewJob, ended: Job) -> NewJob:
-    """A job that ended without running has no execution to tell this end from an earlier one."""
-    return started if ended.status is JobStatus.RUNNING else replace(started, origin=None)
+def _notifies(job: Job, policy: Policy) -> bool:
+    """Return whether the job's end fires hooks.
 
-
-def _notifies(job: Job, rules: Policy) -> bool:
-    """Root jobs of plugins and runs of pipelines that say so. What a hook started starts no hook again."""
+    Root jobs and runs with `notify_on_complete` do; jobs that a hook or the core started do not.
+    """
     if job.submitted_by in (SubmittedBy.HOOK, SubmittedBy.CORE):
         return False
     if job.plugin == RUN_PLUGIN:
-        pipeline = rules.pipelines.by_name.get(job.command)
+        pipeline = policy.pipelines.by_name.get(job.command)
         return pipeline is not None and pipeline.notify_on_complete
     is_root = job.parent_job_id is None and job.run_id is None
-    return is_root and rules.plugin(job.plugin).notify_on_complete
-
-
-def _hook_for(ending: JobEnding) -> Hook:
-    if ending.status is JobStatus.SUCCEEDED:
-        return Hook.COMPLETED
-    return Hook.TIMED_OUT if ending.timed_out else Hook.FAILED
+    return is_root and policy.plugin(job.plugin).notify_on_complete
 
 
 def _payload(job: Job, ending: JobEnding) -> JsonObject:

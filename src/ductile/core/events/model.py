@@ -1,4 +1,4 @@
-"""Where work comes from: events, and the chain of contexts that carries baggage from job to job."""
+"""Events, and the chain of contexts that carries baggage from job to job."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from ductile.struct import Value
 
 
 class NewEvent(Value):
-    """An event, stored once for all the jobs it starts."""
+    """An event to store, once for all the jobs that it starts."""
 
     id: str
     type: str
     source: str
     payload: JsonObject
+    #: Only events of webhooks have headers.
     headers: Mapping[str, str] | None = None
     dedupe_key: str | None = None
 
 
 def visible_event(event: NewEvent) -> JsonObject:
-    """An event as conditions see it under `event`. Only events of webhooks have headers."""
+    """Return the event as conditions see it under `event`."""
     visible: JsonObject = {"type": event.type, "source": event.source, "event_id": event.id}
     if event.headers is not None:
         visible["headers"] = dict(event.headers)
@@ -35,7 +36,7 @@ class OutgoingEvent(Value):
 
 
 class NewContext(Value):
-    """A link in the chain of baggage; `baggage` is everything claimed up to here."""
+    """One link in the chain of contexts; `baggage` is everything claimed up to here."""
 
     id: str
     baggage: JsonObject

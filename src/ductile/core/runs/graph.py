@@ -10,7 +10,7 @@ here and a case there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
@@ -26,14 +26,6 @@ from ductile.struct import Value, field
 RUN_PLUGIN = "pipeline"
 #: The most steps of a pipeline with its calls put in place.
 MAX_GRAPH_STEPS = 1000
-
-
-class Hook(StrEnum):
-    """The end of a job that starts pipelines with `on-hook`."""
-
-    COMPLETED = "job.completed"
-    FAILED = "job.failed"
-    TIMED_OUT = "job.timed_out"
 
 
 class JoinPolicy(StrEnum):
@@ -239,54 +231,3 @@ class Graph(Value):
         """Return the `uses` step at the path; None if there is none."""
         node = None if path is None else self.nodes.get(path)
         return node if isinstance(node, UseNode) else None
-
-
-class Pipeline(Value):
-    """A configured pipeline: its trigger, and the graph of its new runs."""
-
-    name: str
-    graph: Graph
-    on: str | None = None
-    on_hook: Hook | None = None
-    from_plugin: str | None = None
-    condition: Condition | None = None
-    notify_on_complete: bool = False
-
-
-class PipelineTable(Value, kw_only=False):
-    """Pipelines by trigger. Built once at load, because it is used at every settlement."""
-
-    by_name: Mapping[str, Pipeline] = field(default_factory=dict)
-    _by_event: Mapping[str, tuple[Pipeline, ...]] = field(default_factory=dict)
-    _by_hook: Mapping[Hook, tuple[Pipeline, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, pipelines: Iterable[Pipeline]) -> PipelineTable:
-        by_name: dict[str, Pipeline] = {}
-        by_event: dict[str, tuple[Pipeline, ...]] = {}
-        by_hook: dict[Hook, tuple[Pipeline, ...]] = {}
-        for pipeline in pipelines:
-            by_name[pipeline.name] = pipeline
-            if pipeline.on is not None:
-                by_event[pipeline.on] = (*by_event.get(pipeline.on, ()), pipeline)
-            if pipeline.on_hook is not None:
-                by_hook[pipeline.on_hook] = (*by_hook.get(pipeline.on_hook, ()), pipeline)
-        return cls(by_name, by_event, by_hook)
-
-    def started_by(self, event_type: str, source: str) -> tuple[Pipeline, ...]:
-        """Return the pipelines that the event starts, in the order of the configuration."""
-        found = self._by_event.get(event_type)
-        return () if found is None else _of_source(found, source)
-
-    @property
-    def have_hooks(self) -> bool:
-        return bool(self._by_hook)
-
-    def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
-        """Return the pipelines that the hook starts, in the order of the configuration."""
-        found = self._by_hook.get(hook)
-        return () if found is None else _of_source(found, source)
-
-
-def _of_source(pipelines: tuple[Pipeline, ...], source: str) -> tuple[Pipeline, ...]:
-    return tuple(pipeline for pipeline in pipelines if pipeline.from_plugin in (None, source))

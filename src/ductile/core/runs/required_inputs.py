@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
 from ductile.core.expressions.operators import compare
 from ductile.core.expressions.paths import MISSING, Root
-from ductile.core.runs.graph import BlockNode, Graph, Node, Pipeline, SequenceKind, UseNode
+from ductile.core.runs.graph import BlockNode, Graph, Node, SequenceKind, UseNode
 from ductile.struct import Value
 
 _NO_PATHS: frozenset[str] = frozenset()

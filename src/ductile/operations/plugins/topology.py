@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
+from ductile.core.events.routing import Hook
 from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.graph import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.catalogue import commands_of, standing_of
 

@@ -9,10 +9,11 @@ from enum import StrEnum
 from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.durations import format_duration
+from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.redacted_quote import MASK
 from ductile.core.jobs.model import TERMINAL, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.graph import RUN_PLUGIN, Graph, Pipeline, UseNode
+from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode
 from ductile.core.runs.graph_codec import graph_to_json
 from ductile.core.runs.mermaid import to_mermaid
 from ductile.core.runs.svg import to_svg

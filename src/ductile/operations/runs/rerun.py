@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ductile.core.events.model import NewEvent
+from ductile.core.events.routing import Pipeline
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.json import JsonObject
-from ductile.core.runs.graph import RUN_PLUGIN, Pipeline
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
 from ductile.errors import ConflictError, GoneError, RefusedError
 from ductile.operations import parameters as read

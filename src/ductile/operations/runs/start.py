@@ -17,13 +17,14 @@ from ductile.config.schema.pipelines import OnTimeout, PipelineSettings, ReturnO
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.events.dispatch import EventProducer, fan_out, start_refusal
 from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.ids import make_id
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import Policy
-from ductile.core.runs.graph import RUN_PLUGIN, Pipeline
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
 from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
