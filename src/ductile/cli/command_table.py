@@ -13,7 +13,7 @@ from ductile.cli.spec import Action, ShortForm
 
 class Noun(NamedTuple):
     """The first word of a command. `declared` lists its actions in the order of its help, each with its
-    module (`logs:logs`) unless that has the name of the noun.
+    module (`logs:logs`) if the noun is a package.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Noun(NamedTuple):
     def modules(self) -> dict[str, str]:
         """The module that declares each action, by the action's name."""
         pairs = (each.partition(":") for each in self.declared.split())
-        return {action: module or self.name for action, _, module in pairs}
+        return {action: f"{self.name}.{module}" if module else self.name for action, _, module in pairs}
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -47,25 +47,26 @@ NOUNS = (
     Noun(
         "system",
         "start, stop and watch over the daemon",
-        "start stop status reload reset breaker logs:logs doctor:doctor selfcheck:doctor sweep:doctor "
-        "backup:backup restore:backup watch:watch unit:systemd_unit completion:completion",
+        "start:daemon stop:daemon status:daemon reload:daemon reset:daemon breaker:daemon logs:logs "
+        "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:watch unit:setup "
+        "completion:setup",
     ),
     Noun(
         "config",
         "check, seal, read and change the configuration",
-        "check lock show get set schema init:init",
+        "check lock show get set schema init",
     ),
     Noun(
         "plugin",
         "run, inspect, write and test plugins",
-        "run:plugin_run list show check test:plugin_dev new:plugin_dev disable:plugin_switch "
-        "enable:plugin_switch lock:plugin_records state:plugin_records facts:plugin_records",
+        "run:run list:inspect show:inspect check:inspect test:develop new:develop disable:switch "
+        "enable:switch lock:records state:records facts:records",
     ),
     Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
     Noun(
         "job",
         "find, inspect, wait for, cancel and retry jobs",
-        "list show explain:job_explain tree logs wait cancel retry",
+        "list show explain tree logs wait cancel retry",
     ),
     Noun("queue", "see what is running and waiting; empty the queue", "status list purge"),
     Noun("schedule", "see, pause and run what is scheduled", "list next history explain pause resume run"),

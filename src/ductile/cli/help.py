@@ -83,8 +83,7 @@ def argument_words(action: Action) -> tuple[str, ...]:
 
 
 def option_line(option: Option) -> tuple[str, str]:
-    flags = ", ".join(option.flags)
-    return (f"{flags} {option.metavar}" if option.metavar else flags, option.help)
+    return option.usage, option.help
 
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:

@@ -25,15 +25,23 @@ class Argument(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option; one without `metavar` is a switch."""
+    """An option, written as help shows it: `-n, --limit NUMBER`. One without a metavar is a switch."""
 
-    flags: tuple[str, ...]
+    usage: str
     help: str
-    metavar: str | None = None
     #: The field of the operation's request that it fills, if any.
     field: str | None = None
     #: How its text is read: `text`, `integer`, `json` (an object, @FILE or -) or `list` (with commas).
     type: str = "text"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return tuple(self.usage.partition(self.metavar or "\0")[0].replace(",", "").split())
+
+    @property
+    def metavar(self) -> str | None:
+        last = self.usage.split()[-1]
+        return None if last.startswith("-") else last
 
     @property
     def destination(self) -> str:
@@ -70,14 +78,14 @@ class ShortForm(NamedTuple):
     summary: str
 
 
-CONFIG = Option(("--config",), "configuration file, or the directory of config.yaml", "PATH")
-JSON = Option(("--json",), "answer in JSON, errors too")
-VERBOSE = Option(("-v", "--verbose"), "show more; for an unexpected error, the traceback")
-HELP = Option(("-h", "--help"), "show this help")
-VERSION = Option(("--version",), "show the version")
+CONFIG = Option("--config PATH", "configuration file, or the directory of config.yaml")
+JSON = Option("--json", "answer in JSON, errors too")
+VERBOSE = Option("-v, --verbose", "show more; for an unexpected error, the traceback")
+HELP = Option("-h, --help", "show this help")
+VERSION = Option("--version", "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
 EVERYWHERE = (CONFIG, JSON, VERBOSE, HELP)
-DRY_RUN = Option(("--dry-run",), "show what would be done, and do nothing", field="dry_run")
+DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
 
 
 def action(

@@ -11,32 +11,23 @@ PLUGIN = Argument("PLUGIN", "name of the plugin, as it is configured", field="pl
 SCHEDULE = Argument(
     "SCHEDULE", "id of the schedule; the plugin's only one without it", required=False, field="schedule"
 )
-LIMIT = Option(
-    ("-n", "--limit"), "at most this many, from 1 to 200 (default 50)", "NUMBER", "limit", "integer"
-)
-CURSOR = Option(("--cursor",), "continue after the previous page: its `next_cursor`", "TEXT", "cursor")
-OF_PLUGIN = Option(("--plugin",), "only those of this plugin", "NAME", "plugin")
+LIMIT = Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer")
+CURSOR = Option("--cursor TEXT", "continue after the previous page: its `next_cursor`", "cursor")
+OF_PLUGIN = Option("--plugin NAME", "only those of this plugin", "plugin")
 PAYLOAD = Option(
-    ("--payload",), "its input: a JSON object, @FILE, or - for standard input", "JSON", "payload", "json"
+    "--payload JSON", "its input: a JSON object, @FILE, or - for standard input", "payload", "json"
 )
-DEDUPE_KEY = Option(("--dedupe-key",), "do not run again what succeeded under this key", "KEY", "dedupe_key")
-TIMEOUT = Option(
-    ("--timeout",), "wait no longer than this, such as 30s; without a daemon, end it then", "DURATION"
-)
+DEDUPE_KEY = Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key")
+TIMEOUT = Option("--timeout DURATION", "wait no longer than this, such as 30s; without a daemon, end it then")
 STATE_WEBHOOK_URL = Option(
-    ("--state-webhook-url",), "send every change of state to this URL", "URL", "state_webhook_url"
+    "--state-webhook-url URL", "send every change of state to this URL", "state_webhook_url"
 )
 STATE_WEBHOOK_EVENTS = Option(
-    ("--state-webhook-events",),
-    "only these states, such as done,failed",
-    "STATES",
-    "state_webhook_events",
-    "list",
+    "--state-webhook-events STATES", "only these states, such as done,failed", "state_webhook_events", "list"
 )
 DRAIN_TIMEOUT = Option(
-    ("--timeout",),
+    "--timeout DURATION",
     "give up a drain that takes longer (default 1h), and change nothing",
-    "DURATION",
     "drain_timeout",
 )
-REVEAL = Option(("--reveal",), "show all of it, secrets too", field="reveal")
+REVEAL = Option("--reveal", "show all of it, secrets too", "reveal")

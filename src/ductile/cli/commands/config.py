@@ -11,11 +11,21 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import ConfigCheck, SealResult, SettingChange
+    from ductile.admin.init_config import StarterConfig
     from ductile.cli.console.console import Console
     from ductile.config.snapshot import PluginInstance
     from ductile.core.json import JsonObject, JsonValue
     from ductile.errors import ConfigError
 
+_FILE_MEANINGS = {
+    "config.yaml": "what runs, and when",
+    "pipelines.yaml": "what happens when a plugin emits an event",
+    "tokens.yaml": "who may use the API",
+    "scopes/admin.json": "what the admin token may do",
+    ".env": "the secret itself, readable by you only",
+    "plugins/echo/": "an example plugin",
+    ".checksums": "the seal over all of it",
+}
 _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
 
 
@@ -121,7 +131,7 @@ def get(call: Invocation) -> CommandResult:
         Argument("KEY", "where it is, such as service.log_level; routes[+] adds an entry"),
         Argument("VALUE", "the new value, read as YAML"),
     ),
-    options=(DRY_RUN, Option(("--lock",), "renew the seal of the changed file, if it was intact")),
+    options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
     about="The result is checked before it is written, and refused if other files would keep it "
     "from having an effect. An entry of a list is changed in the file that has it. Without "
     "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
@@ -157,6 +167,31 @@ def schema(_call: Invocation) -> CommandResult:
 
     described = describe_configuration()
     return CommandResult(described, lambda _: to_json(described, indent=2))
+
+
+@action(
+    "init",
+    "write a working, sealed starter configuration",
+    arguments=(Argument("DIR", "directory to create"),),
+    options=(DRY_RUN,),
+    about="With an example plugin, pipeline, schedule and token. Overwrites nothing.",
+)
+def init(call: Invocation) -> CommandResult:
+    from ductile.admin.init_config import TOKEN_VARIABLE, create_starter_config, generate_token
+
+    directory = call.text("DIR")
+    token, dry_run = generate_token(), call.switch("dry_run")
+    starter = create_starter_config(directory, call.environ, token=token, dry_run=dry_run)
+    return CommandResult(
+        {
+            "directory": str(starter.directory),
+            "files": list(starter.files),
+            "written": starter.written,
+            "token_variable": TOKEN_VARIABLE,
+            "token": starter.token,
+        },
+        lambda console: _init_text(starter, directory, TOKEN_VARIABLE, console),
+    )
 
 
 def _refused_error(found: ConfigCheck) -> ConfigError | None:
@@ -273,3 +308,35 @@ def change_text(done: SettingChange, console: Console, *, seal_hint: str = "") -
     if done.sealed:
         return f"{diff}\nWrote {file} and renewed its seal."
     return f"{diff}\nWrote {file}.\nIts seal is not renewed. {seal_hint}"
+
+
+def _init_text(starter: StarterConfig, directory: str, variable: str, console: Console) -> str:
+    import shlex
+
+    paths = (name.split("/") for name in starter.files)
+    # A plugin is shown as its directory.
+    names = list(dict.fromkeys("/".join([*path[:2], ""] if path[0] == "plugins" else path) for path in paths))
+    width = max(len(name) for name in names)
+    files = [f"  {name.ljust(width)}  {_FILE_MEANINGS.get(name, '')}".rstrip() for name in names]
+    if not starter.written:
+        return "\n".join(
+            [f"Would write a starter configuration to {directory}:", "", *files, "", "Nothing was written."]
+        )
+    quoted = shlex.quote(directory)
+    return "\n".join(
+        [
+            f"Wrote a working, sealed configuration to {directory}:",
+            "",
+            *files,
+            "",
+            f"Your API token, shown only now. It is kept in {directory}/.env as {variable}:",
+            "",
+            f"  {console.style('bold', starter.token or '')}",
+            "",
+            "Next:",
+            "",
+            f"  ductile run echo --config {quoted}",
+            f"""  ductile pipeline run hello --payload '{{"name": "Ada"}}' --config {quoted}""",
+            f"  ductile system start --config {quoted}",
+        ]
+    )

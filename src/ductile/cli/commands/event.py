@@ -53,13 +53,9 @@ def send(call: Invocation) -> CommandResult:
     "show the latest events of the ledger",
     "ledger.tail",
     options=(
-        Option(("-f", "--follow"), "keep showing new ones, until Ctrl-C"),
+        Option("-f, --follow", "keep showing new ones, until Ctrl-C"),
         Option(
-            ("-n", "--limit"),
-            "how many of the latest, from 1 to 1000 (default 50)",
-            "NUMBER",
-            "limit",
-            "integer",
+            "-n, --limit NUMBER", "how many of the latest, from 1 to 1000 (default 50)", "limit", "integer"
         ),
     ),
     about="With --follow and --json together, each line is a JSON object.",

@@ -17,18 +17,24 @@ from ductile.cli.console.format import (
     indent,
     informative_error,
     jobs_table,
+    list_section,
     section,
     styled_status,
+    to_json,
     with_next_page,
 )
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Example, Option, action
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ductile.cli.console.console import Console
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
+#: Characters of a payload or context that `explain` shows.
+_MAX_INPUT = 300
 
 
 @action(
@@ -37,30 +43,23 @@ _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
     "job.list",
     options=(
         OF_PLUGIN,
-        Option(("--command",), "only those of this command", "NAME", "command"),
+        Option("--command NAME", "only those of this command", "command"),
         Option(
-            ("--status",),
+            "--status STATUS",
             "queued (or pending), running, succeeded (or completed, ok), failed (or error), "
             "timed_out or dead",
-            "STATUS",
             "status",
         ),
         Option(
-            ("--by",),
+            "--by SOURCE",
             "only those submitted by scheduler, webhook, route, cli, api, hook, mcp or core",
-            "SOURCE",
             "submitted_by",
         ),
         Option(
-            ("--from",),
-            "created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08",
-            "TIME",
-            "from",
+            "--from TIME", "created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08", "from"
         ),
-        Option(("--to",), "created before this time", "TIME", "to"),
-        Option(
-            ("--query",), "only those whose result, error or stderr has all of these words", "WORDS", "query"
-        ),
+        Option("--to TIME", "created before this time", "to"),
+        Option("--query WORDS", "only those whose result, error or stderr has all of these words", "query"),
         LIMIT,
         CURSOR,
     ),
@@ -84,6 +83,21 @@ def list_jobs(call: Invocation) -> CommandResult:
 def show(call: Invocation) -> CommandResult:
     job = request(call)
     return CommandResult(job, lambda console: _show_text(job, console))
+
+
+@action(
+    "explain",
+    "say why a job failed or does not run, and what to do",
+    "job.explain",
+    arguments=(JOB,),
+    about="One sentence first; then where the job comes from, what happened, its input, and the "
+    "differences from the last good run of the same command: configuration, exit status, stderr, "
+    "duration, input.",
+    examples=(Example("ductile job explain 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),),
+)
+def explain(call: Invocation) -> CommandResult:
+    found = request(call)
+    return CommandResult(found, lambda console: _explain_text(found, console))
 
 
 @action("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
@@ -115,7 +129,7 @@ def logs(call: Invocation) -> CommandResult:
     "wait for a job to end",
     "job.wait",
     arguments=(JOB,),
-    options=(Option(("--timeout",), "wait no longer than this, such as 30s", "DURATION", "timeout"),),
+    options=(Option("--timeout DURATION", "wait no longer than this, such as 30s", "timeout"),),
     about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
 )
 def wait(call: Invocation) -> CommandResult:
@@ -158,9 +172,8 @@ def cancel(call: Invocation) -> CommandResult:
     arguments=(JOB,),
     options=(
         Option(
-            ("--from-step",),
+            "--from-step PATH",
             "of a pipeline run: start a new run at this step instead, by the pipeline as it is now",
-            "PATH",
         ),
         DRY_RUN,
     ),
@@ -294,3 +307,49 @@ def _execution_text(row: Document, console: Console) -> str:
         if row[name]:
             lines += [console.style("bold", f"{name}:"), indent(row[name])]
     return "\n".join(lines)
+
+
+def _explain_text(found: Document, console: Console) -> str:
+    lines = [console.style("bold", indent_continuation(found["verdict"]))]
+    lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
+    lines += list_section("What happened", found["evidence"], console)
+    if saw := _input_lines(found["saw"]):
+        lines += section("What it saw", "\n".join(saw), console)
+    lines += list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
+    if found["compared_with"]:
+        title = f"What differs from the last good run, {found['compared_with']}"
+        rows = [
+            f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}" for row in found["differences"]
+        ]
+        same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
+        lines += list_section(title, rows or [same], console)
+    lines += list_section("What was not compared", found["not_compared"], console)
+    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+    return "\n".join(lines)
+
+
+def _chain_lines(chain: Sequence[Document]) -> list[str]:
+    lines = []
+    for depth, link in enumerate(chain):
+        known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
+        note = f" ({known})" if known else ""
+        lines.append(f"  {'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{printable(link['what'])}{note}")
+    return lines
+
+
+def _input_lines(saw: Document) -> list[str]:
+    event = saw["event"]
+    loaded = f" (loaded {format_time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    return format_fields(
+        (
+            ("payload", _short(saw["payload"])),
+            ("event", f"{event['type']} from {event['source']}" if event else None),
+            ("context", _short(saw["context"])),
+            ("config", f"{saw['config']}{loaded}" if saw["config"] else None),
+        )
+    )
+
+
+def _short(value: object) -> str | None:
+    text = None if value is None else to_json(value)
+    return text if text is None or len(text) <= _MAX_INPUT else f"{text[:_MAX_INPUT]}…"

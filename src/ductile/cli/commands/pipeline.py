@@ -76,7 +76,7 @@ def show(call: Invocation) -> CommandResult:
         DEDUPE_KEY,
         STATE_WEBHOOK_URL,
         STATE_WEBHOOK_EVENTS,
-        Option(("--no-wait",), "print the id of the run and do not wait for it; needs the daemon"),
+        Option("--no-wait", "print the id of the run and do not wait for it; needs the daemon"),
         DRY_RUN,
     ),
     about="Works with and without a daemon: without one its steps are run here, one after the other, "
@@ -150,7 +150,7 @@ def _print_step(call: Invocation, job: Document) -> None:
     "check",
     "check the pipelines; with a payload, show what it would start",
     arguments=(Argument("NAME", "only this pipeline", required=False),),
-    options=(Option(("--payload",), "try this: a JSON object, @FILE, or - for standard input", "JSON"),),
+    options=(Option("--payload JSON", "try this: a JSON object, @FILE, or - for standard input"),),
     about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
     "first steps are shown, and why they would run or not; later ones depend on the answers of those. "
     "Exit status 78 if something has to be corrected.",
@@ -202,8 +202,8 @@ def check(call: Invocation) -> CommandResult:
     "draw a pipeline",
     arguments=(_NAME,),
     options=(
-        Option(("--format",), "mermaid (default) or svg", "FORMAT"),
-        Option(("-o", "--output"), "write it to this file instead of standard output", "FILE"),
+        Option("--format FORMAT", "mermaid (default) or svg"),
+        Option("-o, --output FILE", "write it to this file instead of standard output"),
     ),
     about="Drawn here, from the configuration on disk: neither a browser nor the network is needed.",
 )

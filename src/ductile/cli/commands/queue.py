@@ -32,7 +32,7 @@ def list_jobs(call: Invocation) -> CommandResult:
     "end queued jobs; they are kept as dead",
     "queue.purge",
     arguments=(Argument("PLUGIN", "end those of this plugin", required=False, field="plugin"),),
-    options=(Option(("--all",), "end those of every plugin", field="all"), DRY_RUN),
+    options=(Option("--all", "end those of every plugin", "all"), DRY_RUN),
 )
 def purge(call: Invocation) -> CommandResult:
     done = request(call)

@@ -37,9 +37,7 @@ def list_schedules(call: Invocation) -> CommandResult:
     "show the upcoming runs, across clock changes",
     "schedule.next",
     arguments=(PLUGIN._replace(help="only this plugin", required=False), SCHEDULE),
-    options=(
-        Option(("-n", "--count"), "how many, from 1 to 1000 (default 10)", "NUMBER", "count", "integer"),
-    ),
+    options=(Option("-n, --count NUMBER", "how many, from 1 to 1000 (default 10)", "count", "integer"),),
     examples=(
         Example("ductile schedule next -n 20", "of all plugins together"),
         Example("ductile schedule next echo", "of one plugin"),

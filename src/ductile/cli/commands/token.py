@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     arguments=(Argument("NAME", "its name in logs and in `secret_ref`"),),
     options=(
         Option(
-            ("--scopes",),
+            "--scopes LIST",
             "its permissions, such as jobs:ro,plugin:rw; without scopes it is a secret for "
             "signatures and opens nothing",
-            "LIST",
         ),
-        Option(("--stdin",), "read the value from standard input instead of generating one"),
+        Option("--stdin", "read the value from standard input instead of generating one"),
         DRY_RUN,
     ),
     about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "

@@ -36,8 +36,8 @@ def list_endpoints(call: Invocation) -> CommandResult:
     "send a signed request to an endpoint of this daemon, to test it",
     arguments=(Argument("NAME", "name or path of the endpoint"),),
     options=(
-        Option(("--payload",), "the body: JSON, @FILE, or - for standard input (default {})", "JSON"),
-        Option(("--delivery",), "the delivery's id; the same one again is a redelivery", "ID"),
+        Option("--payload JSON", "the body: JSON, @FILE, or - for standard input (default {})"),
+        Option("--delivery ID", "the delivery's id; the same one again is a redelivery"),
         DRY_RUN,
     ),
     about="Signs the body with the endpoint's secret as its sender would, and posts it to "
@@ -79,8 +79,8 @@ def send(call: Invocation) -> CommandResult:
     "list the state webhooks that were sent or wait to be, newest first",
     "webhook.deliveries",
     options=(
-        Option(("--job",), "only those of this job", "JOB", "job_id"),
-        Option(("--status",), "pending, delivered, dropped or gone", "STATUS", "status"),
+        Option("--job JOB", "only those of this job", "job_id"),
+        Option("--status STATUS", "pending, delivered, dropped or gone", "status"),
         LIMIT,
         CURSOR,
     ),

@@ -25,7 +25,7 @@ _FOLLOW_TIMEOUT = "60s"
     "show what ran, from the ledger",
     "log.list",
     arguments=(PLUGIN._replace(help="only this plugin", required=False),),
-    options=(Option(("-f", "--follow"), "keep showing executions as they end, until Ctrl-C"), LIMIT),
+    options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"), LIMIT),
     about="One line for each execution, the latest at the end; with -v also its output on stderr. "
     "With --follow and --json together, each line is a JSON object.",
     examples=(

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         DEDUPE_KEY,
         STATE_WEBHOOK_URL,
         STATE_WEBHOOK_EVENTS,
-        Option(("--no-wait",), "print the id of the job and do not wait for it; needs the daemon"),
-        Option(("--request",), "for authors: run it with exactly this request, outside any queue", "FILE"),
+        Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),
+        Option("--request FILE", "for authors: run it with exactly this request, outside any queue"),
         DRY_RUN,
     ),
     about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 )
 def run(call: Invocation) -> CommandResult:
     if call.optional("request") is not None:
-        from ductile.cli.commands.plugin_dev import run_request
+        from ductile.cli.commands.plugin.develop import run_request
 
         return run_request(call)
     from ductile.cli.reload_hint import hint_reload

@@ -70,7 +70,7 @@ def _check_start(call: Invocation) -> CommandResult:
     "stop",
     "stop the daemon cleanly and wait until it has stopped",
     "system.stop",
-    options=(Option(("--no-wait",), "return at once instead of waiting for the end"), DRY_RUN),
+    options=(Option("--no-wait", "return at once instead of waiting for the end"), DRY_RUN),
 )
 def stop(call: Invocation) -> CommandResult:
     advice = "There is nothing to stop. Another configuration's daemon: name it with --config."
@@ -112,8 +112,8 @@ def _wait_for_exit(pid: int) -> None:
     "show the daemon, the queue and every plugin",
     "system.status",
     options=(
-        Option(("--reveal",), "show the state of plugins in full, secrets too", field="reveal"),
-        Option(("--health",), "ask every plugin that has a health command first; needs the daemon"),
+        Option("--reveal", "show the state of plugins in full, secrets too", "reveal"),
+        Option("--health", "ask every plugin that has a health command first; needs the daemon"),
     ),
     about="Works without a daemon as well. Running jobs come first, the longest on top; plugins in "
     "trouble come before the others. Values in a plugin's state that look "
@@ -133,9 +133,7 @@ def status(call: Invocation) -> CommandResult:
     "system.reload",
     options=(
         Option(
-            ("--drain",),
-            "let plugins that are removed or disabled finish their accepted work first",
-            field="drain",
+            "--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"
         ),
         DRAIN_TIMEOUT,
         DRY_RUN,
@@ -164,7 +162,7 @@ def reload(call: Invocation) -> CommandResult:
     "close the circuit breakers of a plugin",
     "system.reset",
     arguments=(PLUGIN,),
-    options=(Option(("--command",), "only the breaker of this command", "NAME", "command"), DRY_RUN),
+    options=(Option("--command NAME", "only the breaker of this command", "command"), DRY_RUN),
 )
 def reset(call: Invocation) -> CommandResult:
     done = request(call)

@@ -27,9 +27,9 @@ _STATUS_TIMEOUT = 5.0
     "write configuration, store and plugins to one archive, also while the daemon runs",
     arguments=(Argument("FILE|DIR", "the archive to write, or the directory to put it into"),),
     options=(
-        Option(("--scope",), "only these parts, with commas: config, state, plugins (default all)", "PARTS"),
-        Option(("--secrets",), "include the files of environment variables, which hold the secrets"),
-        Option(("--verify",), "check the archive instead: every hash, and that its store opens"),
+        Option("--scope PARTS", "only these parts, with commas: config, state, plugins (default all)"),
+        Option("--secrets", "include the files of environment variables, which hold the secrets"),
+        Option("--verify", "check the archive instead: every hash, and that its store opens"),
         DRY_RUN,
     ),
     about="The store is copied as it is at one instant, whatever is written meanwhile. The archive is "
@@ -76,9 +76,7 @@ def backup(call: Invocation) -> CommandResult:
     arguments=(Argument("FILE", "the archive that `system backup` wrote"),),
     options=(
         Option(
-            ("--to",),
-            "where to; needed unless what was backed up is the present configuration's directory",
-            "DIR",
+            "--to DIR", "where to; needed unless what was backed up is the present configuration's directory"
         ),
         DRY_RUN,
     ),

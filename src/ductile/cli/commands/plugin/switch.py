@@ -29,7 +29,7 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
     "disable a plugin: edit the configuration, seal it and reload",
     arguments=(_NAME,),
     options=(
-        Option(("--drain",), "let it finish its accepted work first; needs the daemon"),
+        Option("--drain", "let it finish its accepted work first; needs the daemon"),
         DRAIN_TIMEOUT,
         DRY_RUN,
     ),
@@ -111,7 +111,7 @@ def _apply(
     drain: bool = False,
     drain_timeout: str | None = None,
 ) -> CommandResult:
-    from ductile.cli.commands.system import reload_text
+    from ductile.cli.commands.system.daemon import reload_text
     from ductile.errors import DuctileError
 
     reloaded: Document | None = None

@@ -32,14 +32,10 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
     "check that a plugin keeps the protocol, by running it",
     arguments=(Argument("NAME|DIR", "a plugin by name, or the directory of one"),),
     options=(
-        Option(("--command",), "run only this command", "NAME"),
-        Option(("--payload",), "the payload of commands, instead of a sample: JSON, @FILE or -", "JSON"),
-        Option(
-            ("--settings",),
-            "the plugin's `config`, instead of what is configured: JSON, @FILE or -",
-            "JSON",
-        ),
-        Option(("--timeout",), "how long each run may take, such as 5s", "DURATION"),
+        Option("--command NAME", "run only this command"),
+        Option("--payload JSON", "the payload of commands, instead of a sample: JSON, @FILE or -"),
+        Option("--settings JSON", "the plugin's `config`, instead of what is configured: JSON, @FILE or -"),
+        Option("--timeout DURATION", "how long each run may take, such as 5s"),
     ),
     about="Runs every command twice, with a payload that is made from its schema, and sends a few "
     "requests that are odd on purpose. The plugin really runs, side effects and all. Nothing is stored. "
@@ -89,8 +85,8 @@ def test(call: Invocation) -> CommandResult:
     "write a new plugin from a template",
     arguments=(Argument("NAME", "name of the new plugin, and of its directory"),),
     options=(
-        Option(("--lang",), "python (default), sh, node, go or rust", "LANGUAGE"),
-        Option(("--dir",), "where to put its directory (default: here)", "DIR"),
+        Option("--lang LANGUAGE", "python (default), sh, node, go or rust"),
+        Option("--dir DIR", "where to put its directory (default: here)"),
         DRY_RUN,
     ),
     about="With a manifest and three commands that answer. Overwrites nothing.",

@@ -1,0 +1,1 @@
+"""`ductile plugin …`: one module for each group of actions."""

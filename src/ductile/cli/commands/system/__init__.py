@@ -1,0 +1,1 @@
+"""`ductile system …`: one module for each group of actions."""
