@@ -69,14 +69,14 @@ def section_title(path: tuple[str, ...]) -> str:
 
 
 def _table(keys: list[SettingKey]) -> str:
-    rows = [f"| `{key.name}` | {_type(key.shape)} | {_default(key)} | {key.description} |" for key in keys]
+    rows = [f"| `{key.name}` | {_type(key.type)} | {_default(key)} | {key.description} |" for key in keys]
     return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
-def _type(shape: FieldType) -> str:
-    match shape:
-        case Scalar(kind=kind):
-            return str(kind)
+def _type(field_type: FieldType) -> str:
+    match field_type:
+        case Scalar(type=setting_type):
+            return str(setting_type)
         case Choice(words=words):
             return ", ".join(f"`{word}`" for word in words)
         case ListOf(item=item):

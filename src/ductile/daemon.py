@@ -121,7 +121,7 @@ def _load_config(named: str | None, environ: Mapping[str, str]) -> tuple[Snapsho
 
 def _apply_log_settings(log: LogWriter, snapshot: Snapshot) -> None:
     """Without `service.log_format`, logs are text on a terminal and JSON elsewhere."""
-    section = snapshot.shown.get("service") if isinstance(snapshot.shown, dict) else None
+    section = snapshot.redacted.get("service") if isinstance(snapshot.redacted, dict) else None
     text = sys.stdout.isatty()
     if isinstance(section, dict) and section.get("log_format") is not None:
         text = str(snapshot.service.log_format) == "text"

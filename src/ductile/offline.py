@@ -267,7 +267,7 @@ def _init_lookup(context: OperationContext) -> Callable[[str], NewInit | None]:
 async def _record_config(context: OperationContext) -> None:
     """Store the configuration, so that it can later be told under which one the job ran."""
     snapshot = context.snapshot()
-    shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+    shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
     await context.store.record_config(
         snapshot.fingerprint, ConfigOrigin.RUN, shown, (), plugin_versions(snapshot)
     )

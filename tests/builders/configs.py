@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ductile.config.installed import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.config.load import LoadedConfig, Machine, SealCheck, load_config
+from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.manifest.model import Command, Manifest
 

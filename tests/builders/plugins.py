@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ductile.protocol.manifest.fields import FieldReader
+from ductile.protocol.manifest.read import read_command, read_manifest
+from ductile.protocol.yaml_tree import MapNode, SourceLocation
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,6 +22,24 @@ commands: [poll, handle, health]
 """
 
 SCRIPT = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
+
+
+def manifest_keys() -> set[str]:
+    """The keys of a manifest that Ductile reads."""
+    fields = _empty_fields()
+    read_manifest(fields)
+    return fields.known
+
+
+def command_keys() -> set[str]:
+    """The keys of a command in a manifest that Ductile reads."""
+    fields = _empty_fields()
+    read_command(fields, "poll")
+    return fields.known
+
+
+def _empty_fields() -> FieldReader:
+    return FieldReader(node=MapNode(entries=(), location=SourceLocation(file="m", line=1, column=1)))
 
 
 def a_manifest(name: str = "echo", *, entrypoint: str = "run.sh", extra: str = "") -> str:

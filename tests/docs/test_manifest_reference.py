@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from builders.plugins import command_keys, manifest_keys
 from ductile.plugins.trust import RefusalCode
-from ductile.protocol.manifest.commands import _COMMAND_KEYS
-from ductile.protocol.manifest.model import _KEYS, parse_manifest
+from ductile.protocol.manifest.read import parse_manifest
 from ductile.protocol.yaml import parse_yaml
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "manifest.md").read_text()
@@ -17,7 +17,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", REFERENCE, re.DOTALL)
 HEAD = "manifest_spec: ductile.plugin\nmanifest_version: 1\nname: x\nprotocol: 2\nentrypoint: run\n"
 
 
-@pytest.mark.parametrize("name", sorted({*_KEYS, *_COMMAND_KEYS, *RefusalCode}))
+@pytest.mark.parametrize("name", sorted({*manifest_keys(), *command_keys(), *RefusalCode}))
 def test_every_key_and_every_refusal_has_a_row(name: str) -> None:
     """Nothing is left to be found out."""
     assert re.search(rf"^\| `{re.escape(name)}` \|", REFERENCE, re.MULTILINE)

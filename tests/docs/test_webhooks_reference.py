@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from ductile.config.compile.webhooks import scheme_of
+from ductile.config.compile.webhooks import signature_scheme
 from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.webhooks.concurrency import PROMPT, ReceiverHealth
@@ -35,7 +35,7 @@ def test_every_preset_is_told_as_it_is() -> None:
     told = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
     assert set(told) == set(WebhookPreset)
     for preset in WebhookPreset:
-        scheme = scheme_of(WebhookEndpointSettings(path="/x", preset=preset))
+        scheme = signature_scheme(WebhookEndpointSettings(path="/x", preset=preset))
         assert told[preset][1].strip("`").lower() == scheme.header
         named = scheme.delivery_header or f"`{scheme.delivery_field}` in the body"
         assert told[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")

@@ -13,7 +13,7 @@ import pytest
 from builders.shipped import ROOT
 from builders.terminal import Terminal
 from ductile.admin.plugins import load_directory
-from ductile.config.installed import InstalledPlugin
+from ductile.config.snapshot import InstalledPlugin
 from ductile.plugins.discovery import discover
 
 NAMES = ["echo", "fetch", "file_watch", "folder_watch", "github", "if", "notify", "shell"]

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.config.read.interpolate import interpolate
-from ductile.protocol.yaml import (
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import (
     ListNode,
     MapNode,
     Node,
     ScalarNode,
     SourceLocation,
-    parse_yaml,
     scalar_value,
     to_plain,
 )
@@ -63,8 +63,8 @@ def skeleton(node: Node) -> object:
             return {key.text: skeleton(value) for key, value in entries}
         case ListNode(items=items):
             return [skeleton(item) for item in items]
-        case ScalarNode(place=place):
-            return place
+        case ScalarNode(location=location):
+            return location
 
 
 @given(
@@ -100,14 +100,14 @@ def test_an_unquoted_scalar_means_what_a_plain_scalar_with_that_text_means(value
     assert isinstance(result, MapNode)
     found = result.get("a")
     assert isinstance(found, ScalarNode)
-    same = ScalarNode(text=value, plain=True, place=SourceLocation(file="", line=1, column=1))
+    same = ScalarNode(text=value, plain=True, location=SourceLocation(file="", line=1, column=1))
     assert scalar_value(found) == scalar_value(same)
 
 
 @given(st.text("${}:-aV \n", max_size=30))
 def test_no_text_makes_it_fail(text: str) -> None:
     """A reference is replaced, kept, or told as a problem; nothing else can happen."""
-    scalar = ScalarNode(text=text, plain=False, place=SourceLocation(file="f", line=3, column=1))
+    scalar = ScalarNode(text=text, plain=False, location=SourceLocation(file="f", line=3, column=1))
     result, problems = interpolate(scalar, {"V": "value"})
     assert isinstance(result, ScalarNode)
     assert all(problem.line == 3 for problem in problems)

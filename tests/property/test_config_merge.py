@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.configs import a_config_of
-from ductile.config.read.includes import load_config_files
-from ductile.config.read.merge import merge_trees
+from ductile.config.read.includes import load_config_files, merge_trees
 from ductile.config.schema.decode import decode
 from ductile.config.schema.fields import (
     Choice,
@@ -29,7 +28,8 @@ from ductile.config.schema.fields import (
 )
 from ductile.config.schema.model import Config
 from ductile.config.schema.types import Section, SettingType
-from ductile.protocol.yaml import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import to_plain
 
 #: A value of each kind that is nobody's default.
 SAMPLES: dict[SettingType, Any] = {
@@ -50,12 +50,12 @@ SAMPLES: dict[SettingType, Any] = {
 }
 
 
-def sample(shape: FieldType, default: object) -> Any:
-    match shape:
-        case Scalar(kind=SettingType.TRUTH):
+def sample(field_type: FieldType, default: object) -> Any:
+    match field_type:
+        case Scalar(type=SettingType.TRUTH):
             return not default
-        case Scalar(kind=kind):
-            return SAMPLES[kind]
+        case Scalar(type=setting_type):
+            return SAMPLES[setting_type]
         case Choice(words=words):
             return next(word for word in words if word != default)
         case OneOf(alternatives=alternatives):
@@ -69,7 +69,7 @@ def sample(shape: FieldType, default: object) -> Any:
 
 
 def sample_of(key: SettingKey) -> Any:
-    return sample(key.shape, key.default)
+    return sample(key.type, key.default)
 
 
 def required_of(section: type[Section]) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def document(path: tuple[str, ...], value: Any) -> Any:
 def _wrap(path: tuple[str, ...], value: Any, section: type[Section]) -> Any:
     name, *rest = path
     key = next(key for key in keys_of(section) if key.name == name)
-    return {**required_of(section), name: _inside(key.shape, tuple(rest), value)}
+    return {**required_of(section), name: _inside(key.type, tuple(rest), value)}
 
 
-def _inside(shape: FieldType, rest: tuple[str, ...], value: Any) -> Any:
+def _inside(field_type: FieldType, rest: tuple[str, ...], value: Any) -> Any:
     if not rest:
         return value
-    match shape:
+    match field_type:
         case SectionOf(section=section):
             return _wrap(rest, value, section)
         case ListOf(item=item):

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from builders.configs import a_config, loaded
 from builders.jobs import a_job
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.installed import Discovery
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import Discovery, Snapshot
 from ductile.engine import dispatcher
 from ductile.engine.dispatcher import Dispatcher
 from ductile.errors import StoreFullError

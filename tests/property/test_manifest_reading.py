@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.plugins import a_manifest
+from builders.plugins import a_manifest, manifest_keys
 from ductile.errors import ConfigError
-from ductile.protocol.manifest.model import _KEYS, CommandType, parse_manifest
+from ductile.protocol.manifest.model import CommandType
+from ductile.protocol.manifest.read import parse_manifest
 from ductile.protocol.manifest.schema import to_json_schema
 from ductile.protocol.yaml import parse_yaml
 
@@ -25,7 +26,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=10,
 )
-KEYS = st.sampled_from(sorted(_KEYS))
+KEYS = st.sampled_from(sorted(manifest_keys()))
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 
 

@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.edit.change import Setting, apply_edit, get_setting, parse_key, plan_edit
+from ductile.config.edit.change import apply_edit, plan_edit
+from ductile.config.edit.get import Setting, get_setting, parse_key
 from ductile.config.effective import fill_in_defaults
 from ductile.config.file_io import lock_config_directory
 from ductile.config.find_config import find_config, resolve_path
-from ductile.config.key_paths import KeyPath, node_at, place_of, problem_at
 from ductile.config.load import LoadedConfig, SealCheck, load_config
 from ductile.config.schema.fields import SectionOf
 from ductile.config.schema.jsonschema import config_schema
@@ -24,25 +24,25 @@ from ductile.config.seal import (
     Checksums,
     SealedFile,
     Tier,
+    build_checksums,
     read_checksums,
-    seal,
     verify_sealed,
     write_checksums,
 )
 from ductile.config.snapshot import SqliteLocation
 from ductile.errors import ConfigError, IntegrityError, Problem, file_error
 from ductile.plugins.discovery import discover
+from ductile.protocol.yaml_tree import KeyPath, location_of, node_at, problem_at
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from ductile.config.installed import Discovery
-    from ductile.config.snapshot import PluginInstance, Snapshot
+    from ductile.config.snapshot import Discovery, PluginInstance, Snapshot
     from ductile.core.json import JsonValue
     from ductile.errors import Problem
-    from ductile.protocol.yaml import MapNode, SourceLocation
+    from ductile.protocol.yaml_tree import MapNode, SourceLocation
 
 
 class OpenedConfiguration(Value):
@@ -78,7 +78,7 @@ class ConfigCheck(Value):
         if node_at(self.tree, (*path, "uses")) is not None:
             path = (*path, "uses")
         why = plugin.refused
-        place = place_of(self.tree, path)
+        place = location_of(self.tree, path)
         return problem_at(place, path, why.reason if why else "", hint=why.hint if why else None)
 
 
@@ -120,7 +120,7 @@ def open_configuration(
     named: str | Path | None, environ: Mapping[str, str], *, seal: SealCheck = SealCheck.VERIFY
 ) -> OpenedConfiguration:
     """Find, load and compile. Looking does not need the seal; whatever starts jobs has to verify it."""
-    return _compile(load_config(find_config(named, environ), environ, seal=seal, look=_plugins_in))
+    return _compile(load_config(find_config(named, environ), environ, seal=seal, list_plugins=_plugins_in))
 
 
 def _plugins_in(roots: tuple[Path, ...], *, allow_symlinks: bool) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def _open_usable(
 ) -> OpenedConfiguration:
     opened = open_configuration(named, environ, seal=seal)
     if not isinstance(opened.snapshot.state, SqliteLocation):
-        raise _no_such_store(opened.loaded.place("state", "url"))
+        raise _no_such_store(opened.loaded.location("state", "url"))
     return opened
 
 
@@ -223,7 +223,9 @@ def lock_configuration(
     before = None
     with suppress(IntegrityError):  # a seal that cannot be read is replaced: that is how it is repaired
         before = read_checksums(directory)
-    now = seal(opened.loaded.files, _fingerprints(opened), strict=opened.loaded.model.service.strict_mode)
+    now = build_checksums(
+        opened.loaded.files, _fingerprints(opened), strict=opened.loaded.model.service.strict_mode
+    )
     if not dry_run:
         try:
             with lock_config_directory(directory):
@@ -237,7 +239,7 @@ def lock_configuration(
 def show_configuration(named: str | None, environ: Mapping[str, str]) -> JsonValue:
     """What is set and what is left at its default, all files merged, secrets masked."""
     loaded = load_config(find_config(named, environ), environ, seal=SealCheck.IGNORE)
-    return fill_in_defaults(loaded.shown(), SectionOf(section=Config))
+    return fill_in_defaults(loaded.redacted(), SectionOf(section=Config))
 
 
 def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Setting:
@@ -245,7 +247,7 @@ def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Set
     loaded = load_config(find_config(named, environ), environ, seal=SealCheck.IGNORE)
     setting = get_setting(loaded, key)
     match parse_key(key):
-        case ("plugins", str(plugin), "parallelism") if setting.place is None:
+        case ("plugins", str(plugin), "parallelism") if setting.location is None:
             with suppress(ConfigError):  # without the plugin's manifest the default is known in words only
                 return replace(setting, value=_compile(loaded).snapshot.plugins[plugin].parallelism)
     return setting

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
-from ductile.config.installed import InstalledPlugin
-from ductile.config.key_paths import did_you_mean
 from ductile.config.load import SealCheck
+from ductile.config.snapshot import InstalledPlugin
+from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, Problem
 from ductile.plugins.discovery import load_plugin
 from ductile.plugins.trust import TrustPolicy
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ductile.admin.config import OpenedConfiguration
-    from ductile.config.installed import RefusedPlugin
-    from ductile.config.snapshot import PluginInstance
+    from ductile.config.snapshot import PluginInstance, RefusedPlugin
     from ductile.protocol.manifest.model import Manifest
 
 

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.init_config import generate_token
-from ductile.config.edit.change import with_entry, without_entry
+from ductile.config.edit.rewrite import with_entry, without_entry
 from ductile.config.file_io import lock_config_directory, read_regular_file
 from ductile.config.find_config import CONFIG_FILE, find_config, resolve_path
-from ductile.config.key_paths import did_you_mean, node_at
 from ductile.config.load import LoadedConfig, SealCheck, load_config
 from ductile.config.names import NAME
 from ductile.config.read.environment import load_environment_files, parse_environment
 from ductile.config.read.includes import ConfigFiles, load_config_files
 from ductile.config.seal import Tier, hash_bytes, remove_sealed, write_new_sealed, write_sealed
 from ductile.config.validate.access import suggest_scope
+from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, ConflictError, NotFoundError, Problem, UsageError, file_error
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode
+from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, node_at
 from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
-    from ductile.config.key_paths import KeyPath
     from ductile.config.read.includes import ConfigFiles
     from ductile.core.json import JsonObject
+    from ductile.protocol.yaml_tree import KeyPath
 
 
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
@@ -66,8 +66,8 @@ def _rows_of(tree: MapNode, directory: Path) -> Iterator[TokenRow]:
         yield TokenRow(
             name=_text(entry, "name"),
             scopes=() if scopes_file is None else _read_scopes(resolve_path(scopes_file, directory)),
-            file=entry.place.file,
-            line=entry.place.line,
+            file=entry.location.file,
+            line=entry.location.line,
             path=("tokens", index),
             variable=_variable(_text(entry, "key")),
             scopes_file=scopes_file,
@@ -79,8 +79,8 @@ def _rows_of(tree: MapNode, directory: Path) -> Iterator[TokenRow]:
         yield TokenRow(
             name=_text(entry, "name"),
             scopes=tuple(item.text for item in listed if isinstance(item, ScalarNode)),
-            file=entry.place.file,
-            line=entry.place.line,
+            file=entry.location.file,
+            line=entry.location.line,
             path=("api", "auth", "tokens", index),
             variable=_variable(_text(entry, "token")),
             scopes_file=None,

@@ -7,8 +7,8 @@ from typing import cast
 from urllib.parse import parse_qsl
 
 from ductile.api.endpoint import Endpoint, MatchedRoute
-from ductile.config.key_paths import did_you_mean
 from ductile.core.json import JsonObject, JsonValue
+from ductile.core.suggest import did_you_mean
 from ductile.errors import RefusedError, UsageError
 from ductile.http.body import decode_object
 from ductile.operations.access import OPEN

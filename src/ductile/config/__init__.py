@@ -1,14 +1,12 @@
 """Configuration: from YAML files to one immutable `Snapshot`.
 
-The way in, in the order of use:
+    path = find_config.find_config(named, environ)          the path of config.yaml
+    loaded = load.load_config(path, environ)                read, verified, interpolated, decoded, validated
+    discovery = plugins.discovery.discover(loaded.plugin_roots)     a package above this one
+    snapshot = compile.compiler.compile_snapshot(loaded, discovery)
 
-    path = locate.locate_config(named, environ)          which config.yaml
-    loaded = load.load_config(path, environ)             read, verified, interpolated, decoded, checked
-    discovery = ...discover(loaded.plugin_roots)         `ductile.plugins`, which sits above this package
-    snapshot = compile.compile_snapshot(loaded, discovery)
-
-Beside it: `edit` (get and set a key), `integrity` (the seal), `schema` (JSON Schema), `secrets`
-(what must not be shown). The values that discovery hands over are in `installed`.
+`read` turns files into one located tree, `schema` is the model and its decoder, `validate` the rules between
+keys, `compile` makes the snapshot, `edit` gets and sets one key. `seal` covers the files with checksums.
 
 Importing this package imports none of its modules: the command line starts without YAML and msgspec.
 """

@@ -1,4 +1,4 @@
-"""Where the configuration is: the first that is named, then the first that exists."""
+"""Finds `config.yaml`: the named one, else the first one that exists in the usual directories."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"
 SYSTEM_DIRECTORY = Path("/etc/ductile")
-#: Directories beside the working one that people keep a configuration in.
+#: Usual names of a directory with a configuration, below the working directory.
 _USUAL_NAMES = ("demo", "conf", "config", "home")
 
 
 def find_config(
     named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> Path:
-    """The absolute path of `config.yaml`. A place that was named has to exist; the usual ones may not."""
+    """Return the absolute path of `config.yaml`. Raises ConfigError if a named one is missing, or all are."""
     chosen = named or environ.get("DUCTILE_CONFIG_DIR")
     if chosen:
         return _file_at(chosen)
     usual = [user_directory(environ), system]
-    closed: ConfigError | None = None
+    unreadable: ConfigError | None = None
     for directory in usual:
         try:
-            if _kind(directory / CONFIG_FILE) == stat.S_IFREG:
+            if _file_type(directory / CONFIG_FILE) == stat.S_IFREG:
                 return (directory / CONFIG_FILE).absolute()
         except ConfigError as error:
-            closed = closed or error  # the next place may do
-    if closed is not None:
-        raise closed
-    looked = " or ".join(str(directory) for directory in usual)
-    raise ConfigError(f"there is no {CONFIG_FILE} in {looked}", hint=_where_else())
+            unreadable = unreadable or error  # the next directory may do
+    if unreadable is not None:
+        raise unreadable
+    # The working directory is not searched: its configuration may be anyone's.
+    hint = "write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR"
+    for name in reversed((".", *_USUAL_NAMES)):
+        if (Path(name) / CONFIG_FILE).is_file():
+            where = "this directory" if name == "." else name
+            hint = f"there is one in {where}: add `--config {name}`"
+    directories = " or ".join(str(directory) for directory in usual)
+    raise ConfigError(f"there is no {CONFIG_FILE} in {directories}", hint=hint)
 
 
 def config_directories(
     named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> tuple[Path, ...]:
-    """The directories where the configuration is looked for, whether it is there or not."""
+    """Return the directories in which the configuration is searched, whether it exists or not."""
     chosen = named or environ.get("DUCTILE_CONFIG_DIR")
     if not chosen:
         return user_directory(environ), system
@@ -50,18 +56,8 @@ def config_directories(
     return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
 
 
-def _where_else() -> str:
-    """The directory one is in is no usual place: whose configuration lies there is not known."""
-    if Path(CONFIG_FILE).is_file():
-        return "there is one in this directory: add `--config .`"
-    for name in _USUAL_NAMES:
-        if (Path(name) / CONFIG_FILE).is_file():
-            return f"there is one in {name}: add `--config {name}`"
-    return "write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR"
-
-
 def user_directory(environ: Mapping[str, str]) -> Path:
-    """The directory of the user's own configuration; a relative XDG_CONFIG_HOME does not count."""
+    """Return the directory of the user's own configuration; a relative XDG_CONFIG_HOME does not count."""
     base = Path(environ.get("XDG_CONFIG_HOME") or "")
     if not base.is_absolute():
         base = (Path(environ["HOME"]) if environ.get("HOME") else Path.home()) / ".config"
@@ -72,39 +68,40 @@ def _file_at(named: str | Path) -> Path:
     if is_url(str(named)):
         raise ConfigError(f"{named} is a URL, and the configuration has to be a local file")
     path = Path(named).expanduser().absolute()
-    inside = _kind(path) == stat.S_IFDIR
-    file = path / CONFIG_FILE if inside else path
-    if _kind(file) == stat.S_IFREG:
+    is_directory = _file_type(path) == stat.S_IFDIR
+    file = path / CONFIG_FILE if is_directory else path
+    if _file_type(file) == stat.S_IFREG:
         return file
-    missing = f"there is no {CONFIG_FILE} in {path}" if inside else f"there is no configuration at {path}"
-    raise ConfigError(missing, hint="write one with `ductile init DIR`")
+    missing = f"{CONFIG_FILE} in" if is_directory else "configuration at"
+    raise ConfigError(f"there is no {missing} {path}", hint="write one with `ductile init DIR`")
 
 
-def _kind(path: Path) -> int | None:
-    """What it is, if anything. Where one may not look, pathlib's own questions say no or fail, depending on
-    the version of Python; neither helps who mounted a directory of somebody else.
+def _file_type(path: Path) -> int | None:
+    """Return the type bits of a path, None if it does not exist. Raises ConfigError without permission.
+
+    The predicates of pathlib return False or raise without permission, depending on the version of Python.
     """
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except PermissionError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_whose(path)) from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_permission_hint(path)) from None
     except (OSError, ValueError):
         return None
 
 
-def _whose(path: Path) -> str:
-    """Who keeps us out of it: the deepest directory on the way that can be looked at, and its owner."""
-    for place in path.parents:
+def _permission_hint(path: Path) -> str:
+    """Name the deepest directory of the path that can be examined, and its owner."""
+    for directory in path.parents:
         try:
-            owner = place.stat().st_uid
+            owner = directory.stat().st_uid
         except OSError:
             continue
         if owner != os.geteuid():
             return (
-                f"{place} belongs to user {owner}, and this runs as user {os.geteuid()}:"
+                f"{directory} belongs to user {owner}, and this runs as user {os.geteuid()}:"
                 " run it as the owner, or give it the directory with chown -R"
             )
-        return f"look at the permissions of {place}"
+        return f"look at the permissions of {directory}"
     return "look at the permissions of every directory on the way"
 
 
@@ -114,5 +111,5 @@ def is_url(text: str) -> bool:
 
 
 def resolve_path(text: str, directory: Path) -> Path:
-    """A path of the configuration, absolute: relative ones are relative to the config directory."""
+    """Return a path of the configuration as absolute; relative ones are relative to the config directory."""
     return directory / Path(text).expanduser()

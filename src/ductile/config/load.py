@@ -1,7 +1,7 @@
-"""From a path to a checked configuration: the order in which everything happens.
+"""Loads a configuration from its path: the order of all steps.
 
-Read the files, check them against the seal, read environment files, interpolate, decode, check the
-rules, read the scope files. What can be told together is told together.
+Read the files, compare them with the seal, read environment files, interpolate, decode, validate, read the
+scope files. Problems that can be found together are reported together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from ductile.config.find_config import resolve_path
-from ductile.config.key_paths import place_of
 from ductile.config.read.environment import EnvironmentFiles, load_environment_files
 from ductile.config.read.includes import ConfigFiles, load_config_files
 from ductile.config.read.interpolate import interpolate
@@ -44,36 +43,36 @@ from ductile.config.validate.plugins import missing_plugins, report_missing_plug
 from ductile.config.validate.report import ValidationReport
 from ductile.config.validate.rules import validate_config
 from ductile.errors import ConfigError, IntegrityError, Problem
-from ductile.protocol.yaml import MapNode
+from ductile.protocol.yaml_tree import MapNode, location_of
 from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from ductile.config.schema.model import Config
     from ductile.core.json import JsonValue
-    from ductile.protocol.yaml import SourceLocation
+    from ductile.protocol.yaml_tree import SourceLocation
 
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
 
 
 class PluginLister(Protocol):
-    """What tells the names of the plugins in the roots: discovery lives above this package."""
+    """Returns the names of the plugins in the roots. Discovery is above this package and is passed in."""
 
     def __call__(self, roots: tuple[Path, ...], *, allow_symlinks: bool) -> Collection[str]: ...
 
 
 class SealCheck(Enum):
-    """Whether the seal is checked. Ignoring it is for `config lock` and for looking at a configuration."""
+    """Whether the seal is verified. `config lock` and commands that only show a configuration ignore it."""
 
     VERIFY = auto()
     IGNORE = auto()
 
 
 class Machine(Value):
-    """What defaults depend on."""
+    """The facts about this machine that defaults depend on."""
 
     processors: int
     timezone: str
@@ -81,7 +80,7 @@ class Machine(Value):
 
 @hide_in_repr("tree")
 class LoadedConfig(Value):
-    """A configuration that was found good, with all that was read to get it."""
+    """A valid configuration with everything that was read to get it."""
 
     path: Path
     model: Config
@@ -99,30 +98,30 @@ class LoadedConfig(Value):
 
     @property
     def plugin_roots(self) -> tuple[Path, ...]:
-        """Where plugins are looked for, in this order; absolute."""
+        """The directories that are searched for plugins, in this order; absolute."""
         return _plugin_roots(self.model, self.directory)
 
     @property
     def strict(self) -> bool:
-        """Strict mode, as it is set or as it was when the seal was made: an edit cannot lower it."""
+        """Strict mode, as set now or as sealed: an edit cannot switch it off."""
         return self.model.service.strict_mode or (self.checksums is not None and self.checksums.strict)
 
     @property
     def tiers(self) -> Mapping[str, Tier]:
-        """How serious an unsealed change to each loaded file is, by the file's name in the seal."""
+        """The tier of each loaded file, by the file's name in the seal."""
         return {file.name: file.tier for file in self.files}
 
-    def place(self, *path: str | int) -> SourceLocation | None:
-        """Where a key is written, or the nearest thing around it that is."""
-        return place_of(self.tree, path)
+    def location(self, *path: str | int) -> SourceLocation | None:
+        """Return where a key is written, or the nearest node around it."""
+        return location_of(self.tree, path)
 
-    def shown(self) -> JsonValue:
-        """The merged configuration as it was written, without secrets."""
+    def redacted(self) -> JsonValue:
+        """Return the merged configuration as written, without secrets."""
         return redacted_config(self.tree)
 
 
 def inspect_machine(environ: Mapping[str, str]) -> Machine:
-    # A container may be given fewer processors than the machine has; not every system can tell.
+    # A container may get fewer processors than the machine has; not every system has the call.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Machine(processors=allowed or 1, timezone=system_timezone(environ))
 
@@ -134,48 +133,59 @@ def load_config(
     seal: SealCheck = SealCheck.VERIFY,
     machine: Machine | None = None,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
-    look: PluginLister | None = None,
+    list_plugins: PluginLister | None = None,
 ) -> LoadedConfig:
-    """Load `config.yaml` at `path`; ConfigError or IntegrityError if it must not be used.
+    """Load `config.yaml` at `path`. Raises ConfigError or IntegrityError if it must not be used.
 
-    Files in the overlay are taken from there instead of the disk. `look` tells what plugins there are; it is
-    asked only if there is something wrong, to tell a missing plugin from a wrong name.
+    The overlay replaces the contents of files on disk. `list_plugins` is called only if there are errors, to
+    tell a missing plugin from a wrong name.
     """
     sources = load_config_files(path.absolute(), overlay)
     directory = sources.directory
     environment = load_environment_files(sources.root, directory, overlay)
     checksums = read_checksums(directory) if seal is SealCheck.VERIFY else None
     files = _sealed_files(sources, environment)
-    faults = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
-    _refuse_high(faults, directory)
+    violations = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
+    _refuse_high(violations, directory)
 
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
     report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
     unquoted = find_unquoted(report.root)
-    told = (*unset, *unquoted)
-    report.errors += (*environment.problems, *told)
-    config, misread = decode(report.root)
-    report.errors += _without_repeats(misread, told)
-    complete = not report.errors  # or the roots may be among the things that could not be read
-    found = _lookup(config, directory, look if complete else None)
-    report.absent = lambda: missing_plugins(config, found())
+    report.errors += (*environment.problems, *unset, *unquoted)
+    config, invalid = decode(report.root)
+    # A value whose variable is not set needs no second problem about its type.
+    known = {problem.key for problem in (*unset, *unquoted)}
+    report.errors += (problem for problem in invalid if problem.key not in known)
+    complete = not report.errors  # otherwise the plugin roots may be among the values that cannot be read
+
+    @cache
+    def installed() -> Collection[str]:
+        if list_plugins is None or not complete:
+            return {plugin.uses or name for name, plugin in config.plugins.items()}
+        return list_plugins(_plugin_roots(config, directory), allow_symlinks=config.service.allow_symlinks)
+
+    report.missing_plugins = lambda: missing_plugins(config, installed())
     validate_config(config, report, complete=complete)
     report.errors = _without_consequences(report.errors, unquoted)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     validate_api_has_token(config, {file.token: file.scopes for file in scope_files}, report)
-    _judge_links((*sources.links, *environment.links, *scope_links), config, report)
+    _check_symlinks((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
-        report_missing_plugins(config, found(), report)
-        raise ConfigError(_summary(report.errors), problems=tuple(report.errors))
+        report_missing_plugins(config, installed(), report)
+        count = len(report.errors)
+        summary = "a problem" if count == 1 else f"{count} problems"
+        raise ConfigError(f"the configuration has {summary}", problems=tuple(report.errors))
 
     scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
     if seal is SealCheck.VERIFY:
-        scope_faults = find_file_violations(scopes, checksums)
-        _refuse_high(scope_faults, directory)
+        _refuse_high(find_file_violations(scopes, checksums), directory)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
-        doubts = check_operational_changes(faults, directory, strict=strict)
-        report.warnings += doubts if checksums is not None else (_never_sealed(directory),)
+        changes = check_operational_changes(violations, directory, strict=strict)
+        if checksums is None:  # one warning instead of one for each file
+            message, hint = "the configuration has never been sealed", "run `ductile config lock`"
+            changes = (Problem(message=message, file=str(directory), hint=hint),)
+        report.warnings += changes
     return LoadedConfig(
         path=path.absolute(),
         model=config,
@@ -194,81 +204,54 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
     return tuple(resolve_path(root, directory) for root in named)
 
 
-def _lookup(config: Config, directory: Path, look: PluginLister | None) -> Callable[[], Collection[str]]:
-    """The names of plugins that are there, found out once; nothing is missed if nobody can look."""
-
-    @cache
-    def found() -> Collection[str]:
-        if look is None:
-            return {plugin.uses or name for name, plugin in config.plugins.items()}
-        return look(_plugin_roots(config, directory), allow_symlinks=config.service.allow_symlinks)
-
-    return found
-
-
 def check_operational_changes(
-    faults: tuple[SealViolation, ...], directory: Path, *, strict: bool
+    violations: Iterable[SealViolation], directory: Path, *, strict: bool
 ) -> tuple[Problem, ...]:
-    """Warnings about changes of the operational tier; in strict mode they refuse the start."""
-    problems = violations_to_problems(
-        [fault for fault in faults if fault.tier is Tier.OPERATIONAL], directory
-    )
+    """Return warnings about changes of the operational tier. Raises IntegrityError in strict mode."""
+    operational = [violation for violation in violations if violation.tier is Tier.OPERATIONAL]
+    problems = violations_to_problems(operational, directory)
     if problems and strict:
-        raise _refusal(problems)
+        raise _not_as_sealed(problems)
     return problems
 
 
-def _never_sealed(directory: Path) -> Problem:
-    """One warning instead of one for each file."""
-    message = "the configuration has never been sealed"
-    return Problem(message=message, file=str(directory), hint="run `ductile config lock`")
-
-
-def _refuse_high(faults: Iterable[SealViolation], directory: Path) -> None:
-    problems = tuple(fault.as_problem(directory) for fault in faults if fault.tier is Tier.HIGH)
+def _refuse_high(violations: Iterable[SealViolation], directory: Path) -> None:
+    problems = tuple(each.as_problem(directory) for each in violations if each.tier is Tier.HIGH)
     if problems:
-        raise _refusal(problems)
+        raise _not_as_sealed(problems)
 
 
-def _refusal(problems: tuple[Problem, ...]) -> IntegrityError:
+def _not_as_sealed(problems: tuple[Problem, ...]) -> IntegrityError:
     return IntegrityError("the configuration is not what was sealed", hint=AUTHORISE, problems=problems)
 
 
 def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
     directory = sources.directory
-    configs = (
-        _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
-        for file in sources.files
-    )
     granting = access_variables(sources.root)
-    variables = (
-        _sealed(file.path, file.data, directory, environment_tier(file.names, granting))
-        for file in environment.files
+    return (
+        *(
+            _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
+            for file in sources.files
+        ),
+        *(
+            _sealed(file.path, file.data, directory, environment_tier(file.names, granting))
+            for file in environment.files
+        ),
     )
-    return (*configs, *variables)
 
 
 def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
     return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
 
 
-def _without_repeats(misread: Iterable[Problem], told: tuple[Problem, ...]) -> list[Problem]:
-    """A value whose variable is not set was told already; that it is no duration either helps nobody."""
-    return [problem for problem in misread if problem.key not in _keys(told)]
-
-
 def _without_consequences(errors: list[Problem], unquoted: tuple[Problem, ...]) -> list[Problem]:
-    """Errors at a reference that lacks its quotes, or of what is around it, follow from that."""
-    keys = _keys(unquoted)
+    """Remove errors at a reference that lacks its quotes, or around it: they follow from that."""
+    keys = {problem.key for problem in unquoted}
     spoilt = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys if key is not None}
     return [error for error in errors if error in unquoted or error.key not in spoilt]
 
 
-def _keys(problems: Iterable[Problem]) -> set[str | None]:
-    return {problem.key for problem in problems}
-
-
-def _judge_links(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:
+def _check_symlinks(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:
     for link in dict.fromkeys(links):
         message = f"{link} is a symbolic link"
         if config.service.allow_symlinks:
@@ -276,8 +259,3 @@ def _judge_links(links: tuple[Path, ...], config: Config, report: ValidationRepo
         else:
             hint = "replace it by the file itself, or set service.allow_symlinks: true"
             report.errors.append(Problem(message=message, file=str(link), hint=hint))
-
-
-def _summary(problems: list[Problem]) -> str:
-    count = len(problems)
-    return "the configuration has a problem" if count == 1 else f"the configuration has {count} problems"

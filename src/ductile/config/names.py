@@ -1,4 +1,4 @@
-"""Which names may be given to plugins and pipelines, and how a target is written."""
+"""Names of plugins, pipelines, endpoints and tokens, and the form of a target."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-#: Words that stand for something else in a scope, a source or a path of the API.
+#: Words with another meaning in a scope, an event source or a path of the API.
 RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
-#: Sources of events that are not plugins: whoever may publish one from outside.
+#: Sources of events that are not plugins.
 EXTERNAL_SOURCES = frozenset(("api", "cli", "webhook"))
-_DIGITS_OF_A_DIGEST = 8
+_NAME_DIGITS = 8
 
 
 def name_error(name: str) -> str | None:
-    """What is wrong with a name, in words that follow it; None if nothing is."""
+    """Return the fault in a name, in words that follow it; None if it is valid."""
     if name in RESERVED:
         return "is reserved"
     if not NAME.fullmatch(name):
@@ -27,20 +27,20 @@ def name_error(name: str) -> str | None:
 
 
 def endpoint_name(endpoint: WebhookEndpointSettings) -> str:
-    """What a webhook is called: as it says, or as the last part of its path does."""
+    """Return the `name` of a webhook, or the last part of its path."""
     return endpoint.name or endpoint.path.rstrip("/").rpartition("/")[2]
 
 
 def api_token_name(token: ApiTokenSettings) -> str:
-    """What a token is called: as it says, or as its digest begins.
+    """Return the `name` of a token, or one made from its digest.
 
-    A position would not do. What a caller may repeat is remembered by this name, and it has to be
-    the same caller's whatever tokens come and go before it.
+    The position in the list would not be stable: idempotency keys are remembered by this name, and it must
+    not change when other tokens are added or removed.
     """
-    return token.name or f"api-token-{token.token.digest().hex()[:_DIGITS_OF_A_DIGEST]}"
+    return token.name or f"api-token-{token.token.digest().hex()[:_NAME_DIGITS]}"
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """`plugin.command` as its two parts; without a command it is `handle`."""
+    """Split `plugin.command`; without a command it is `handle`."""
     plugin, _, command = text.partition(".")
     return plugin, command or "handle"

@@ -1,7 +1,7 @@
-"""A located tree made fit to be shown: `config show`, error messages, snapshots, `repr`.
+"""Redacts a located tree: for `config show`, error messages, snapshots and `repr`.
 
-A value that came from a variable is shown as the reference that was written, never as what it
-became; a value whose key looks secret, or which the model types as a secret, is masked.
+A value from a variable is shown as the written reference, never as its value. A value whose key looks secret,
+or which the model types as a secret, is masked.
 """
 
 from __future__ import annotations
@@ -14,22 +14,34 @@ from ductile.config.schema.fields import Scalar, settings_under
 from ductile.config.schema.model import Config
 from ductile.config.schema.types import SettingType
 from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode, scalar_value
+from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, scalar_value, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ductile.config.key_paths import KeyPath
     from ductile.core.json import JsonValue
+    from ductile.protocol.yaml_tree import KeyPath
 
 
 def redacted_entries(node: MapNode) -> dict[str, JsonValue]:
-    """The entries of a plugin's configuration or environment, masked by their keys."""
-    return {key.text: _shown(value, secret=looks_secret(key.text)) for key, value in node.entries}
+    """Return the entries of a plugin's configuration or environment, masked by their keys."""
+    return {key.text: _redact(value, secret=looks_secret(key.text)) for key, value in node.entries}
+
+
+def _redact(node: Node, *, secret: bool) -> JsonValue:
+    match node:
+        case MapNode(entries=entries):
+            return {
+                key.text: _redact(value, secret=secret or looks_secret(key.text)) for key, value in entries
+            }
+        case ListNode(items=items):
+            return [_redact(item, secret=secret) for item in items]
+        case ScalarNode():
+            return _redact_scalar(node, secret=secret)
 
 
 def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
-    """The whole configuration, masked by the model and by the keys of what the model leaves free."""
+    """Return the configuration, masked by the model and by the keys that the model leaves free."""
     match node:
         case MapNode(entries=entries):
             return {
@@ -41,13 +53,13 @@ def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> 
         case ListNode(items=items):
             return [redacted_config(item, (*path, index), secret=secret) for index, item in enumerate(items)]
         case ScalarNode():
-            return _shown(node, secret=secret or _is_secret(path))
+            return _redact_scalar(node, secret=secret or _is_secret(path))
 
 
 def secret_scalars(
     node: Node, path: KeyPath = (), *, secret: bool = False
 ) -> Iterator[tuple[KeyPath, ScalarNode]]:
-    """Everything in a configuration that says something secret, with its path."""
+    """Yield every secret scalar of a configuration with its path."""
     match node:
         case MapNode(entries=entries):
             for key, value in entries:
@@ -61,23 +73,17 @@ def secret_scalars(
                 yield path, node
 
 
-def literal_urls(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ScalarNode]]:
-    """Every URL in a configuration with a password or a secret-looking parameter written out in it."""
-    match node:
-        case MapNode(entries=entries):
-            for key, value in entries:
-                yield from literal_urls(value, (*path, key.text))
-        case ListNode(items=items):
-            for index, item in enumerate(items):
-                yield from literal_urls(item, (*path, index))
-        case ScalarNode():
-            written = node.text if node.written is None else node.written
-            if has_secret_url(written):
-                yield path, node
+def literal_urls(root: Node) -> Iterator[tuple[KeyPath, ScalarNode]]:
+    """Yield every scalar with a URL that contains a literal password or secret-looking parameter."""
+    for path, node in walk(root):
+        if isinstance(node, ScalarNode) and has_secret_url(
+            node.text if node.written is None else node.written
+        ):
+            yield path, node
 
 
 def _compares_secret(node: MapNode, key: str) -> bool:
-    """Whether this is the value of a condition on something secret: then it says what that would be."""
+    """Whether this is the value of a condition on a secret, and so a guess at the secret."""
     if key != "value":
         return False
     names = {entry.text: value.text for entry, value in node.entries if isinstance(value, ScalarNode)}
@@ -85,50 +91,20 @@ def _compares_secret(node: MapNode, key: str) -> bool:
 
 
 def _is_secret(path: KeyPath) -> bool:
-    free = (part for part in _free_part(path) if isinstance(part, str))
-    return _pattern(path) in _secret_settings() or any(looks_secret(part) for part in free)
-
-
-def _shown(node: Node, *, secret: bool) -> JsonValue:
-    match node:
-        case MapNode(entries=entries):
-            return {
-                key.text: _shown(value, secret=secret or looks_secret(key.text)) for key, value in entries
-            }
-        case ListNode(items=items):
-            return [_shown(item, secret=secret) for item in items]
-        case ScalarNode():
-            return _shown_scalar(node, secret=secret)
-
-
-def _shown_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:
-    if node.written is not None and not (secret and _has_literal_text(node.written)):
-        return mask_urls(without_defaults(node.written))
-    value = scalar_value(node)
-    if secret and value is not None and not isinstance(value, bool):
-        return MASK
-    return mask_urls(value) if isinstance(value, str) else value
-
-
-def _has_literal_text(written: str) -> bool:
-    """Whether there is more to it than one reference: the rest may be part of the secret."""
-    shown = without_defaults(written).strip()
-    return not (shown.startswith("${") and shown.endswith("}") and shown.count("${") == 1)
+    pattern = tuple("[]" if isinstance(part, int) else part for part in path)
+    return pattern in _secret_settings() or any(
+        looks_secret(part) for part in _free_part(path) if isinstance(part, str)
+    )
 
 
 @cache
 def _secret_settings() -> frozenset[tuple[str, ...]]:
     settings = settings_under(Config)
-    return frozenset(path for path, key in settings if key.shape == Scalar(kind=SettingType.SECRET))
-
-
-def _pattern(path: KeyPath) -> tuple[str, ...]:
-    """A path as the model writes it: `[]` for a position."""
-    return tuple("[]" if isinstance(part, int) else part for part in path)
+    return frozenset(path for path, key in settings if key.type == Scalar(type=SettingType.SECRET))
 
 
 def _free_part(path: KeyPath) -> KeyPath:
-    """The part of a path whose keys the model does not name: below a plugin's config, a payload, a step."""
+    """Return the part of a path whose keys the model does not name: below a config, a payload, a step."""
     match path:
         case ("plugins", _, "config" | "env", *rest):
             return tuple(rest)
@@ -138,3 +114,17 @@ def _free_part(path: KeyPath) -> KeyPath:
             return tuple(rest)
         case _:
             return ()
+
+
+def _redact_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:
+    if node.written is not None:
+        reference = without_defaults(node.written)
+        bare = reference.strip()
+        # Text beside a single reference may be part of the secret.
+        is_bare = bare.startswith("${") and bare.endswith("}") and bare.count("${") == 1
+        if is_bare or not secret:
+            return mask_urls(reference)
+    value = scalar_value(node)
+    if secret and value is not None and not isinstance(value, bool):
+        return MASK
+    return mask_urls(value) if isinstance(value, str) else value

@@ -1,8 +1,8 @@
-"""The seal over a configuration: `.checksums`, what it covers and how it is judged.
+"""The seal over a configuration: `.checksums`, the files it covers and the tiers of changes.
 
-The judging is pure: files as they are against files as they were sealed. The tier that counts is the
-higher of the sealed and the present one, so that taking `tokens` out of a file does not make the
-change to it a lesser one. Strict mode is sealed for the same reason.
+Comparing is pure: present files against sealed ones. The tier of a change is the higher of the sealed and the
+present one, so that removing `tokens` from a file does not lower it. Strict mode is sealed for the same
+reason.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.file_io import read_regular_file, write_atomically
-from ductile.config.read.interpolate import names_in
+from ductile.config.read.interpolate import variables_in
 from ductile.errors import IntegrityError, Problem
-from ductile.protocol.yaml import MapNode, parse_yaml
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, field, replace
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 CHECKSUMS_FILE = ".checksums"
 _VERSION = 1
-#: Besides `api.auth`.
-_ACCESS_SECTIONS = ("tokens", "webhooks", "state_webhooks")
+_HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
+#: The sections that decide who may call in and how requests are signed.
+_ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
 AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
@@ -47,7 +49,7 @@ class ViolationKind(StrEnum):
 class SealedFile(Value):
     """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
 
-    `pending` is the hash of an authorised change that is being written: until it is done, both are good.
+    `pending` is the hash of an authorised change that is being written: until it is done, both are valid.
     """
 
     name: str
@@ -57,18 +59,22 @@ class SealedFile(Value):
 
 
 class Checksums(Value):
-    """What was sealed. `plugins` maps the name of an installed plugin to its fingerprint."""
+    """The sealed state. `plugins` maps the name of an installed plugin to its fingerprint."""
 
     files: Mapping[str, SealedFile] = field(default_factory=lambda: MappingProxyType({}))
     plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strict: bool = False
 
+    def with_files(self, *files: SealedFile) -> Checksums:
+        """Return the checksums with these entries added or replaced."""
+        return replace(self, files=MappingProxyType({**self.files, **{file.name: file for file in files}}))
+
 
 class SealViolation(Value):
-    """A difference between what was sealed and what is there; for a plugin `name` begins `plugin `."""
+    """A difference between the sealed and the present state; for a plugin, `name` begins with `plugin `."""
 
     name: str
-    fault: ViolationKind
+    kind: ViolationKind
     tier: Tier
 
     @property
@@ -76,29 +82,30 @@ class SealViolation(Value):
         return self.name.startswith(_PLUGIN)
 
     def as_problem(self, directory: Path) -> Problem:
-        said = "has changed since it was sealed" if self.fault is ViolationKind.CHANGED else "is not sealed"
-        return Problem(message=f"{self.name} {said}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
+        changed = self.kind is ViolationKind.CHANGED
+        text = "has changed since it was sealed" if changed else "is not sealed"
+        return Problem(message=f"{self.name} {text}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
 
 
-def violations_to_problems(findings: Sequence[SealViolation], directory: Path) -> tuple[Problem, ...]:
-    """One for each file; plugins to which the same has happened are told together."""
-    problems = [finding.as_problem(directory) for finding in findings if not finding.is_plugin]
-    for fault, said in (
+def violations_to_problems(violations: Sequence[SealViolation], directory: Path) -> tuple[Problem, ...]:
+    """Return one problem for each file, and one for all plugins with the same kind of violation."""
+    problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
+    for kind, text in (
         (ViolationKind.CHANGED, "have changed since they were sealed"),
         (ViolationKind.UNSEALED, "are not sealed"),
     ):
-        alike = [finding for finding in findings if finding.is_plugin and finding.fault is fault]
+        alike = [each for each in violations if each.is_plugin and each.kind is kind]
         if len(alike) > 1:
-            names = ", ".join(finding.name.removeprefix(_PLUGIN) for finding in alike)
-            message = f"{len(alike)} plugins {said}: {names}"
+            names = ", ".join(each.name.removeprefix(_PLUGIN) for each in alike)
+            message = f"{len(alike)} plugins {text}: {names}"
             problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
         else:
-            problems += [finding.as_problem(directory) for finding in alike]
+            problems += [each.as_problem(directory) for each in alike]
     return tuple(problems)
 
 
 def hash_bytes(data: bytes) -> str:
-    from blake3 import blake3  # noqa: PLC0415 - only who loads or seals a configuration pays for it
+    from blake3 import blake3  # noqa: PLC0415 - only loading or sealing a configuration pays for the import
 
     return f"blake3:{blake3(data).hexdigest()}"
 
@@ -108,67 +115,67 @@ def relative_name(directory: Path, path: Path) -> str:
 
 
 def config_tier(name: str, tree: MapNode) -> Tier:
-    """The tier of a configuration file, by its name and by what it defines."""
-    api = tree.get("api")
-    defines_auth = isinstance(api, MapNode) and api.get("auth") is not None
-    sensitive = defines_auth or tree.get("tokens") is not None or tree.get("webhooks") is not None
-    high = sensitive or name.rpartition("/")[2] in _HIGH_NAMES
-    return Tier.HIGH if high else Tier.OPERATIONAL
+    """Return the tier of a configuration file, by its name and the sections it defines."""
+    sensitive = any(node_at(tree, section) is not None for section in _HIGH_SECTIONS)
+    return Tier.HIGH if sensitive or name.rpartition("/")[2] in _HIGH_NAMES else Tier.OPERATIONAL
 
 
 def access_variables(root: MapNode) -> frozenset[str]:
-    """The variables that a configuration refers to where it says who may call in and what is signed."""
-    api = root.get("api")
-    auth = api.get("auth") if isinstance(api, MapNode) else None
-    sections = (auth, *(root.get(name) for name in _ACCESS_SECTIONS))
-    return frozenset().union(*map(names_in, sections))
+    """Return the variables that decide who may call in and how requests are signed."""
+    return frozenset().union(*(variables_in(node_at(root, section)) for section in _ACCESS_SECTIONS))
 
 
 def environment_tier(names: frozenset[str], granting: frozenset[str]) -> Tier:
-    """The tier of an env file: high if it sets a variable that decides who may call in."""
+    """Return the tier of an environment file: high if it sets one of the granting variables."""
     return Tier.OPERATIONAL if granting.isdisjoint(names) else Tier.HIGH
 
 
 def find_file_violations(
     present: Iterable[SealedFile], sealed: Checksums | None
 ) -> tuple[SealViolation, ...]:
-    """Every file whose hash is not the sealed one. Files that are no longer loaded do no harm."""
+    """Return a violation for every loaded file whose hash is not the sealed one."""
     known = sealed.files if sealed else {}
-    faults = []
+    violations = []
     for file in present:
         entry = known.get(file.name)
         if entry is None:
-            faults.append(SealViolation(name=file.name, fault=ViolationKind.UNSEALED, tier=file.tier))
+            violations.append(SealViolation(name=file.name, kind=ViolationKind.UNSEALED, tier=file.tier))
         elif file.hash not in (entry.hash, entry.pending):
             tier = _higher(entry.tier, file.tier)
-            faults.append(SealViolation(name=file.name, fault=ViolationKind.CHANGED, tier=tier))
-    return tuple(faults)
+            violations.append(SealViolation(name=file.name, kind=ViolationKind.CHANGED, tier=tier))
+    return tuple(violations)
 
 
 def find_plugin_violations(present: Mapping[str, str], sealed: Checksums | None) -> tuple[SealViolation, ...]:
-    """Every plugin whose manifest or entrypoint is not the sealed one; always the operational tier."""
+    """Return a violation, always of the operational tier, for every plugin with another fingerprint."""
     known = sealed.plugins if sealed else {}
-    faults = []
-    for name, fingerprint in present.items():
-        if known.get(name) != fingerprint:
-            fault = ViolationKind.CHANGED if name in known else ViolationKind.UNSEALED
-            faults.append(SealViolation(name=f"{_PLUGIN}{name}", fault=fault, tier=Tier.OPERATIONAL))
-    return tuple(faults)
+    return tuple(
+        SealViolation(
+            name=f"{_PLUGIN}{name}",
+            kind=ViolationKind.CHANGED if name in known else ViolationKind.UNSEALED,
+            tier=Tier.OPERATIONAL,
+        )
+        for name, fingerprint in present.items()
+        if known.get(name) != fingerprint
+    )
 
 
 def read_checksums(directory: Path) -> Checksums | None:
-    """The seal of a config directory, None if it was never sealed. Unreadable is an error, not "none"."""
+    """Return the seal of a directory, None if it was never sealed. Raises IntegrityError if unreadable."""
     path = directory / CHECKSUMS_FILE
     try:
-        data = read_regular_file(path)
+        return _parse(json.loads(read_regular_file(path)))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unreadable(path, error.strerror or "input/output error") from error
-    try:
-        return _parse(json.loads(data))
+        reason: str = error.strerror or "input/output error"
+        cause: Exception = error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, "it is not in the form that `ductile config lock` writes") from error
+        reason = "it is not in the form that `ductile config lock` writes"
+        cause = error
+    problem = Problem(message=f"the seal cannot be read: {reason}", file=str(path), hint=AUTHORISE)
+    message = "the configuration's seal cannot be read"
+    raise IntegrityError(message, problems=(problem,), hint=AUTHORISE) from cause
 
 
 def write_checksums(directory: Path, checksums: Checksums) -> None:
@@ -189,12 +196,8 @@ def format_checksums(checksums: Checksums) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def seal(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
-    return Checksums(
-        files=MappingProxyType({file.name: file for file in files}),
-        plugins=MappingProxyType(dict(plugins)),
-        strict=strict,
-    )
+def build_checksums(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
+    return Checksums(plugins=MappingProxyType(dict(plugins)), strict=strict).with_files(*files)
 
 
 def write_sealed(
@@ -205,34 +208,37 @@ def write_sealed(
     strict: bool | None = None,
     tiers: Mapping[str, Tier] = MappingProxyType({}),
 ) -> None:
-    """Change one file and renew its entry alone, after making sure that the file is what was sealed.
+    """Change one file and renew its entry. Raises IntegrityError if the file is not as sealed.
 
-    `tiers` has the tier of each file in the configuration with the change: other files keep their hashes, but
-    a file whose tier the change raises is recorded with the higher one.
+    `tiers` are the tiers of all files with the change in place: the other files keep their hashes, but a tier
+    that the change raises is recorded.
 
-    The new hash is on disk before the new file and the old one until after it: whenever the power
-    fails, the file that is there is one that the seal knows.
+    The new hash is written before the new file, and the old one is removed after it: if the power fails, the
+    file on disk always matches the seal.
     """
     sealed, entry = verify_sealed(directory, path)
-    sealed = _with_raised_tiers(sealed, tiers)
-    name = entry.name
-    entry = sealed.files[name]
-    tier = tiers[name] if name in tiers else _tier_of(name, data, entry.tier)
-    settled = Checksums(
-        files=MappingProxyType(
-            {**sealed.files, name: SealedFile(name=name, hash=hash_bytes(data), tier=tier)}
-        ),
-        plugins=sealed.plugins,
-        strict=sealed.strict if strict is None else strict,
+    sealed = sealed.with_files(
+        *(
+            replace(each, tier=_higher(each.tier, tiers.get(name, each.tier)))
+            for name, each in sealed.files.items()
+        )
     )
-    pending = replace(entry, hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
-    write_checksums(directory, replace(sealed, files=MappingProxyType({**sealed.files, name: pending})))
+    name = entry.name
+    tier = tiers.get(name)
+    if tier is None:
+        tier = sealed.files[name].tier
+        tree = parse_yaml(data, file=name) if name.endswith((".yaml", ".yml")) else None
+        if isinstance(tree, MapNode):
+            tier = config_tier(name, tree)
+    pending = replace(sealed.files[name], hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
+    write_checksums(directory, sealed.with_files(pending))
     write_atomically(path, data)
-    write_checksums(directory, settled)
+    done = sealed.with_files(SealedFile(name=name, hash=hash_bytes(data), tier=tier))
+    write_checksums(directory, done if strict is None else replace(done, strict=strict))
 
 
 def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, SealedFile]:
-    """The seal and the entry of a file. IntegrityError if the file is not what was sealed."""
+    """Return the seal and a file's entry. Raises IntegrityError if the file is not as sealed."""
     sealed = read_checksums(directory)
     name = relative_name(directory, path)
     entry = sealed.files.get(name) if sealed else None
@@ -243,19 +249,18 @@ def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, SealedFile]:
 
 
 def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> None:
-    """Write a file that no loaded one refers to yet, and its entry. Whoever refers to it comes after."""
+    """Write a new file and its entry. The configuration that refers to it must be written afterwards."""
     sealed = read_checksums(directory)
     if sealed is None:
         problem = Problem(message="the configuration has never been sealed", file=str(directory))
         raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE)
-    name = relative_name(directory, path)
-    entry = SealedFile(name=name, hash=hash_bytes(data), tier=tier)
+    entry = SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
     write_atomically(path, data)
-    write_checksums(directory, replace(sealed, files=MappingProxyType({**sealed.files, name: entry})))
+    write_checksums(directory, sealed.with_files(entry))
 
 
 def remove_sealed(directory: Path, path: Path) -> None:
-    """Remove a file that no loaded one refers to any more, and its entry."""
+    """Remove a file and its entry. The configuration must no longer refer to it."""
     path.unlink(missing_ok=True)
     sealed = read_checksums(directory)
     name = relative_name(directory, path)
@@ -264,23 +269,8 @@ def remove_sealed(directory: Path, path: Path) -> None:
         write_checksums(directory, replace(sealed, files=MappingProxyType(left)))
 
 
-def _with_raised_tiers(sealed: Checksums, tiers: Mapping[str, Tier]) -> Checksums:
-    files = {
-        name: replace(entry, tier=_higher(entry.tier, tiers.get(name, entry.tier)))
-        for name, entry in sealed.files.items()
-    }
-    return replace(sealed, files=MappingProxyType(files))
-
-
 def _higher(one: Tier, other: Tier) -> Tier:
     return Tier.HIGH if Tier.HIGH in (one, other) else Tier.OPERATIONAL
-
-
-def _tier_of(name: str, data: bytes, known: Tier) -> Tier:
-    if not name.endswith((".yaml", ".yml")):
-        return known
-    tree = parse_yaml(data, file=name)
-    return config_tier(name, tree) if isinstance(tree, MapNode) else known
 
 
 def _parse(content: dict[str, object]) -> Checksums:
@@ -294,9 +284,4 @@ def _parse(content: dict[str, object]) -> Checksums:
         for name, entry in files.items()
     )
     fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}
-    return seal(entries, fingerprints, strict=content["strict"])
-
-
-def _unreadable(path: Path, reason: str) -> IntegrityError:
-    problem = Problem(message=f"the seal cannot be read: {reason}", file=str(path), hint=AUTHORISE)
-    return IntegrityError("the configuration's seal cannot be read", problems=(problem,), hint=AUTHORISE)
+    return build_checksums(entries, fingerprints, strict=content["strict"])

@@ -1,8 +1,4 @@
-"""Secret values, and what counts as one.
-
-Owns the type that keeps a secret out of every text by accident, the rule by which a key is taken to
-hold one, and the masking of plain trees that are about to be shown.
-"""
+"""Secret values, the rule by which a key is taken to hold one, and the masking of values that are shown."""
 
 from __future__ import annotations
 
@@ -17,63 +13,32 @@ if TYPE_CHECKING:
 
 MASK = "********"
 
-Value = TypeVar("Value")
+Item = TypeVar("Item")
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 #: A key with one of these words is secret, wherever the word stands in it.
-_SECRET_WORDS = frozenset(
-    [
-        "pwd",
-        "pin",
-        "secret",
-        "secrets",
-        "token",
-        "tokens",
-        "credential",
-        "credentials",
-        "creds",
-        "bearer",
-        "cookie",
-        "cookies",
-        "authorization",
-        "jwt",
-        "otp",
-        "dsn",
-    ]
+_SECRET_WORDS = _words(
+    """
+    pwd pin secret secrets token tokens credential credentials creds bearer cookie cookies authorization
+    jwt otp dsn
+    """
 )
 #: A key that ends with one of these words is secret: `smtp_pass` is, `pass_rate` is not.
-_SECRET_ENDINGS = frozenset(("pass", "auth", "pat"))
-#: The word before `pass` that makes it something else.
-_NO_PASSWORDS = frozenset(["low", "high", "band", "first", "second", "last", "single", "two", "multi", "by"])
-#: A key is a secret when one of these goes before it: `api_key` is, `sort_key` is not.
-_KEY_OWNERS = frozenset(
-    [
-        "api",
-        "private",
-        "access",
-        "secret",
-        "signing",
-        "encryption",
-        "master",
-        "ssh",
-        "auth",
-        "account",
-        "tls",
-        "ssl",
-        "hmac",
-    ]
-)
-#: Endings of two words that are secret although the second alone is harmless.
+_SECRET_ENDINGS = _words("pass auth pat")
+#: Words that give a following `pass` another meaning.
+_NO_PASSWORDS = _words("low high band first second last single two multi by")
+#: A key is a secret after one of these words: `api_key` is, `sort_key` is not.
+_KEY_OWNERS = _words("api private access secret signing encryption master ssh auth account tls ssl hmac")
+#: Endings of two words that are secret although the second word alone is harmless.
 _SECRET_PAIRS = frozenset(
-    [
-        ("secret", "id"),
-        ("connection", "string"),
-        ("webhook", "url"),
-        ("webhook", "urls"),
-        ("webhook", "uri"),
-    ]
+    (*(("webhook", word) for word in ("url", "urls", "uri")), ("secret", "id"), ("connection", "string"))
 )
-#: The same without anything between the words: `dbpassword`, `PGPASSWORD`, `clientsecret`, `accesskey`.
+#: The same without a separator: `dbpassword`, `PGPASSWORD`, `clientsecret`, `accesskey`.
 _RUN_TOGETHER = re.compile(
     r"""
       .*(?:passwords?|passwd|passphrase|passcode)
@@ -85,69 +50,44 @@ _RUN_TOGETHER = re.compile(
     """,
     re.VERBOSE,
 )
-#: Numbers of tokens, of which language models tell.
-_COUNTED_TOKENS = frozenset(
-    ["input", "output", "prompt", "completion", "cached", "reasoning", "context", "new", "used"]
+#: Before `tokens`, these words mean a count, as language models report it.
+_COUNTED_TOKENS = _words("input output prompt completion cached reasoning context new used")
+#: The last word names the kind of value: `token_url` is an address, `secret_ref` a name.
+_HARMLESS_ENDINGS = _words(
+    """
+    url uri file path dir ref name header endpoint type ttl count limit length size id expiry expires at
+    env var field ratio budget
+    """
 )
-#: What comes last says what the value is: `token_url` is an address, `secret_ref` a name.
-_HARMLESS_ENDINGS = frozenset(
-    [
-        "url",
-        "uri",
-        "file",
-        "path",
-        "dir",
-        "ref",
-        "name",
-        "header",
-        "endpoint",
-        "type",
-        "ttl",
-        "count",
-        "limit",
-        "length",
-        "size",
-        "id",
-        "expiry",
-        "expires",
-        "at",
-        "env",
-        "var",
-        "field",
-        "ratio",
-        "budget",
-    ]
-)
-_HARMLESS_STARTS = frozenset(("max", "min", "num", "total"))
-#: URLs whose host and path are an address. Others, such as those of chat services, have tokens there:
+_HARMLESS_STARTS = _words("max min num total")
+#: URL schemes whose host and path are an address. Others, such as those of chat services, put tokens there:
 #: `tgram://TOKEN/CHAT`.
-_ADDRESSES = frozenset(
-    (
-        *("http", "https", "ws", "wss", "dav", "davs", "socks4", "socks5", "socks5h"),
-        *("file", "ftp", "ftps", "sftp", "ssh", "git", "svn", "rsync", "smb", "nfs", "rtsp"),
-        *("sqlite", "postgres", "postgresql", "mysql", "mariadb", "mssql", "clickhouse"),
-        *("redis", "rediss", "mongodb", "memcached", "amqp", "amqps", "mqtt", "mqtts", "nats", "kafka"),
-        *("ldap", "ldaps", "smtp", "smtps", "imap", "imaps", "unix", "tcp", "udp", "tls", "dns"),
-        *("s3", "gs", "gcs", "az", "abfs", "hdfs", "docker", "oci"),
-    )
+_ADDRESSES = _words(
+    """
+    http https ws wss dav davs socks4 socks5 socks5h
+    file ftp ftps sftp ssh git svn rsync smb nfs rtsp
+    sqlite postgres postgresql mysql mariadb mssql clickhouse
+    redis rediss mongodb memcached amqp amqps mqtt mqtts nats kafka
+    ldap ldaps smtp smtps imap imaps unix tcp udp tls dns
+    s3 gs gcs az abfs hdfs docker oci
+    """
 )
-#: In these the name before the @ is often a token itself.
-_TOKEN_AS_USER = frozenset(("http", "https"))
-#: What is no more than a reference to a variable, or a template's, is no secret itself.
-_VARIABLE = r"\$?\{[\w.]+\}"
+#: Schemes in which the name before the @ is often a token itself.
+_TOKEN_AS_USER = _words("http https")
 _URL = re.compile(
-    # The scheme is bounded: tried from each letter of a long text, it would take time by its square.
+    # The scheme is bounded: an unbounded one takes quadratic time on a long text of letters.
     r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]{0,31})://"
     r"(?:(?P<user>[^/?#@:\s\"'<>]*)(?::(?P<password>[^/?#\s]*))?@)?"
     r"(?P<place>[^?#\s\"'<>]*)(?P<rest>[^\s\"'<>]*)"
 )
 _SEPARATORS = re.compile(r"([/:]+)")
-_REFERENCE = re.compile(_VARIABLE)
+#: A reference to a variable, or one of a template, is not a secret itself.
+_REFERENCE = re.compile(r"\$?\{[\w.]+\}")
 _PARAMETER = re.compile(r"(?P<name>(?<=[?&;#])[^=?&;#]+)=(?!\$?\{[\w.]+\}(?:[&;#]|$))[^&;#]+")
 
 
 class Secret:
-    """A value that must never be shown. Only `reveal` gives it, so that every use can be found."""
+    """A value that must never be shown. Only `reveal` returns it, so that every use can be found."""
 
     __slots__ = ("_value",)
 
@@ -179,31 +119,31 @@ class Secret:
         return format(MASK, spec)
 
     def __reduce__(self) -> NoReturn:
-        message = "a secret is not to be pickled or copied to another process"
+        message = "a secret must not be pickled or copied to another process"
         raise TypeError(message)
 
 
-class SecretMap(Generic[Value]):
+class SecretMap(Generic[Item]):
     """A mapping that may hold secrets under any key, such as a plugin's configuration.
 
-    It shows itself only in the form that was made for showing; `reveal` gives a copy of the real one.
+    Its `repr` is the redacted form; `reveal` returns a copy of the real values.
     """
 
-    __slots__ = ("_shown", "_values")
+    __slots__ = ("_redacted", "_values")
 
-    def __init__(self, values: Mapping[str, Value], shown: Mapping[str, JsonValue]) -> None:
+    def __init__(self, values: Mapping[str, Item], redacted: Mapping[str, JsonValue]) -> None:
         self._values = dict(values)
-        self._shown = dict(shown)
+        self._redacted = dict(redacted)
 
     @classmethod
-    def empty(cls) -> SecretMap[Value]:
+    def empty(cls) -> SecretMap[Item]:
         return cls({}, {})
 
-    def reveal(self) -> dict[str, Value]:
+    def reveal(self) -> dict[str, Item]:
         return deepcopy(self._values)
 
-    def shown(self) -> dict[str, JsonValue]:
-        return deepcopy(self._shown)
+    def redacted(self) -> dict[str, JsonValue]:
+        return deepcopy(self._redacted)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._values)
@@ -215,21 +155,21 @@ class SecretMap(Generic[Value]):
         return hash((SecretMap, *self._values))
 
     def __repr__(self) -> str:
-        return f"Guarded({self._shown!r})"
+        return f"SecretMap({self._redacted!r})"
 
     def __reduce__(self) -> NoReturn:
-        message = "what may hold secrets is not to be pickled or copied to another process"
+        message = "a map that may hold secrets must not be pickled or copied to another process"
         raise TypeError(message)
 
 
 def digest_of(secret: bytes) -> bytes:
-    """What is kept of a secret that only has to be known again. Nothing slow: every request makes one."""
+    """Return the digest by which a secret is recognised. A fast hash: every request computes one."""
     return hashlib.sha256(secret).digest()
 
 
 def looks_secret(key: str) -> bool:
-    """Whether a value under this key is to be treated as a secret, judged by the key's words."""
-    words = [word.lower() for word in _WORDS.findall(key)]
+    """Whether a value under this key is treated as a secret, decided by the words of the key."""
+    words = [word.lower() for word in _WORD.findall(key)]
     if not words or words[0] in _HARMLESS_STARTS:
         return False
     *before, last = words
@@ -250,15 +190,16 @@ def _is_secret_word(word: str) -> bool:
 
 
 def mask_urls(text: str) -> str:
-    """Hide what is secret in every URL of a text: credentials, parameters whose names look secret, and host
-    and path where the scheme puts tokens there.
+    """Mask the secrets in every URL of a text: credentials, parameters whose names look secret, and host and
+    path where the scheme puts tokens there.
     """
     return _URL.sub(_mask_url, text) if "://" in text else text
 
 
 def has_secret_url(text: str) -> bool:
-    """Whether a secret is written out in a URL. Where one of the parts in which a scheme puts tokens is a
-    variable, the others are taken to be names.
+    """Whether a URL in the text contains a literal secret.
+
+    Where a scheme puts tokens into host and path and one part is a variable, the others count as names.
     """
     return any(
         _mask_url(url) != url[0] and (_is_address(url) or not _REFERENCE.search(url["place"]))
@@ -283,7 +224,7 @@ def _is_address(url: re.Match[str]) -> bool:
 
 
 def _kind(url: re.Match[str]) -> str:
-    """The scheme without what says how it is carried: `git+ssh`, `mongodb+srv`."""
+    """Return the scheme without its transport: `git+ssh`, `mongodb+srv`."""
     scheme = url["scheme"].lower()
     return next((part for part in scheme.split("+") if part in _ADDRESSES), scheme)
 
@@ -298,19 +239,18 @@ def _mask_parameter(found: re.Match[str]) -> str:
 
 
 def redact(value: JsonValue) -> JsonValue:
-    """The same tree with everything masked that lies under a key which looks secret."""
+    """Return the tree with every value masked that is under a key that looks secret, or secret in a URL."""
     match value:
         case dict():
-            return {key: _redact_entry(key, inner) for key, inner in value.items()}
+            return {
+                key: MASK
+                if looks_secret(key) and inner is not None and not isinstance(inner, bool)
+                else redact(inner)
+                for key, inner in value.items()
+            }
         case list():
             return [redact(item) for item in value]
         case str():
             return mask_urls(value)
         case _:
             return value
-
-
-def _redact_entry(key: str, value: JsonValue) -> JsonValue:
-    if looks_secret(key) and value is not None and not isinstance(value, bool):
-        return MASK
-    return redact(value)

@@ -1,7 +1,7 @@
 """The compiled configuration: one immutable value that the rest of the program reads.
 
-Everything is resolved here that a file may leave open: defaults, paths, aliases, secrets by
-reference. A snapshot never changes; a reload makes another one.
+Defaults, paths, aliases and secrets by reference are resolved. A snapshot never changes; a reload makes
+another one. `ductile.plugins.discovery`, above this package, produces the `Discovery`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ductile.config.installed import InstalledPlugin
 from ductile.config.schema.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import LimitSettings
@@ -24,9 +24,10 @@ from ductile.core.policy import Policy
 from ductile.core.schedules.rule import ScheduleRule
 from ductile.core.webhooks.signatures import SignatureScheme
 from ductile.errors import Problem
-from ductile.struct import Value, hide_in_repr
+from ductile.protocol.manifest.model import Manifest
+from ductile.struct import Value, field, hide_in_repr
 
-#: How long a command may run where nobody says otherwise.
+#: The default timeout of a command.
 COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
     "poll": timedelta(seconds=60),
     "handle": timedelta(seconds=120),
@@ -36,8 +37,44 @@ COMMAND_TIMEOUTS: Mapping[str, timedelta] = {
 OTHER_TIMEOUT = timedelta(seconds=60)
 
 
+class InstalledPlugin(Value):
+    """A plugin that may run: its manifest is valid and its files passed the trust checks.
+
+    `directory` and `entrypoint` are absolute; `fingerprint` covers the bytes of manifest and entrypoint.
+    """
+
+    name: str
+    version: str
+    root: Path
+    directory: Path
+    entrypoint: Path
+    manifest: Manifest
+    fingerprint: str
+
+
+class RefusedPlugin(Value):
+    """A plugin that was found and must not run; `reason` is for people, `code` for programs."""
+
+    name: str
+    directory: Path
+    code: str
+    reason: str
+    hint: str | None = None
+
+
+class Discovery(Value):
+    installed: Mapping[str, InstalledPlugin] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[str, RefusedPlugin] = field(default_factory=lambda: MappingProxyType({}))
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every plugin that was found, refused ones included."""
+        return (*self.installed, *self.refused)
+
+
 class Schedule(Value):
-    """What is run, and by which rule the core decides when."""
+    """A command, and the rule by which the core decides when it runs."""
 
     id: str
     command: str
@@ -54,7 +91,7 @@ class PluginRefusal(Value):
 
 
 class PluginInstance(Value):
-    """A plugin under its configured name. `installed` is None exactly when it was not found good."""
+    """A plugin under its configured name. Exactly one of `installed` and `refused` is None."""
 
     name: str
     uses: str
@@ -82,7 +119,7 @@ class PluginInstance(Value):
         return self.enabled and self.refused is None
 
     def timeout_for(self, command: str) -> timedelta:
-        """The longest a command may run: its own setting, else the plugin's, else the usual one."""
+        """Return the timeout of a command: its own setting, else the plugin's, else the default."""
         if command in self.timeouts:
             return self.timeouts[command]
         return self.timeout or COMMAND_TIMEOUTS.get(command, OTHER_TIMEOUT)
@@ -101,10 +138,7 @@ StateLocation: TypeAlias = SqliteLocation | PostgresLocation
 
 @hide_in_repr("digest")
 class AccessToken(Value):
-    """A token that opens the API. The scopes are as written; what they imply is decided at the door.
-
-    Of the secret there is the digest only: whoever comes is known by it, and nothing else asks for more.
-    """
+    """A token that opens the API, with its scopes as written. Only the digest of the token is kept."""
 
     name: str
     digest: bytes
@@ -137,7 +171,7 @@ class WebhookEndpoint(Value):
     scheme: SignatureScheme
 
 
-@hide_in_repr("shown")
+@hide_in_repr("redacted")
 class Snapshot(Value):
     directory: Path
     service: ServiceSettings
@@ -149,11 +183,11 @@ class Snapshot(Value):
     available: Mapping[str, InstalledPlugin]
     routes: tuple[EventRoute, ...]
     pipelines: Mapping[str, PipelineSettings]
-    #: Without `auth`, which holds secrets in the clear: who may come is in `tokens`.
+    #: Without `auth`, which holds secrets in the clear; `tokens` has the digests.
     api: ApiSettings
     tokens: tuple[AccessToken, ...]
     secrets: Mapping[str, Secret]
-    #: Whether there is a `webhooks` section: then there is a listener, with endpoints or without.
+    #: Whether there is a `webhooks` section: the listener then starts, even without endpoints.
     webhooks_enabled: bool
     webhooks_listen: str
     webhooks: tuple[WebhookEndpoint, ...]
@@ -163,10 +197,10 @@ class Snapshot(Value):
     rules: Policy
     fingerprint: str
     warnings: tuple[Problem, ...]
-    #: The merged configuration as it was written, without secrets: what may be stored and shown.
-    shown: JsonValue
+    #: The merged configuration as written, without secrets, to be stored and shown.
+    redacted: JsonValue
 
     @property
     def refused(self) -> tuple[PluginInstance, ...]:
-        """Plugins that are wanted and cannot run: `config check` fails over them, the daemon starts."""
+        """Enabled plugins that cannot run: `config check` fails, the daemon starts without them."""
         return tuple(plugin for plugin in self.plugins.values() if plugin.enabled and plugin.refused)

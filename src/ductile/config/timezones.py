@@ -1,4 +1,4 @@
-"""Time zones: whether one exists, and which one this machine is in."""
+"""Time zones: look one up by name, and find the one of this machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _LOCALTIME = Path("/etc/localtime")
 def find_timezone(name: str) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # unknown, a directory of the database, or not a name at all
+    except (OSError, ValueError, KeyError):  # unknown, a directory of the database, or not a name
         return None
 
 
 def all_timezones() -> list[str]:
-    """By name, for a hint at the one that was meant."""
     return sorted(available_timezones())
 
 
 def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME) -> str:
-    """The name of the machine's zone: the TZ variable, else where the localtime link points, else UTC."""
+    """Return the TZ variable if it is valid, else the target of the localtime link, else UTC."""
     named = environ.get("TZ", "").removeprefix(":")
     if named and find_timezone(named):
         return named

@@ -376,7 +376,7 @@ class Engine:
         If the store cannot take it, nothing has changed.
         """
         inits = inits_of(snapshot, now=self._with.clock.now(), rng=self._with.rng)
-        shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+        shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
         # Their jobs wait for the inits from the moment those are on disk, which is before we hear of it.
         self._dispatcher.hold(init.key.plugin for init in inits)
         try:

@@ -11,7 +11,7 @@ import stat
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ductile.config.installed import Discovery, InstalledPlugin, RefusedPlugin
+from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.fingerprint import fingerprint
 from ductile.plugins.permissions import check_directory_contents, check_path_permissions, trusted_owners
@@ -24,13 +24,8 @@ from ductile.plugins.trust import (
     entrypoint_path,
     find_symlink,
 )
-from ductile.protocol.manifest.model import (
-    MANIFEST_FILE,
-    PROTOCOL,
-    declared_name,
-    declared_protocol,
-    parse_manifest,
-)
+from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL
+from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest
 from ductile.protocol.yaml import parse_yaml
 
 if TYPE_CHECKING:
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ductile.protocol.manifest.model import Manifest
-    from ductile.protocol.yaml import Node
+    from ductile.protocol.yaml_tree import Node
 
 #: Directories in a root that hold what plugins share, not a plugin.
 _SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})

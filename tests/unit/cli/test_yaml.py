@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ductile.cli.console.yaml import to_yaml
-from ductile.protocol.yaml import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import to_plain
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonValue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
-from ductile.config.compile.conditions import compile_condition
+from ductile.config.compile.pipelines import compile_condition
 from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Not
 from ductile.core.expressions.operators import Operator
 from ductile.struct import to_builtins
@@ -234,9 +234,9 @@ def test_what_a_secret_is_compared_with_is_a_secret(tmp_path: Path) -> None:
     config = loaded(with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
     (warning,) = config.warnings
     assert "in the clear" in warning.message
-    assert "canary-77" not in str(config.shown())
+    assert "canary-77" not in str(config.redacted())
 
 
 def test_what_anything_else_is_compared_with_is_shown(tmp_path: Path) -> None:
     config = loaded(with_step(tmp_path, "if: {path: payload.kind, op: eq, value: parcel}"))
-    assert "parcel" in str(config.shown())
+    assert "parcel" in str(config.redacted())

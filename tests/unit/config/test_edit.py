@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded
-from ductile.config.edit.change import apply_edit, get_setting, parse_key, plan_edit
+from ductile.config.edit.change import apply_edit, plan_edit
+from ductile.config.edit.get import get_setting, parse_key
 from ductile.config.load import Machine, SealCheck, load_config
-from ductile.config.seal import read_checksums, seal, write_checksums
+from ductile.config.seal import build_checksums, read_checksums, write_checksums
 from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError
-from ductile.protocol.yaml import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import to_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,10 +55,10 @@ def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
     result = loaded(a_config(tmp_path, MAIN, more_yaml=MORE))
     setting = get_setting(result, "plugins.echo.schedules[2].every")
     assert setting.value == "3h"
-    assert setting.place is not None
-    assert (setting.place.file, setting.place.line) == (str(tmp_path / "more.yaml"), 5)
+    assert setting.location is not None
+    assert (setting.location.file, setting.location.line) == (str(tmp_path / "more.yaml"), 5)
     assert get_setting(result, "service.tick_interval").value == "1m"
-    assert get_setting(result, "service.tick_interval").place is None
+    assert get_setting(result, "service.tick_interval").location is None
     assert get_setting(result, "plugins.echo.retry.max_attempts").value == 4
     assert get_setting(result, "plugins.echo.schedules.2.every").value == "3h"
     with pytest.raises(NotFoundError, match=r"no key service\.log_levle") as refused:
@@ -235,7 +237,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
 def test_a_plain_change_never_renews_the_seal_and_a_renewing_one_does(tmp_path: Path) -> None:
     """Plain `config set` never renews; `--lock` verifies the file first."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
-    write_checksums(tmp_path, seal(loaded(config).files, {}, strict=False))
+    write_checksums(tmp_path, build_checksums(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
     assert loaded(config, seal=SealCheck.VERIFY).warnings == ()
     apply_edit(plan_edit(config, "service.log_level", "warn", {}))
@@ -250,7 +252,7 @@ def test_a_plain_change_never_renews_the_seal_and_a_renewing_one_does(tmp_path: 
 
 def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> None:
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
-    write_checksums(tmp_path, seal(loaded(config).files, {}, strict=False))
+    write_checksums(tmp_path, build_checksums(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.strict_mode", "true", {}), renew=True)
     sealed = read_checksums(tmp_path)
     assert sealed is not None
@@ -355,4 +357,4 @@ def test_a_computed_default_is_the_value_in_force(tmp_path: Path, key: str, valu
     result = load_config(a_config(tmp_path, text), {}, seal=SealCheck.IGNORE, machine=machine)
     setting = get_setting(result, key)
     assert setting.value == value
-    assert setting.place is None
+    assert setting.location is None

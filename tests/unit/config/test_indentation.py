@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.config.edit.indent import Indentation, measure_indentation
+from ductile.config.edit.rewrite import Indentation, measure_indentation
 from ductile.protocol.yaml import parse_yaml
 
 

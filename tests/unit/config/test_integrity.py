@@ -16,9 +16,9 @@ from ductile.config.load import SealCheck
 from ductile.config.seal import (
     CHECKSUMS_FILE,
     Tier,
+    build_checksums,
     hash_bytes,
     read_checksums,
-    seal,
     write_checksums,
     write_sealed,
 )
@@ -50,7 +50,7 @@ def a_sealed_config(directory: Path, main: str = "", **more: str) -> Path:
 def lock(config: Path, plugins: dict[str, str] | None = None) -> None:
     result = loaded(config, ENVIRON)
     strict = result.model.service.strict_mode
-    write_checksums(config.parent, seal(result.files, plugins or {}, strict=strict))
+    write_checksums(config.parent, build_checksums(result.files, plugins or {}, strict=strict))
 
 
 def verified_warnings(config: Path) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ductile.config.key_paths import did_you_mean, node_at, place_of
-from ductile.protocol.yaml import MapNode, ScalarNode, SourceLocation
+from ductile.core.suggest import did_you_mean
+from ductile.protocol.yaml_tree import MapNode, ScalarNode, SourceLocation, location_of, node_at
 
-PLACE = SourceLocation(file="x", line=1, column=1)
+LOCATION = SourceLocation(file="x", line=1, column=1)
 
 
 class CountedText(str):
@@ -25,12 +25,12 @@ class CountedText(str):
 def a_large_map(size: int) -> MapNode:
     entries = tuple(
         (
-            ScalarNode(text=CountedText(f"key{number}"), plain=True, place=PLACE),
-            ScalarNode(text="", plain=True, place=PLACE),
+            ScalarNode(text=CountedText(f"key{number}"), plain=True, location=LOCATION),
+            ScalarNode(text="", plain=True, location=LOCATION),
         )
         for number in range(size)
     )
-    return MapNode(entries=entries, place=PLACE)
+    return MapNode(entries=entries, location=LOCATION)
 
 
 def test_a_key_is_found_without_looking_at_all_of_them() -> None:
@@ -39,7 +39,7 @@ def test_a_key_is_found_without_looking_at_all_of_them() -> None:
     CountedText.compared = 0
     for number in range(1000):
         assert node_at(tree, (f"key{number}",)) is not None
-        assert place_of(tree, (f"key{number}",)) == PLACE
+        assert location_of(tree, (f"key{number}",)) == LOCATION
     assert CountedText.compared < 10_000
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from builders.configs import a_config
-from ductile.config import find_config as finder
 from ductile.config.find_config import find_config
 from ductile.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOBODY = 65534
 
@@ -74,14 +71,14 @@ def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
 ) -> None:
     """A service may not look into homes, and need not. If there is no other place, that is what is wrong."""
     home, system = tmp_path / "home", a_config(tmp_path / "system")
-    kind = finder._kind
+    stat = Path.stat
 
-    def closed(path: Path) -> int | None:
+    def closed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         if home in path.parents:
-            raise ConfigError(f"{path} cannot be read: Permission denied")
-        return kind(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setattr(finder, "_kind", closed)
+    monkeypatch.setattr(Path, "stat", closed)
     assert find_config(None, {"HOME": str(home)}, system=system.parent) == system
     with pytest.raises(ConfigError, match="Permission denied"):
         find_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")

@@ -10,7 +10,8 @@ import pytest
 
 from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.edit.change import get_setting, plan_edit
+from ductile.config.edit.change import plan_edit
+from ductile.config.edit.get import get_setting
 from ductile.config.schema.jsonschema import config_schema
 from ductile.config.secrets import MASK, Secret, SecretMap, looks_secret, redact
 
@@ -67,11 +68,11 @@ def test_no_secret_is_in_what_is_shown_of_a_configuration(tmp_path: Path) -> Non
         str(result),
         repr(result.model),
         f"{result.model.tokens[0].key} {result.model.tokens[0].key!r} {result.model.state.url}",
-        json.dumps(result.shown()),
+        json.dumps(result.redacted()),
         repr(result.warnings),
         repr(snapshot),
-        json.dumps(snapshot.shown),
-        repr(snapshot.plugins["echo"].config.shown()),
+        json.dumps(snapshot.redacted),
+        repr(snapshot.plugins["echo"].config.redacted()),
         repr(get_setting(result, "plugins.echo.config")),
         repr(get_setting(result, "state.url")),
         json.dumps(config_schema()),
@@ -94,7 +95,7 @@ def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_names_the_variable_and_keeps_what_is_no_secret(tmp_path: Path) -> None:
-    shown = loaded(a_secretive_config(tmp_path), ENVIRON).model.plugins["echo"].config.shown()
+    shown = loaded(a_secretive_config(tmp_path), ENVIRON).model.plugins["echo"].config.redacted()
     assert shown == {
         "password": MASK,
         "url": "${HOOK_URL}",

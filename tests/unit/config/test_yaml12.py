@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from ductile.errors import ConfigError, Problem
-from ductile.protocol import yaml as yaml12
-from ductile.protocol.yaml import MapNode, ScalarNode, parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, to_plain
 
 
 def plain(text: str) -> object:
@@ -59,13 +59,17 @@ def test_every_node_knows_where_it_was_written() -> None:
     root = parse_yaml("a: 1\nb:\n  - x\n  -  y\n", file="f.yaml")
     assert isinstance(root, MapNode)
     listed = root.get("b")
-    assert isinstance(listed, yaml12.ListNode)
-    assert (listed.items[1].place.file, listed.items[1].place.line, listed.items[1].place.column) == (
+    assert isinstance(listed, ListNode)
+    assert (
+        listed.items[1].location.file,
+        listed.items[1].location.line,
+        listed.items[1].location.column,
+    ) == (
         "f.yaml",
         4,
         6,
     )
-    assert root.entries[1][0].place.line == 2
+    assert root.entries[1][0].location.line == 2
 
 
 def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:

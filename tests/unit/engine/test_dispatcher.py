@@ -15,8 +15,7 @@ import pytest
 from builders.configs import a_config, loaded
 from builders.jobs import START, Clock, a_new_job, ok
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.installed import Discovery
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.outcomes import Interrupted
 from ductile.core.policy import Policy

@@ -21,9 +21,8 @@ from builders.jobs import START, a_new_job, ok
 from builders.receivers import Received, Receiver, Reply, a_receiver
 from builders.stores import accept, claim_one, settle, whole_ledger
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.installed import Discovery
 from ductile.config.secrets import Secret
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Callback
 from ductile.core.timestamps import format_timestamp

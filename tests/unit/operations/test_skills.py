@@ -11,7 +11,8 @@ from builders.snapshots import a_snapshot
 from ductile.api.skill_file import skill_file
 from ductile.api.skills import FIXED_SKILLS, all_skills
 from ductile.config.names import RESERVED
-from ductile.protocol.yaml import parse_yaml, to_plain
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import to_plain
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.plugins import a_manifest, a_plugin
-from ductile.config.installed import RefusedPlugin
+from ductile.config.snapshot import RefusedPlugin
 from ductile.plugins.discovery import discover, load_plugin
 from ductile.plugins.trust import RefusalCode, TrustPolicy
 

@@ -16,8 +16,8 @@ from ductile.protocol.manifest.model import (
     ExecutionMode,
     FactOutput,
     Manifest,
-    parse_manifest,
 )
+from ductile.protocol.manifest.read import parse_manifest
 from ductile.protocol.manifest.schema import to_json_schema
 from ductile.protocol.yaml import parse_yaml
 

@@ -26,7 +26,7 @@ from ductile.admin.plugin_dev.contract_checks import (
 )
 from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, find_plugin_under_test, run_once
 from ductile.admin.plugin_dev.sample_payload import sample_payload
-from ductile.config.installed import RefusedPlugin
+from ductile.config.snapshot import RefusedPlugin
 from ductile.core.json import JsonObject
 from ductile.errors import NotFoundError
 from ductile.protocol.manifest.model import Command, CommandType

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
 from ductile.admin.plugins import PluginEntry, find_plugin, is_plugin_directory, load_directory
-from ductile.config.installed import InstalledPlugin, RefusedPlugin
-from ductile.config.snapshot import COMMAND_TIMEOUTS, OTHER_TIMEOUT, PluginInstance
+from ductile.config.snapshot import (
+    COMMAND_TIMEOUTS,
+    OTHER_TIMEOUT,
+    InstalledPlugin,
+    PluginInstance,
+    RefusedPlugin,
+)
 from ductile.core.jobs.outcomes import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, UsageError

@@ -115,9 +115,9 @@ def get(call: Invocation) -> CommandResult:
     data: JsonObject = {
         "key": found.key,
         "value": found.value,
-        "default": found.place is None,
-        "file": found.place.file if found.place else None,
-        "line": found.place.line if found.place else None,
+        "default": found.location is None,
+        "file": found.location.file if found.location else None,
+        "line": found.location.line if found.location else None,
     }
     # A text unchanged, so that a script can use it; anything larger as YAML.
     text = "" if found.value is None else to_yaml(found.value)

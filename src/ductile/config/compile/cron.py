@@ -1,4 +1,4 @@
-"""Cron expressions: what is accepted, and when they are due across clock changes."""
+"""Cron expressions: the accepted forms, and when they are due across clock changes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _HOURS_OF_A_DAY = 24
 
 
 def parse_cron(text: str) -> str:
-    """The five fields of an expression; ValueError says what is wrong with it."""
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - 12 ms that only a cron schedule has to pay
+    """Return the five fields of an expression. Raises ValueError with the fault."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - 12 ms that only a cron schedule costs
 
     expression = CRON_ALIASES.get(text.strip().lower(), text.strip())
     if expression.startswith("@"):
@@ -40,21 +40,21 @@ def parse_cron(text: str) -> str:
 
 
 class CronTable(Value):
-    """A parsed expression in its time zone: what the core asks for the next time.
+    """A parsed expression in its time zone.
 
-    An expression that names hours goes by the clock on the wall: a time that does not exist runs once,
-    right after the gap, and one that comes twice runs the first time. One that takes every hour goes by
-    the time that passes, so that `*/5` neither stops nor hurries while the clocks change.
+    An expression that names hours follows local time: a time that does not exist runs once, right after the
+    gap, and one that occurs twice runs the first time. One that takes every hour follows elapsed time, so
+    that `*/5` keeps its pace while the clocks change.
     """
 
     expression: str
     timezone: str
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first time later than the instant, in UTC; None if there is none within fifty years."""
+        """Return the first time after the instant, in UTC; None if there is none within fifty years."""
         from cronsim import CronSim  # noqa: PLC0415 - as above
 
-        # The library looks at local time alone, where the second pass of an hour looks like the first.
+        # cronsim compares local times, in which the second pass of an hour equals the first.
         for found in CronSim(_normalised(self.expression), instant.astimezone(ZoneInfo(self.timezone))):
             if (following := found.astimezone(UTC)) > instant:
                 return following
@@ -63,7 +63,7 @@ class CronTable(Value):
 
 @cache
 def _normalised(expression: str) -> str:
-    """Written so that the library sees what is meant: whatever begins with a star is a wildcard to it."""
+    """Rewrite an expression for cronsim, which treats every field that begins with a star as a wildcard."""
     from cronsim import CronSim  # noqa: PLC0415 - as above
 
     table = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Pipelines as they are written, compiled into the graphs that runs follow: calls put in place. Pure."""
+"""Compiles pipelines into the graphs that runs follow, with the steps of called pipelines in place. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ductile.config.compile.conditions import compile_condition
+import msgspec
+
+from ductile.config.compile.plugins import compile_retry
 from ductile.config.names import parse_target
 from ductile.config.seal import hash_bytes
 from ductile.core.events.routing import Pipeline
 from ductile.core.expressions.baggage import compile_baggage
-from ductile.core.expressions.conditions import AllOf, Condition
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
 from ductile.core.runs.graph import (
     MAX_GRAPH_STEPS,
     BlockNode,
@@ -29,50 +30,64 @@ from ductile.struct import replace
 
 if TYPE_CHECKING:
     from ductile.config.schema.model import Config
-    from ductile.config.schema.pipelines import PipelineSettings, StepSettings
+    from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
     from ductile.config.schema.plugins import RetrySettings
     from ductile.config.snapshot import PluginInstance
     from ductile.config.validate.report import ValidationReport
+    from ductile.core.jobs.retry import RetryPolicy
 
 
-#: As deep as steps may lie in one another, calls put in place; what is written nests no deeper either.
-_DEEPEST = 100
+#: How deep steps may nest, called pipelines included. Written steps cannot nest deeper either.
+_MAX_DEPTH = 100
 
 
 class _TooLargeError(Exception):
-    """A pipeline that grows beyond all bounds when its calls are put in place; it says which."""
+    """A pipeline exceeds a bound with its called pipelines in place; the message says which."""
 
 
 def compile_pipelines(
     config: Config, plugins: Mapping[str, PluginInstance], report: ValidationReport
 ) -> tuple[Pipeline, ...]:
-    """All pipelines, in the order of the configuration."""
+    """Return all pipelines, in the order of the configuration."""
     written = {pipeline.name: pipeline for pipeline in config.pipelines}
     compiled: list[Pipeline] = []
     for index, pipeline in enumerate(config.pipelines):
         try:
-            compiled.append(_compile_pipeline(pipeline, written, plugins))
+            graph = compile_graph(pipeline, written, plugins)
         except _TooLargeError as error:
-            report.error(
-                ("pipelines", index, "steps"),
-                f"with its calls put in place the pipeline {error}",
-                hint="let one pipeline start the other by an event instead of calling it",
+            message = f"with its calls put in place the pipeline {error}"
+            hint = "let one pipeline start the other by an event instead of calling it"
+            report.error(("pipelines", index, "steps"), message, hint=hint)
+            continue
+        compiled.append(
+            Pipeline(
+                name=pipeline.name,
+                graph=graph,
+                on=pipeline.on,
+                on_hook=pipeline.on_hook,
+                from_plugin=pipeline.from_plugin,
+                condition=compile_condition(pipeline.condition),
+                notify_on_complete=pipeline.notify_on_complete,
             )
+        )
     return tuple(compiled)
 
 
-def _compile_pipeline(
-    settings: PipelineSettings, written: Mapping[str, PipelineSettings], plugins: Mapping[str, PluginInstance]
-) -> Pipeline:
-    return Pipeline(
-        name=settings.name,
-        graph=compile_graph(settings, written, plugins),
-        on=settings.on,
-        on_hook=settings.on_hook,
-        from_plugin=settings.from_plugin,
-        condition=None if settings.condition is None else compile_condition(settings.condition),
-        notify_on_complete=settings.notify_on_complete,
-    )
+def compile_condition(written: ConditionSettings | None) -> Condition | None:
+    return None if written is None else _condition(written)
+
+
+def _condition(written: ConditionSettings) -> Condition:
+    if written.all_of is not None:
+        return AllOf(tuple(_condition(part) for part in written.all_of))
+    if written.any_of is not None:
+        return AnyOf(tuple(_condition(part) for part in written.any_of))
+    if written.negated is not None:
+        return Not(_condition(written.negated))
+    if written.path is None or written.op is None:
+        raise ValueError("a condition is checked before it is compiled")
+    value = True if written.value is msgspec.UNSET else written.value
+    return Comparison(path=written.path, op=written.op, value=value)
 
 
 def compile_graph(
@@ -86,7 +101,7 @@ def compile_graph(
 
 
 class _Compiler:
-    """Lays the steps of one pipeline out as nodes, each knowing the path of the one that follows."""
+    """Turns the steps of one pipeline into nodes, each with the path of the next one."""
 
     def __init__(
         self, written: Mapping[str, PipelineSettings], plugins: Mapping[str, PluginInstance]
@@ -96,7 +111,7 @@ class _Compiler:
         self.nodes: dict[str, Node] = {}
 
     def sequence(self, steps: Sequence[StepSettings], *, prefix: str, after: str | None) -> str:
-        """Steps one after the other, then `after`; the path of the first."""
+        """Add steps that run one after the other, then `after`. Returns the path of the first."""
         paths = [_path(step, number, prefix) for number, step in enumerate(steps, start=1)]
         for step, path, following in zip(steps, paths, [*paths[1:], after], strict=True):
             self._step(step, path, following)
@@ -106,10 +121,10 @@ class _Compiler:
         position = len(self.nodes)
         if position >= MAX_GRAPH_STEPS:
             raise _TooLargeError(f"has more than {MAX_GRAPH_STEPS} steps")
-        if path.count("/") > _DEEPEST:
-            raise _TooLargeError(f"has steps more than {_DEEPEST} levels deep")
-        condition = None if step.condition is None else compile_condition(step.condition)
-        # Taken now: the steps inside come after it, in the order in which they are written.
+        if path.count("/") > _MAX_DEPTH:
+            raise _TooLargeError(f"has steps more than {_MAX_DEPTH} levels deep")
+        condition = compile_condition(step.condition)
+        # Added first, because the steps inside it follow in written order.
         self.nodes[path] = placeholder = BlockNode(
             path=path, position=position, next=following, condition=condition, first="", call=None
         )
@@ -120,19 +135,21 @@ class _Compiler:
         elif step.call is not None:
             called = self._written[step.call]
             first = self.sequence(called.steps, prefix=f"{path}/", after=following)
-            both = _both(condition, called)
-            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=both)
+            own = compile_condition(called.condition)
+            if condition is not None and own is not None:  # the step's `if` and the pipeline's must hold
+                own = AllOf((condition, own))
+            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=own or condition)
         else:
             first = self.sequence(step.steps or (), prefix=f"{path}/", after=following)
             self.nodes[path] = replace(placeholder, first=first)
 
     def _use(self, step: StepSettings, at: BlockNode) -> UseNode:
         plugin, command = parse_target(step.uses or "")
-        handlers = {
-            event_type: self.sequence(steps, prefix=f"{at.path}/{_escaped(event_type)}/", after=at.next)
-            for event_type, steps in step.on_events.items()
-            if steps
-        }
+        handlers = {}
+        for event_type, steps in step.on_events.items():
+            if steps:
+                escaped = event_type.replace("~", "~0").replace("/", "~1")  # keeps paths unique
+                handlers[event_type] = self.sequence(steps, prefix=f"{at.path}/{escaped}/", after=at.next)
         payload = None if step.payload is None else step.payload.reveal()
         return UseNode(
             path=at.path,
@@ -143,7 +160,7 @@ class _Compiler:
             command=command,
             payload=None if payload is None else StepPayload(payload),
             baggage=() if step.baggage is None else compile_baggage(step.baggage),
-            retry=None if step.retry is None else _retry(step.retry, self._plugins[plugin].retry),
+            retry=None if step.retry is None else _step_retry(step.retry, self._plugins[plugin].retry),
             timeout=None if step.timeout is None else step.timeout.total_seconds(),
             on_events=handlers,
         )
@@ -165,27 +182,14 @@ class _Compiler:
 
 
 def _path(step: StepSettings, number: int, prefix: str) -> str:
-    """A step is known by its id or, without one, by its number; an id never is a number."""
+    """Return the path by the step's id or, without one, its number; an id is never a number."""
     return f"{prefix}{step.id or number}"
 
 
-def _escaped(event_type: str) -> str:
-    """An event's type as one part of a path, whatever is in it: no two steps have the same path."""
-    return event_type.replace("~", "~0").replace("/", "~1")
-
-
-def _both(condition: Condition | None, called: PipelineSettings) -> Condition | None:
-    """A called pipeline runs if the step's `if` and its own hold."""
-    own = None if called.condition is None else compile_condition(called.condition)
-    if condition is None or own is None:
-        return condition or own
-    return AllOf((condition, own))
-
-
-def _retry(settings: RetrySettings, plugin: RetryPolicy) -> StepRetry:
-    """What the step leaves open is as the plugin has it."""
+def _step_retry(settings: RetrySettings, inherited: RetryPolicy) -> StepRetry:
+    policy = compile_retry(settings, default=inherited)
     return StepRetry(
-        max_attempts=settings.max_attempts or plugin.max_attempts,
-        backoff_base=(settings.backoff_base or plugin.backoff_base).total_seconds(),
-        backoff_max=(settings.backoff_max or plugin.backoff_max).total_seconds(),
+        max_attempts=policy.max_attempts,
+        backoff_base=policy.backoff_base.total_seconds(),
+        backoff_max=policy.backoff_max.total_seconds(),
     )

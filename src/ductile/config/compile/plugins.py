@@ -1,4 +1,4 @@
-"""Configured plugins with what discovery found for them: instances with nothing left open."""
+"""Compiles configured plugins and the discovery result into plugin instances. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ductile.config.compile.cron import CronTable, parse_cron
-from ductile.config.key_paths import did_you_mean
 from ductile.config.seal import hash_bytes
 from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
 from ductile.config.validate.plugins import not_installed_message, schedules_of
@@ -19,30 +18,20 @@ from ductile.core.schedules.windows import DailyWindow
 from ductile.protocol.manifest.model import CompatibilityView
 
 if TYPE_CHECKING:
-    from ductile.config.installed import Discovery, InstalledPlugin
     from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
-    from ductile.config.validate.report import ValidationReport
+    from ductile.config.snapshot import Discovery
 
-_STANDARD_RETRY = RetryPolicy()
-#: Keys of a plugin's configuration that are for Ductile as well: see `plugin_rules`.
-_OURS = frozenset(("model",))
+_DEFAULT_RETRY = RetryPolicy()
 
 
 def compile_plugin(
-    name: str,
-    settings: PluginSettings,
-    discovery: Discovery,
-    *,
-    max_workers: int,
-    timezone: str,
-    report: ValidationReport,
+    name: str, settings: PluginSettings, discovery: Discovery, *, max_workers: int, timezone: str
 ) -> PluginInstance:
     uses = settings.uses or name
-    found = discovery.installed.get(uses)
     refused = _refusal(name, uses, settings, discovery)
-    installed = found if refused is None else None
-    _check_commands(name, settings, installed, report)
-    _check_config_keys(name, settings, found, report)
+    installed = discovery.installed[uses] if refused is None else None
+    concurrency_safe = installed is None or installed.manifest.concurrency_safe
+    preload = (*(installed.manifest.preload if installed else ()), *settings.preload)
     return PluginInstance(
         name=name,
         uses=uses,
@@ -53,7 +42,7 @@ def compile_plugin(
         config_hash=hash_bytes(json.dumps(settings.config.reveal(), sort_keys=True).encode()),
         env=settings.env,
         schedules=tuple(compile_schedule(schedule, timezone) for _, schedule in schedules_of(name, settings)),
-        parallelism=_parallelism(name, settings, installed, max_workers, report),
+        parallelism=settings.parallelism or (max_workers if concurrency_safe else 1),
         max_outstanding_polls=settings.max_outstanding_polls,
         timeouts=settings.timeouts,
         timeout=settings.timeout,
@@ -65,7 +54,7 @@ def compile_plugin(
         validate_input=settings.validate_input,
         notify_on_complete=settings.notify_on_complete,
         warm=settings.warm,
-        preload=_preload(settings, installed),
+        preload=tuple(dict.fromkeys(preload)),
     )
 
 
@@ -87,67 +76,14 @@ def _refusal(name: str, uses: str, settings: PluginSettings, discovery: Discover
     return PluginRefusal(code="not_installed", reason=reason, hint=hint)
 
 
-def _check_commands(
-    name: str, settings: PluginSettings, installed: InstalledPlugin | None, report: ValidationReport
-) -> None:
-    if installed is None:
-        return
-    for path, schedule in schedules_of(name, settings):
-        if schedule.command not in installed.manifest.commands:
-            known = ", ".join(installed.manifest.commands)
-            message = f"{installed.name} has no command {report.quote((*path, 'command'))}"
-            if schedule.command == "poll":
-                message = f"{installed.name} has no command poll, which a schedule runs if it names none"
-            hint = did_you_mean(schedule.command, installed.manifest.commands)
-            report.error((*path, "command"), message, expected=f"one of {known}", hint=hint)
-    for command in settings.timeouts:
-        if command not in installed.manifest.commands:
-            report.warn(("plugins", name, "timeouts", command), f"{installed.name} has no command {command}")
-
-
-def _check_config_keys(
-    name: str, settings: PluginSettings, found: InstalledPlugin | None, report: ValidationReport
-) -> None:
-    """A key that the manifest does not name is passed on all the same; it may be a slip, though.
-    What a plugin that names none of its keys takes, nobody can tell.
-    """
-    declared = (*found.manifest.required_config, *found.manifest.optional_config) if found else ()
-    if found is None or not declared:
-        return
-    for key in settings.config.names():
-        if key not in declared and key not in _OURS:
-            hint = did_you_mean(key, declared) or f"it names {', '.join(declared)}"
-            path = ("plugins", name, "config", key)
-            report.warn(path, f"{found.name} does not name the key {key}", hint=hint)
-
-
-def _parallelism(
-    name: str,
-    settings: PluginSettings,
-    installed: InstalledPlugin | None,
-    max_workers: int,
-    report: ValidationReport,
-) -> int:
-    safe = installed is None or installed.manifest.concurrency_safe
-    if settings.parallelism is None:
-        return max_workers if safe else 1
-    if settings.parallelism > 1 and not safe:
-        message = f"{name} says that it is not safe to run in parallel; `parallelism` is applied all the same"
-        report.warn(("plugins", name, "parallelism"), message)
-    return settings.parallelism
-
-
-def _preload(settings: PluginSettings, installed: InstalledPlugin | None) -> tuple[str, ...]:
-    declared = installed.manifest.preload if installed else ()
-    return tuple(dict.fromkeys((*declared, *settings.preload)))
-
-
-def compile_retry(settings: RetrySettings, *, max_attempts: int | None = None) -> RetryPolicy:
-    """`retry.max_attempts` wins over the shorter way of writing it."""
+def compile_retry(
+    settings: RetrySettings, *, max_attempts: int | None = None, default: RetryPolicy = _DEFAULT_RETRY
+) -> RetryPolicy:
+    """Return the policy. `retry.max_attempts` wins over a plugin's own `max_attempts`."""
     return RetryPolicy(
-        max_attempts=settings.max_attempts or max_attempts or _STANDARD_RETRY.max_attempts,
-        backoff_base=settings.backoff_base or _STANDARD_RETRY.backoff_base,
-        backoff_max=settings.backoff_max or _STANDARD_RETRY.backoff_max,
+        max_attempts=settings.max_attempts or max_attempts or default.max_attempts,
+        backoff_base=settings.backoff_base or default.backoff_base,
+        backoff_max=settings.backoff_max or default.backoff_max,
     )
 
 
@@ -167,7 +103,7 @@ def compile_schedule(settings: ScheduleSettings, timezone: str) -> Schedule:
 
 
 def _trigger(settings: ScheduleSettings, timezone: str) -> Trigger:
-    """The one answer to when it runs; that there is exactly one was checked when it was loaded."""
+    """Return the one trigger; validation has ensured that there is exactly one."""
     if settings.every is not None:
         return Every(interval=settings.every)
     if settings.cron is not None:
@@ -176,12 +112,12 @@ def _trigger(settings: ScheduleSettings, timezone: str) -> Trigger:
         return At(instant=settings.at)
     if settings.after is not None:
         return After(delay=settings.after)
-    message = "a schedule without a trigger was not refused at load"
+    message = "a schedule without a trigger passed validation"
     raise AssertionError(message)
 
 
-def plugin_rules(plugin: PluginInstance) -> PluginPolicy:
-    """What the core decides by, for one plugin."""
+def plugin_policy(plugin: PluginInstance) -> PluginPolicy:
+    """Return the part of a plugin's configuration that the core decides by."""
     declared = plugin.installed.manifest.fact_outputs if plugin.installed else ()
     config = plugin.config.reveal()
     model = config.get("model")

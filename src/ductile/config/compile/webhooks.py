@@ -1,4 +1,4 @@
-"""A checked webhook endpoint, compiled: where its requests go and how they are signed. Pure."""
+"""Compiles a webhook endpoint: the target of its requests and their signature scheme. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PRESETS = {
     WebhookPreset.GITHUB: GITHUB,
-    # GitLab signs as Standard Webhooks has it; its older secret token is no signature.
+    # GitLab signs as Standard Webhooks defines; its older secret token is not a signature.
     WebhookPreset.GITLAB: STANDARD,
     WebhookPreset.STRIPE: STRIPE,
     WebhookPreset.SLACK: SLACK,
@@ -26,19 +26,24 @@ _PRESETS = {
 
 
 def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:
+    target: WebhookTarget = EventTarget(event_type=endpoint.event or "")
+    if endpoint.plugin is not None:
+        target = PluginTarget(plugin=endpoint.plugin, command=endpoint.command or "handle")
+    elif endpoint.pipeline is not None:
+        target = PipelineTarget(pipeline=endpoint.pipeline)
     return WebhookEndpoint(
         name=endpoint_name(endpoint),
         path=endpoint.path,
-        target=_target(endpoint),
+        target=target,
         secret=endpoint.secret or secrets[endpoint.secret_ref or ""],
         max_body_size=endpoint.max_body_size,
         preset=endpoint.preset,
-        scheme=scheme_of(endpoint),
+        scheme=signature_scheme(endpoint),
     )
 
 
-def scheme_of(endpoint: WebhookEndpointSettings) -> SignatureScheme:
-    """How requests to an endpoint are signed: as its preset says, or as GitHub does, and its own headers."""
+def signature_scheme(endpoint: WebhookEndpointSettings) -> SignatureScheme:
+    """Return the preset's scheme, or GitHub's without a preset, with the headers that the endpoint names."""
     known = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
     delivery = endpoint.delivery_header
     if delivery is None and endpoint.preset is not None:
@@ -50,11 +55,3 @@ def scheme_of(endpoint: WebhookEndpointSettings) -> SignatureScheme:
         delivery_field=known.delivery_field,
         known_by_content=endpoint.preset is not None and known.known_by_content,
     )
-
-
-def _target(endpoint: WebhookEndpointSettings) -> WebhookTarget:
-    if endpoint.plugin is not None:
-        return PluginTarget(plugin=endpoint.plugin, command=endpoint.command or "handle")
-    if endpoint.pipeline is not None:
-        return PipelineTarget(pipeline=endpoint.pipeline)
-    return EventTarget(event_type=endpoint.event or "")

@@ -1,7 +1,7 @@
-"""Environment files: `NAME=value` lines that stand behind the real environment.
+"""Reads environment files: `NAME=value` lines that supply variables behind the real environment.
 
-The usual form and no more: comments, an optional `export`, quotes. Nothing is expanded, because a
-value has to come out as it went in. Messages name lines and variables, never values.
+The usual form only: comments, an optional `export`, quotes. Nothing is expanded, so that a value is taken as
+it is. Messages name lines and variables, never values.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from ductile.config.file_io import read_regular_file
 from ductile.config.find_config import is_url, resolve_path
-from ductile.config.key_paths import problem_at
 from ductile.config.read.includes import find_symlinks
 from ductile.config.read.interpolate import has_reference
 from ductile.errors import Problem
-from ductile.protocol.yaml import ListNode, MapNode, ScalarNode
+from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, node_at, problem_at
 from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)", re.DOTALL)
@@ -31,51 +30,60 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 @hide_in_repr("data")
 class EnvironmentFile(Value):
+    """`names` are the variables that the file sets."""
+
     path: Path
     data: bytes
-    #: The names of the variables that it sets.
     names: frozenset[str] = frozenset()
 
 
 @hide_in_repr("variables")
 class EnvironmentFiles(Value):
+    """`unread` are the files that are named and cannot be read."""
+
     files: tuple[EnvironmentFile, ...]
     variables: Mapping[str, str]
     problems: tuple[Problem, ...]
     links: tuple[Path, ...]
-    #: Files that are named and could not be read.
     unread: tuple[Path, ...] = ()
 
 
 def load_environment_files(
     root: MapNode, directory: Path, overlay: Mapping[Path, bytes] = MappingProxyType({})
 ) -> EnvironmentFiles:
-    """Read the files that `environment_vars.include` names; of two values the later file's counts.
+    """Read the files that `environment_vars.include` names. The later file's value wins.
 
-    A file in the overlay is taken from there.
+    The overlay replaces the contents of files on disk.
     """
     files: list[EnvironmentFile] = []
     variables: dict[str, str] = {}
     problems: list[Problem] = []
     links: list[Path] = []
     unread: list[Path] = []
-    for index, item in _named_files(root):
-        complaint = _complaint(item.text)
+    named = node_at(root, ("environment_vars", "include"))
+    for index, item in enumerate(named.items if isinstance(named, ListNode) else ()):
+        if not isinstance(item, ScalarNode):
+            continue
         path = resolve_path(item.text, directory)
-        try:
-            data = b"" if complaint else overlay[path] if path in overlay else read_regular_file(path)
-        except OSError as error:
-            complaint = f"the environment file {path} cannot be read: {error.strerror}"
-            data = b""
-            unread.append(path)
-        if complaint:
-            problems.append(problem_at(item.place, ("environment_vars", "include", index), complaint))
+        message, data = None, b""
+        if has_reference(item.text):
+            message = "the path of an environment file cannot use variables"
+        elif is_url(item.text):
+            message = "an environment file has to be a local file, not a URL"
+        else:
+            try:
+                data = overlay[path] if path in overlay else read_regular_file(path)
+            except OSError as error:
+                message = f"the environment file {path} cannot be read: {error.strerror}"
+                unread.append(path)
+        if message is not None:
+            problems.append(problem_at(item.location, ("environment_vars", "include", index), message))
             continue
         links += find_symlinks(path, directory)
-        parsed, faults = parse_environment(data, file=str(path))
+        parsed, wrong_lines = parse_environment(data, file=str(path))
         files.append(EnvironmentFile(path=path, data=data, names=frozenset(parsed)))
         variables |= parsed
-        problems += faults
+        problems += wrong_lines
     return EnvironmentFiles(
         files=tuple(files),
         variables=variables,
@@ -99,14 +107,16 @@ def parse_environment(data: bytes, *, file: str) -> tuple[dict[str, str], tuple[
         found = _LINE.fullmatch(line)
         value = _value(found["value"]) if found else None
         if found is None or value is None or "\0" in value:
-            problems.append(_bad_line(file, number))
+            message = "this line of the environment file cannot be read"
+            expected = "NAME=value, with any quotes closed on the same line"
+            problems.append(Problem(message=message, file=file, line=number, expected=expected))
         else:
             variables[found["name"]] = value
     return variables, tuple(problems)
 
 
 def _value(text: str) -> str | None:
-    """The value behind the equals sign, or None if its quotes do not close."""
+    """Return the value behind the equals sign, None if its quotes do not close."""
     if text.startswith('"'):
         quoted = _DOUBLE_QUOTED.fullmatch(text)
         return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), quoted[1]) if quoted else None
@@ -114,27 +124,3 @@ def _value(text: str) -> str | None:
         quoted = _SINGLE_QUOTED.fullmatch(text)
         return quoted[1] if quoted else None
     return re.split(r"\s+#", text, maxsplit=1)[0].strip()
-
-
-def _bad_line(file: str, number: int) -> Problem:
-    return Problem(
-        message="this line of the environment file cannot be read",
-        file=file,
-        line=number,
-        expected="NAME=value, with any quotes closed on the same line",
-    )
-
-
-def _complaint(text: str) -> str | None:
-    if has_reference(text):
-        return "the path of an environment file cannot use variables"
-    if is_url(text):
-        return "an environment file has to be a local file, not a URL"
-    return None
-
-
-def _named_files(root: MapNode) -> Iterator[tuple[int, ScalarNode]]:
-    section = root.get("environment_vars")
-    named = section.get("include") if isinstance(section, MapNode) else None
-    if isinstance(named, ListNode):
-        yield from ((index, item) for index, item in enumerate(named.items) if isinstance(item, ScalarNode))

@@ -1,7 +1,7 @@
-"""Reading `config.yaml` and what it includes, into one tree and a list of the files.
+"""Reads `config.yaml` and the files it includes, and merges them into one tree.
 
-Owns includes: their order, cycles, directories, and links. Each file is read once, and the bytes
-that are parsed are the bytes that are later hashed.
+Handles the order of includes, cycles, directories and symbolic links. Each file is read once: the parsed
+bytes are the bytes that are hashed later.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from types import MappingProxyType
 
 from ductile.config.file_io import read_regular_file
 from ductile.config.find_config import is_url
-from ductile.config.key_paths import KeyPath, problem_at
 from ductile.config.read.interpolate import has_reference
-from ductile.config.read.merge import is_empty, merge_maps
 from ductile.errors import ConfigError, Problem
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode, SourceLocation, parse_yaml
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import (
+    KeyPath,
+    ListNode,
+    MapNode,
+    Node,
+    ScalarNode,
+    SourceLocation,
+    is_empty,
+    problem_at,
+)
 from ductile.struct import Value, hide_in_repr
 
 _SUFFIXES = (".yaml", ".yml")
@@ -26,7 +34,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @hide_in_repr("data", "tree")
 class ConfigFile(Value):
-    """A configuration file as it was read. The bytes stay out of `repr`: they may hold secrets."""
+    """A configuration file as read. Its bytes may hold secrets and stay out of `repr`."""
 
     path: Path
     data: bytes
@@ -35,7 +43,7 @@ class ConfigFile(Value):
 
 @hide_in_repr("root")
 class ConfigFiles(Value):
-    """All files in the order of loading, their merged tree, and the symbolic links on the way."""
+    """All files in the order of loading, their merged tree, and the symbolic links in their paths."""
 
     directory: Path
     files: tuple[ConfigFile, ...]
@@ -44,21 +52,49 @@ class ConfigFiles(Value):
 
 
 def load_config_files(config_file: Path, overlay: Mapping[Path, bytes] = MappingProxyType({})) -> ConfigFiles:
-    """Read a configuration file and everything it includes; ConfigError tells every problem.
+    """Read a configuration file and everything it includes. Raises ConfigError with every problem.
 
-    A file in the overlay is taken from there: that is how a change is tried before it is written.
+    The overlay replaces the contents of files on disk, to try a change before it is written.
     """
     loader = _Loader(directory=config_file.parent, overlay=overlay)
-    loader.load(config_file, said_at=None)
+    loader.load(config_file, included_at=None)
     if loader.problems:
         raise ConfigError("the configuration cannot be read", problems=tuple(loader.problems))
-    root = reduce(merge_maps, (file.tree for file in loader.files))
     return ConfigFiles(
         directory=config_file.parent,
         files=tuple(loader.files),
-        root=root,
+        root=reduce(_merge_maps, (file.tree for file in loader.files)),
         links=tuple(dict.fromkeys(loader.links)),
     )
+
+
+def merge_trees(earlier: Node, later: Node) -> Node:
+    """Merge maps key by key at every depth, append lists, and replace anything else by the later value.
+
+    An empty value in a later file does not replace a map or a list: it is a heading without entries. Every
+    node keeps the location where it was written.
+    """
+    match earlier, later:
+        case MapNode(), MapNode():
+            return _merge_maps(earlier, later)
+        case ListNode(), ListNode():
+            return ListNode(items=earlier.items + later.items, location=earlier.location)
+        case ((MapNode() | ListNode()), ScalarNode()) if is_empty(later):
+            return earlier
+        case _:
+            return later
+
+
+def _merge_maps(earlier: MapNode, later: MapNode) -> MapNode:
+    entries = {key.text: (key, value) for key, value in earlier.entries}
+    for key, value in later.entries:
+        if key.text not in entries:
+            entries[key.text] = (key, value)
+            continue
+        known_key, known = entries[key.text]
+        merged = merge_trees(known, value)
+        entries[key.text] = (key if merged is value else known_key, merged)
+    return MapNode(entries=tuple(entries.values()), location=earlier.location)
 
 
 @dataclass(slots=True)
@@ -68,117 +104,99 @@ class _Loader:
     files: list[ConfigFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     links: list[Path] = field(default_factory=list)
-    #: Real paths: a file reached by two names is one file.
+    #: Resolved paths: a file reached by two names is one file.
     _seen: set[Path] = field(default_factory=set)
     _open: list[Path] = field(default_factory=list)
 
-    def load(self, path: Path, *, said_at: SourceLocation | None) -> None:
+    def load(self, path: Path, *, included_at: SourceLocation | None) -> None:
         real = path.resolve()
         if real in self._open:
-            self._complain(said_at, f"{path} includes itself: {self._way_round(real)}")
+            cycle = " → ".join(each.name for each in (*self._open[self._open.index(real) :], real))
+            self._complain(included_at, f"{path} includes itself: {cycle}")
             return
         if real in self._seen:
             return
         self._seen.add(real)
         self.links += find_symlinks(path, self.directory)
-        source = self._read(path, said_at)
-        if source is None:
+        file = self._read(path, included_at)
+        if file is None:
             return
-        self.files.append(source)
+        self.files.append(file)
         self._open.append(real)
-        for included, place in self._includes(source):
-            self.load(included, said_at=place)
+        for included, location in self._includes(file):
+            self.load(included, included_at=location)
         self._open.pop()
 
-    def _read(self, path: Path, said_at: SourceLocation | None) -> ConfigFile | None:
+    def _read(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
         try:
             data = self.overlay[path] if path in self.overlay else read_regular_file(path)
             tree = parse_yaml(data, file=str(path))
         except OSError as error:
-            self._complain(said_at, f"{path} cannot be read: {error.strerror}")
+            self._complain(included_at, f"{path} cannot be read: {error.strerror}")
+            return None
         except ConfigError as error:
             self.problems += error.problems
-        else:
-            nowhere = SourceLocation(file=str(path), line=1, column=1)
-            tree = MapNode(entries=(), place=nowhere) if tree is None or is_empty(tree) else tree
-            if isinstance(tree, MapNode):
-                return ConfigFile(path=path, data=data, tree=tree)
-            found = "a list" if isinstance(tree, ListNode) else "text"
-            self.problems.append(
-                problem_at(
-                    tree.place, (), "a configuration file is a map of sections", expected="a map", found=found
-                )
-            )
+            return None
+        if tree is None or is_empty(tree):
+            tree = MapNode(entries=(), location=SourceLocation(file=str(path), line=1, column=1))
+        if isinstance(tree, MapNode):
+            return ConfigFile(path=path, data=data, tree=tree)
+        message = "a configuration file is a map of sections"
+        found = "a list" if isinstance(tree, ListNode) else "text"
+        self.problems.append(problem_at(tree.location, (), message, expected="a map", found=found))
         return None
 
-    def _includes(self, source: ConfigFile) -> list[tuple[Path, SourceLocation]]:
-        named = source.tree.get("include")
-        if not isinstance(named, ListNode):  # anything else is told by the decoder, with its kind
+    def _includes(self, file: ConfigFile) -> list[tuple[Path, SourceLocation]]:
+        named = file.tree.get("include")
+        if not isinstance(named, ListNode):  # the decoder reports any other type
             return []
         found: list[tuple[Path, SourceLocation]] = []
         for index, item in enumerate(named.items):
-            text = self._local_path(item, ("include", index))
-            if text is not None:
-                found += ((path, item.place) for path in self._expand(source.path.parent / text, item.place))
+            if isinstance(item, ScalarNode) and self._is_local(item, ("include", index)):
+                path = file.path.parent / item.text
+                try:
+                    found += ((each, item.location) for each in self._expand(path, item.location))
+                except PermissionError as error:
+                    self._complain(item.location, f"the included {path} cannot be read: {error.strerror}")
         return found
 
-    def _local_path(self, item: Node, path: KeyPath) -> str | None:
-        if not isinstance(item, ScalarNode):
-            return None
+    def _is_local(self, item: ScalarNode, path: KeyPath) -> bool:
+        hint = None
         if has_reference(item.text):
-            hint = "write the path itself; which files are loaded must not depend on the environment"
-            self._complain(item.place, "an include cannot use variables", path=path, hint=hint)
+            message = "an include cannot use variables"
+            hint = "write the path itself; the set of loaded files must not depend on the environment"
         elif is_url(item.text):
-            self._complain(item.place, "an include has to be a local file, not a URL", path=path)
+            message = "an include has to be a local file, not a URL"
         elif not item.text.strip():
-            self._complain(item.place, "this include is empty", path=path)
+            message = "this include is empty"
         else:
-            return item.text
-        return None
+            return True
+        self.problems.append(problem_at(item.location, path, message, hint=hint))
+        return False
 
-    def _expand(self, path: Path, place: SourceLocation) -> list[Path]:
-        try:
-            return self._included(path, place)
-        except PermissionError as error:
-            self._complain(place, f"the included {path} cannot be read: {error.strerror}")
-            return []
-
-    def _included(self, path: Path, place: SourceLocation) -> list[Path]:
-        if not path.is_dir():
-            if not path.exists() and path not in self.overlay:
-                hint = f"create it, or remove the include; it is looked for relative to {place.file}"
-                self._complain(place, f"the included {path} does not exist", hint=hint)
-                return []
+    def _expand(self, path: Path, location: SourceLocation) -> list[Path]:
+        """Return the files of an include, which may name a directory."""
+        if path.is_dir():
+            self.links += find_symlinks(path, self.directory)
+            return sorted(
+                file
+                for file in path.iterdir()
+                if file.suffix in _SUFFIXES and file.name[0] != "." and file.is_file()
+            )
+        if path.exists() or path in self.overlay:
             return [path]
-        self.links += find_symlinks(path, self.directory)
-        return sorted(
-            file
-            for file in path.iterdir()
-            if file.suffix in _SUFFIXES and file.name[0] != "." and file.is_file()
-        )
+        hint = f"create it, or remove the include; it is looked for relative to {location.file}"
+        self._complain(location, f"the included {path} does not exist", hint=hint)
+        return []
 
-    def _way_round(self, real: Path) -> str:
-        way = [*self._open[self._open.index(real) :], real]
-        return " → ".join(path.name for path in way)
-
-    def _complain(
-        self,
-        place: SourceLocation | None,
-        message: str,
-        *,
-        path: KeyPath = ("include",),
-        hint: str | None = None,
-    ) -> None:
-        self.problems.append(problem_at(place, path if place else (), message, hint=hint))
+    def _complain(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:
+        self.problems.append(problem_at(location, ("include",) if location else (), message, hint=hint))
 
 
 def find_symlinks(path: Path, directory: Path) -> list[Path]:
-    """Symbolic links among the config directory, the path, and what lies between them."""
+    """Return the symbolic links among the config directory, the path, and the directories between them."""
     steps = [path]
     if path.is_relative_to(directory):
-        steps = [
-            directory,
-            *(parent for parent in reversed(path.parents) if parent.is_relative_to(directory)),
-            path,
-        ]
+        between = (parent for parent in reversed(path.parents) if parent.is_relative_to(directory))
+        steps = [directory, *between, path]
     return [step for step in dict.fromkeys(steps) if step.is_symlink()]

@@ -1,19 +1,17 @@
-"""`${VAR}` and `${VAR:-default}` inside scalars. Pure: the variables are an argument.
+"""Replaces `${VAR}` and `${VAR:-default}` inside scalars. Pure: the variables are an argument.
 
-A value is put into a scalar that has already been parsed, so it can change what the scalar says and
-never what the document means. Keys are not interpolated.
+Values are put into scalars that are parsed already, so they cannot change the structure of a document. Keys
+are not interpolated.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ductile.config.key_paths import KeyPath, problem_at
 from ductile.config.secrets import looks_secret
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode
-from ductile.struct import Value, hide_in_repr, replace
+from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode, problem_at, walk
+from ductile.struct import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,123 +23,92 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<broken>\$\{)"
 )
-#: Set for each plugin process when it runs, hence left alone in what is handed to plugins.
+#: Variables that are set for each plugin process. References to them in a plugin's `config` and `env` stay.
 _RUNTIME_PREFIX = "DUCTILE_"
-
-
-@hide_in_repr("variables")
-class _Known(Value):
-    variables: Mapping[str, str]
-    unread: Sequence[Path]
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What happened in one scalar."""
-
-    substituted: bool = False
-    complaints: list[Problem] = field(default_factory=list)
+_FOR_PLUGINS = (("config",), ("env",))
 
 
 def interpolate(
     root: Node, variables: Mapping[str, str], unread: Sequence[Path] = ()
 ) -> tuple[Node, tuple[Problem, ...]]:
-    """The tree with every reference replaced, and a problem for each one that could not be.
+    """Return the tree with every reference replaced, and a problem for each one that is not.
 
-    `unread` are files of variables that could not be read: what is missing may be in one of them.
+    `unread` are environment files that cannot be read: a missing variable may be in one of them.
     """
-    problems: list[Problem] = []
-    known = _Known(variables=variables, unread=unread)
-    return _walk(root, (), known, problems), tuple(problems)
+    interpolator = _Interpolator(variables, unread)
+    return interpolator.replace_in(root, ()), tuple(interpolator.problems)
 
 
 def has_reference(text: str) -> bool:
     return any(found["name"] or found["broken"] for found in _REFERENCE.finditer(text))
 
 
-def names_in(node: Node | None) -> frozenset[str]:
-    """The variables that a tree refers to."""
-    match node:
-        case None:
-            return frozenset()
-        case ScalarNode(text=text):
-            return frozenset(found["name"] for found in _REFERENCE.finditer(text) if found["name"])
-        case ListNode(items=items):
-            return frozenset().union(*map(names_in, items))
-        case MapNode(entries=entries):
-            return frozenset().union(*(names_in(value) for _, value in entries))
+def variables_in(root: Node | None) -> frozenset[str]:
+    """Return the names of the variables that a tree refers to."""
+    nodes = () if root is None else walk(root)
+    texts = (node.text for _, node in nodes if isinstance(node, ScalarNode))
+    return frozenset(found["name"] for text in texts for found in _REFERENCE.finditer(text) if found["name"])
 
 
-def literal_default(written: str) -> bool:
-    """Whether a reference carries a default that says something: it is then written in the clear."""
+def has_default(written: str) -> bool:
+    """Whether a reference has a default that is not empty: a literal value in the file."""
     return any(found["default"] for found in _REFERENCE.finditer(written))
 
 
 def without_defaults(written: str) -> str:
-    """A scalar as written, fit to be shown: names of variables, but no default values."""
+    """Return a scalar as written, with the names of variables but without their defaults, to be shown."""
     return _REFERENCE.sub(lambda found: f"${{{found['name']}}}" if found["name"] else found[0], written)
 
 
-def _walk(node: Node, path: KeyPath, known: _Known, problems: list[Problem]) -> Node:
-    match node:
-        case ScalarNode():
-            return _scalar(node, path, known, problems)
-        case ListNode(items=items):
-            walked = (_walk(item, (*path, index), known, problems) for index, item in enumerate(items))
-            return replace(node, items=tuple(walked))
-        case MapNode(entries=entries):
-            pairs = ((key, _walk(value, (*path, key.text), known, problems)) for key, value in entries)
-            return replace(node, entries=tuple(pairs))
+class _Interpolator:
+    def __init__(self, variables: Mapping[str, str], unread: Sequence[Path]) -> None:
+        self._variables = variables
+        self._unread = unread
+        self.problems: list[Problem] = []
 
+    def replace_in(self, node: Node, path: KeyPath) -> Node:
+        match node:
+            case ListNode(items=items):
+                replaced = (self.replace_in(item, (*path, index)) for index, item in enumerate(items))
+                return replace(node, items=tuple(replaced))
+            case MapNode(entries=entries):
+                pairs = ((key, self.replace_in(value, (*path, key.text))) for key, value in entries)
+                return replace(node, entries=tuple(pairs))
+            case ScalarNode():
+                return self._scalar(node, path) if "${" in node.text else node
 
-def _scalar(node: ScalarNode, path: KeyPath, known: _Known, problems: list[Problem]) -> Node:
-    if "${" not in node.text:
-        return node
-    outcome = _Outcome()
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> ScalarNode:
+        substituted = False
 
-    def value_of(found: re.Match[str]) -> str:
-        return _value(found, node, path, known, outcome)
+        def value_of(found: re.Match[str]) -> str:
+            nonlocal substituted
+            name, default = found["name"], found["default"]
+            if found["broken"]:
+                hint = "write ${NAME} or ${NAME:-default}; for the characters themselves write $${"
+                message = "this is not a reference to a variable"
+                self.problems.append(problem_at(node.location, path, message, hint=hint))
+                return found[0]
+            if name is None:
+                return "${"
+            if name.startswith(_RUNTIME_PREFIX) and path[:1] == ("plugins",) and path[2:3] in _FOR_PLUGINS:
+                return found[0]
+            value = self._variables.get(name)
+            if default is not None and not value:
+                value = default
+            if value is None:
+                message, hint = f"the variable {name} is not set", self._how_to_set(name, path)
+                self.problems.append(problem_at(node.location, path, message, hint=hint))
+                return found[0]
+            substituted = True
+            return value
 
-    text = _REFERENCE.sub(value_of, node.text)
-    problems += outcome.complaints
-    return replace(node, text=text, written=node.text if outcome.substituted else None)
+        text = _REFERENCE.sub(value_of, node.text)
+        return replace(node, text=text, written=node.text if substituted else None)
 
-
-def _value(found: re.Match[str], node: ScalarNode, path: KeyPath, known: _Known, outcome: _Outcome) -> str:
-    name, default, variables = found["name"], found["default"], known.variables
-    if found["broken"]:
-        hint = "write ${NAME} or ${NAME:-default}; for the characters themselves write $${"
-        outcome.complaints.append(
-            problem_at(node.place, path, "this is not a reference to a variable", hint=hint)
-        )
-    elif name is None:
-        return "${"
-    elif name.startswith(_RUNTIME_PREFIX) and _is_for_a_plugin(path):
-        return found[0]
-    elif default is not None and not variables.get(name):
-        outcome.substituted = True
-        return default
-    elif name in variables:
-        outcome.substituted = True
-        return variables[name]
-    else:
-        hint = _how_to_set(name, path, known.unread)
-        outcome.complaints.append(problem_at(node.place, path, f"the variable {name} is not set", hint=hint))
-    return found[0]
-
-
-def _how_to_set(name: str, path: KeyPath, unread: Sequence[Path]) -> str:
-    """A default is no advice for a secret, which would then be written in the clear."""
-    if unread:
-        return f"put back {' or '.join(map(str, unread))} if {name} is in it, or set {name}"
-    if looks_secret(name) or any(looks_secret(str(key)) for key in path) or path[:1] == ("tokens",):
-        return f"set {name} in the environment, or in a file that environment_vars.include names"
-    return f"set {name}, or give a default: ${{{name}:-value}}"
-
-
-def _is_for_a_plugin(path: KeyPath) -> bool:
-    match path:
-        case ("plugins", _, "config" | "env", *_):
-            return True
-        case _:
-            return False
+    def _how_to_set(self, name: str, path: KeyPath) -> str:
+        """Return a hint. It never advises a default for a secret, which would be a literal in the file."""
+        if self._unread:
+            return f"put back {' or '.join(map(str, self._unread))} if {name} is in it, or set {name}"
+        if looks_secret(name) or any(looks_secret(str(key)) for key in path) or path[:1] == ("tokens",):
+            return f"set {name} in the environment, or in a file that environment_vars.include names"
+        return f"set {name}, or give a default: ${{{name}:-value}}"

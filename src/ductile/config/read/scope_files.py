@@ -1,7 +1,4 @@
-"""Scope files: the JSON documents that say what a token may do.
-
-Read here, once, with their hash checked against the token's `scopes_hash`; the seal covers them too.
-"""
+"""Reads scope files: JSON documents with the scopes of a token, checked against its `scopes_hash`."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from ductile.config.key_paths import KeyPath
     from ductile.config.schema.model import Config, TokenSettings
     from ductile.config.validate.report import ValidationReport
+    from ductile.protocol.yaml_tree import KeyPath
 
-_HEX_DIGITS = 64
+_HASH_DIGITS = 64
 
 
 @hide_in_repr("data")
 class ScopeFile(Value):
-    """The scopes of the token called `token`."""
+    """The scopes of the token named `token`."""
 
     token: str
     path: Path
@@ -43,55 +40,42 @@ def load_scope_files(
     report: ValidationReport,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
 ) -> tuple[tuple[ScopeFile, ...], tuple[Path, ...]]:
-    """Every scope file that tokens name, and the symbolic links on the way to them.
+    """Return every scope file that tokens name, and the symbolic links in their paths.
 
-    A file in the overlay is taken from there.
+    The overlay replaces the contents of files on disk.
     """
     files = []
     links: list[Path] = []
     for index, token in enumerate(config.tokens):
         if token.scopes_file is None or is_url(token.scopes_file):
             continue
+        key = ("tokens", index, "scopes_file")
         path = resolve_path(token.scopes_file, directory)
-        data = overlay.get(path)
-        if data is None:
-            data = _read(path, ("tokens", index, "scopes_file"), report)
-        file = None if data is None else _judge(token, path, data, ("tokens", index), config, report)
-        if file is not None:
-            files.append(file)
-            links += find_symlinks(file.path, directory)
+        try:
+            data = overlay[path] if path in overlay else read_regular_file(path)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a path"
+            report.error(key, f"{path} cannot be read: {reason}")
+            continue
+        _check_hash(token, data, ("tokens", index, "scopes_hash"), report)
+        scopes = _parse(data)
+        if scopes is None:
+            expected = 'a JSON object such as {"scopes": ["jobs:ro"]}'
+            report.error(key, f"{path} is not a scope file", expected=expected)
+            continue
+        validate_scopes(scopes, key, config, report)
+        if not scopes:
+            report.warn(key, f"{path} lists no scopes, so this token cannot log in")
+        files.append(ScopeFile(token=token.name, path=path, data=data, scopes=scopes))
+        links += find_symlinks(path, directory)
     return tuple(files), tuple(links)
-
-
-def _read(file: Path, path: KeyPath, report: ValidationReport) -> bytes | None:
-    try:
-        return read_regular_file(file)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a path"
-        report.error(path, f"{file} cannot be read: {reason}")
-        return None
-
-
-def _judge(
-    token: TokenSettings, file: Path, data: bytes, path: KeyPath, config: Config, report: ValidationReport
-) -> ScopeFile | None:
-    _check_hash(token, data, (*path, "scopes_hash"), report)
-    scopes = _parse(data)
-    if scopes is None:
-        expected = 'a JSON object such as {"scopes": ["jobs:ro"]}'
-        report.error((*path, "scopes_file"), f"{file} is not a scope file", expected=expected)
-        return None
-    validate_scopes(scopes, (*path, "scopes_file"), config, report)
-    if not scopes:
-        report.warn((*path, "scopes_file"), f"{file} lists no scopes, so this token cannot log in")
-    return ScopeFile(token=token.name, path=file, data=data, scopes=scopes)
 
 
 def _check_hash(token: TokenSettings, data: bytes, path: KeyPath, report: ValidationReport) -> None:
     if token.scopes_hash is None:
         return
     digits = token.scopes_hash.removeprefix("blake3:")
-    if digits == token.scopes_hash or len(digits) != _HEX_DIGITS:
+    if digits == token.scopes_hash or len(digits) != _HASH_DIGITS:
         report.error(path, "this is not a hash", expected="blake3: and 64 hexadecimal digits")
     elif hash_bytes(data) != token.scopes_hash.lower():
         hint = f"review the change; if it is intended, the hash is now {hash_bytes(data)}"

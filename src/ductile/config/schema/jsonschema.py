@@ -1,4 +1,4 @@
-"""The model as a JSON Schema (2020-12), for editors that complete and check YAML while it is written."""
+"""The model as a JSON Schema (2020-12), for editors that complete and check YAML."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from ductile.config.schema.types import SettingType
 if TYPE_CHECKING:
     from ductile.config.schema.types import Section
 
-_KINDS: Mapping[SettingType, dict[str, Any]] = {
+_DURATION = {
+    "type": "string",
+    "pattern": r"^(hourly|daily|weekly|monthly|(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)$",
+    "minLength": 2,
+}
+_TYPES: Mapping[SettingType, dict[str, Any]] = {
     SettingType.TEXT: {"type": "string"},
     SettingType.WHOLE_NUMBER: {"type": "integer"},
     SettingType.TRUTH: {"type": "boolean"},
-    SettingType.DURATION: {
-        "type": "string",
-        "pattern": r"^(hourly|daily|weekly|monthly|(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)$",
-        "minLength": 2,
-    },
+    SettingType.DURATION: _DURATION,
+    SettingType.INTERVAL: _DURATION,
     SettingType.SIZE: {"type": ["string", "integer"], "pattern": r"^\d+([KkMmGg][Ii]?)?[Bb]?$"},
     SettingType.SECRET: {"type": ["string", "integer"], "writeOnly": True},
     SettingType.INSTANT: {"type": "string", "format": "date-time"},
@@ -45,11 +47,20 @@ _KINDS: Mapping[SettingType, dict[str, Any]] = {
     SettingType.OBJECT: {"type": "object"},
     SettingType.ANYTHING: {},
 }
+_TAKES_TEXT = frozenset(
+    (
+        SettingType.TEXT,
+        SettingType.SECRET,
+        SettingType.OBJECT,
+        SettingType.VARIABLES,
+        SettingType.ANYTHING,
+    )
+)
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 
 
 def config_schema() -> dict[str, Any]:
-    """The schema of a configuration file. It describes keys and never holds a value of anyone's."""
+    """Return the schema of a configuration file. It contains no configured value."""
     definitions: dict[str, Any] = {}
     _define(Config, definitions)
     root = definitions.pop(Config.__name__)
@@ -64,7 +75,7 @@ def config_schema() -> dict[str, Any]:
 def _define(section: type[Section], definitions: dict[str, Any]) -> None:
     if section.__name__ in definitions:
         return
-    definitions[section.__name__] = {}  # taken, so that a section within itself ends here
+    definitions[section.__name__] = {}  # ends the recursion of a section inside itself
     keys = keys_of(section)
     required = [key.name for key in keys if key.required]
     definitions[section.__name__] = {
@@ -76,15 +87,14 @@ def _define(section: type[Section], definitions: dict[str, Any]) -> None:
 
 
 def _property(key: SettingKey, definitions: dict[str, Any]) -> dict[str, Any]:
-    described = {"description": key.description}
-    shape = _schema(key.shape, definitions)
-    if key.required or not isinstance(key.shape, SectionOf | MapOf):
-        return shape | described
-    return {"anyOf": [shape, {"type": "null"}]} | described  # a heading with nothing under it
+    schema = _schema(key.type, definitions)
+    if not key.required and isinstance(key.type, SectionOf | MapOf):
+        schema = {"anyOf": [schema, {"type": "null"}]}  # an empty heading
+    return schema | {"description": key.description}
 
 
-def _schema(shape: FieldType, definitions: dict[str, Any]) -> dict[str, Any]:
-    match shape:
+def _schema(field_type: FieldType, definitions: dict[str, Any]) -> dict[str, Any]:
+    match field_type:
         case SectionOf(section=section):
             _define(section, definitions)
             return {"$ref": f"#/$defs/{section.__name__}"}
@@ -96,21 +106,9 @@ def _schema(shape: FieldType, definitions: dict[str, Any]) -> dict[str, Any]:
             return {"anyOf": [_schema(alternative, definitions) for alternative in alternatives]}
         case Choice(words=words):
             return {"anyOf": [{"enum": list(words)}, _REFERENCE]}
-        case Scalar():
-            return _leaf(shape)
-
-
-def _leaf(leaf: Scalar) -> dict[str, Any]:
-    kind = SettingType.DURATION if leaf.kind is SettingType.INTERVAL else leaf.kind
-    schema = dict(_KINDS[kind])
-    if leaf.kind is SettingType.WHOLE_NUMBER and leaf.at_least is not None:
-        schema["minimum"] = leaf.at_least
-    if kind in {
-        SettingType.TEXT,
-        SettingType.SECRET,
-        SettingType.OBJECT,
-        SettingType.VARIABLES,
-        SettingType.ANYTHING,
-    }:
-        return schema
-    return {"anyOf": [schema, _REFERENCE]}  # a variable supplies the value when it is loaded
+        case Scalar(type=setting_type, at_least=at_least):
+            schema = dict(_TYPES[setting_type])
+            if setting_type is SettingType.WHOLE_NUMBER and at_least is not None:
+                schema["minimum"] = at_least
+            # A variable may supply the value; where text is allowed anyway, no alternative is needed.
+            return schema if setting_type in _TAKES_TEXT else {"anyOf": [schema, _REFERENCE]}

@@ -1,7 +1,6 @@
-"""How each kind of setting is read from a node: the value, or what was expected instead.
+"""Parses a scalar of each setting type. Pure: `decode` adds keys and locations to the errors.
 
-Pure. Nothing here knows keys or files; `decode` adds those. What is said about a value that came
-from a variable, or may be a secret, never contains it.
+A message never contains a value that came from a variable or may be a secret.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time, timedelta
-from typing import TypeVar
 
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.schema.types import SettingType, Weekday
@@ -24,19 +22,16 @@ from ductile.core.durations import (
     parse_size,
 )
 from ductile.core.schedules.windows import DailyWindow
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode, scalar_value
+from ductile.protocol.yaml_tree import MapNode, Node, ScalarNode, scalar_value
 
 _CLOCK = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)
-_INSTANT = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
-)  # RFC 3339
-_LONGEST_QUOTE = 60
-
-Quantity = TypeVar("Quantity")
+#: RFC 3339.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_MAX_QUOTE = 60
 
 
 class InvalidValueError(Exception):
-    """The value is not of the kind; `message` adds what the words "expected" and "found" do not say."""
+    """The value is not of its type; `message` and `hint` add to what was expected."""
 
     def __init__(self, expected: str, *, message: str | None = None, hint: str | None = None) -> None:
         super().__init__(message or f"expected {expected}")
@@ -46,190 +41,135 @@ class InvalidValueError(Exception):
 
 
 def describe(node: Node) -> str:
-    """A node in words, for "found". What came from a variable is told by the variable's name."""
-    match node:
-        case MapNode():
-            return "a map"
-        case ListNode():
-            return "a list"
-        case ScalarNode(written=str() as written):
-            return _quoted(without_defaults(written))
-        case ScalarNode():
-            return _describe_scalar(node)
+    """Return a few words for a node, to follow "found". A variable's value is described by its reference."""
+    if not isinstance(node, ScalarNode):
+        return "a map" if isinstance(node, MapNode) else "a list"
+    if node.written is not None:
+        text = without_defaults(node.written)
+    elif isinstance(value := scalar_value(node), str):
+        text = value
+    else:
+        return "nothing" if value is None else node.text[:_MAX_QUOTE]
+    return f'"{text}"' if len(text) <= _MAX_QUOTE else f'"{text[:_MAX_QUOTE]}…"'
 
 
-def _describe_scalar(node: ScalarNode) -> str:
-    match scalar_value(node):
-        case None:
-            return "nothing"
-        case bool() | int() | float():
-            return node.text[:_LONGEST_QUOTE]
-        case text:
-            return _quoted(text)
+def parse_scalar(node: Node, setting_type: SettingType, at_least: int | None = None) -> object:
+    """Return the value of a setting. Raises InvalidValueError.
 
-
-def _quoted(text: str) -> str:
-    shown = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-    return f'"{shown}"'
-
-
-def _scalar(node: Node, expected: str) -> ScalarNode:
+    `at_least` bounds a number, and requires a duration or size to be greater than zero.
+    """
+    expected, parse = _PARSERS[setting_type]
+    if setting_type is SettingType.WHOLE_NUMBER and at_least is not None:
+        expected = f"a whole number, {at_least} or more"
     if not isinstance(node, ScalarNode):
         raise InvalidValueError(expected)
-    return node
-
-
-def read_text(node: Node, at_least: int | None = None) -> str:
-    """Text. A number from a variable is text too: who wrote the reference could not know its type."""
-    del at_least
-    scalar = _scalar(node, "text")
-    value = scalar_value(scalar)
-    if isinstance(value, str):
-        return value
-    if scalar.written is not None and value is not None:
-        return scalar.text
-    raise InvalidValueError("text", hint="put it in quotes if it is meant as text")
-
-
-def _read_number(node: Node, at_least: int | None) -> int:
-    expected = "a whole number" if at_least is None else f"a whole number, {at_least} or more"
-    value = scalar_value(_scalar(node, expected))
-    if isinstance(value, bool) or not isinstance(value, int) or (at_least is not None and value < at_least):
-        raise InvalidValueError(expected)
-    return value
-
-
-def _read_truth(node: Node, at_least: int | None) -> bool:
-    del at_least
-    value = scalar_value(_scalar(node, "true or false"))
-    if not isinstance(value, bool):
-        wordy = isinstance(value, str) and value.lower() in {"yes", "no", "on", "off"}
-        hint = "write true or false; YAML 1.2 reads this word as text" if wordy else None
-        raise InvalidValueError("true or false", hint=hint)
-    return value
-
-
-def _read_duration(node: Node, at_least: int | None) -> timedelta:
-    return _more_than_nothing(_quantity(parse_duration, node, DURATION_EXPECTED), at_least, DURATION_EXPECTED)
-
-
-def _read_interval(node: Node, at_least: int | None) -> object:
-    interval = _quantity(parse_interval, node, DURATION_EXPECTED)
-    if isinstance(interval, timedelta):
-        return _more_than_nothing(interval, at_least, DURATION_EXPECTED)
-    return interval
-
-
-def _read_size(node: Node, at_least: int | None) -> int:
-    return _more_than_nothing(_quantity(parse_size, node, SIZE_EXPECTED), at_least, SIZE_EXPECTED)
-
-
-def _quantity(parse: Callable[[str], Quantity], node: Node, expected: str) -> Quantity:
-    scalar = _scalar(node, expected)
     try:
-        return parse(scalar.text)
+        value = parse(node)
     except QuantityError as error:
-        # The parser's message quotes the text, which must not be shown if a variable supplied it.
-        message = str(error) if scalar.written is None and scalar.text else None
+        # The parser's message quotes the text, which must not be shown if it came from a variable.
+        message = str(error) if node.written is None and node.text else None
         raise InvalidValueError(error.expected, message=message) from None
-
-
-def _more_than_nothing(value: Quantity, at_least: int | None, expected: str) -> Quantity:
-    if at_least is not None and not value:
+    except ValueError:
+        hint = "put it in quotes if it is meant as text" if setting_type is SettingType.TEXT else None
+        raise InvalidValueError(expected, hint=hint) from None
+    if at_least is None or not isinstance(value, int | timedelta):
+        return value
+    if setting_type is SettingType.WHOLE_NUMBER and isinstance(value, int) and value < at_least:
+        raise InvalidValueError(expected)
+    if not value:
         raise InvalidValueError(expected, message="it must be greater than zero")
     return value
 
 
-def _read_secret(node: Node, at_least: int | None) -> Secret:
-    del at_least
-    scalar = _scalar(node, "text")
-    if not scalar.text.strip():
-        raise InvalidValueError(
-            "a secret", message="the secret is empty", hint="set the variable it comes from"
-        )
+def _text(node: ScalarNode) -> str:
+    """A number from a variable is text too: a variable has no type."""
+    value = scalar_value(node)
+    if isinstance(value, str):
+        return value
+    if node.written is None or value is None:
+        raise ValueError
+    return node.text
+
+
+def _whole_number(node: ScalarNode) -> int:
+    value = scalar_value(node)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError
+
+
+def _truth(node: ScalarNode) -> bool:
+    value = scalar_value(node)
+    if isinstance(value, bool):
+        return value
+    wordy = isinstance(value, str) and value.lower() in {"yes", "no", "on", "off"}
+    hint = "write true or false; YAML 1.2 reads this word as text" if wordy else None
+    raise InvalidValueError("true or false", hint=hint)
+
+
+def _secret(node: ScalarNode) -> Secret:
+    if not node.text.strip():
+        hint = "set the variable it comes from"
+        raise InvalidValueError("a secret", message="the secret is empty", hint=hint)
     try:
-        scalar.text.encode()
+        node.text.encode()
     except UnicodeEncodeError:
-        hint = "write bytes that are no text as base64 or in hexadecimal digits"
+        hint = "write binary data as base64 or in hexadecimal digits"
         raise InvalidValueError("text", message="the secret is not UTF-8 text", hint=hint) from None
-    return Secret(scalar.text)
+    return Secret(node.text)
 
 
-def _read_instant(node: Node, at_least: int | None) -> datetime:
-    del at_least
-    expected = "an instant with its offset, such as 2026-12-24T18:00:00+01:00"
-    text = _scalar(node, expected).text
-    if not _INSTANT.fullmatch(text):
-        raise InvalidValueError(expected)
+def _instant(node: ScalarNode) -> datetime:
+    if not _INSTANT.fullmatch(node.text):
+        raise ValueError
+    instant = datetime.fromisoformat(node.text)
     try:
-        instant = datetime.fromisoformat(text)
-        # At the edge of the calendar there is no room for jitter, nor for another zone's offset.
+        # The calendar must leave room for jitter and for another zone's offset.
         for room in (LONGEST_DURATION, -LONGEST_DURATION):
             instant.astimezone(UTC) + room
-    except (ValueError, OverflowError):
-        raise InvalidValueError(expected) from None
+    except OverflowError:
+        raise ValueError from None
     return instant
 
 
-def _read_clock(node: Node, at_least: int | None) -> time:
-    del at_least
-    expected = "a time of day such as 08:30"
-    return _clock(_scalar(node, expected).text, expected)
-
-
-def _clock(text: str, expected: str) -> time:
+def _clock(text: str) -> time:
     found = _CLOCK.fullmatch(text.strip())
     if found is None or (found["hour"] == "24" and found["minute"] != "00"):
-        raise InvalidValueError(expected)
+        raise ValueError
     return time(int(found["hour"]) % 24, int(found["minute"]))
 
 
-def _read_hours(node: Node, at_least: int | None) -> DailyWindow:
-    del at_least
-    expected = "hours of the day such as 08:00-22:00"
-    start, dash, end = _scalar(node, expected).text.partition("-")
-    if not dash:
-        raise InvalidValueError(expected)
-    hours = DailyWindow(start=_clock(start, expected), end=_clock(end, expected))
+def _hours(node: ScalarNode) -> DailyWindow:
+    start, _, end = node.text.partition("-")
+    hours = DailyWindow(start=_clock(start), end=_clock(end))
     if hours.start == hours.end:
-        raise InvalidValueError(expected, message="start and end are the same")
+        raise InvalidValueError(_PARSERS[SettingType.WINDOW][0], message="start and end are the same")
     return hours
 
 
-def _read_weekday(node: Node, at_least: int | None) -> Weekday:
-    del at_least
-    expected = "a weekday such as sunday or sun, or 0 to 6 from Sunday"
-    text = _scalar(node, expected).text.strip().upper()
+def _weekday(node: ScalarNode) -> Weekday:
+    text = node.text.strip().upper()
     if re.fullmatch("[0-6]", text, re.ASCII):
         return Weekday(int(text))
     for day in Weekday:
         if text in {day.name, day.name[:3]}:
             return day
-    raise InvalidValueError(expected)
+    raise ValueError
 
 
-def _read_address(node: Node, at_least: int | None) -> str:
-    """Text; whether it is an address is looked at with the other rules. A bare number is a port, and no text
-    that lacks its quotes.
-    """
-    try:
-        return read_text(node, at_least)
-    except InvalidValueError:
-        raise InvalidValueError("host:port, such as localhost:8080") from None
-
-
-#: Kinds that are one scalar. The containers among the kinds are `decode`'s, for they nest.
-PARSERS: Mapping[SettingType, Callable[[Node, int | None], object]] = {
-    SettingType.TEXT: read_text,
-    SettingType.WHOLE_NUMBER: _read_number,
-    SettingType.TRUTH: _read_truth,
-    SettingType.DURATION: _read_duration,
-    SettingType.INTERVAL: _read_interval,
-    SettingType.SIZE: _read_size,
-    SettingType.SECRET: _read_secret,
-    SettingType.INSTANT: _read_instant,
-    SettingType.CLOCK: _read_clock,
-    SettingType.WINDOW: _read_hours,
-    SettingType.WEEKDAY: _read_weekday,
-    SettingType.ADDRESS: _read_address,
+#: What is expected, and the parser of a scalar, which raises ValueError. `decode` reads the other types.
+_PARSERS: Mapping[SettingType, tuple[str, Callable[[ScalarNode], object]]] = {
+    SettingType.TEXT: ("text", _text),
+    SettingType.WHOLE_NUMBER: ("a whole number", _whole_number),
+    SettingType.TRUTH: ("true or false", _truth),
+    SettingType.DURATION: (DURATION_EXPECTED, lambda node: parse_duration(node.text)),
+    SettingType.INTERVAL: (DURATION_EXPECTED, lambda node: parse_interval(node.text)),
+    SettingType.SIZE: (SIZE_EXPECTED, lambda node: parse_size(node.text)),
+    SettingType.SECRET: ("text", _secret),
+    SettingType.INSTANT: ("an instant with its offset, such as 2026-12-24T18:00:00+01:00", _instant),
+    SettingType.CLOCK: ("a time of day such as 08:30", lambda node: _clock(node.text)),
+    SettingType.WINDOW: ("hours of the day such as 08:00-22:00", _hours),
+    SettingType.WEEKDAY: ("a weekday such as sunday or sun, or 0 to 6 from Sunday", _weekday),
+    # The validation rules check the form; here a bare number is a port, not text that lacks its quotes.
+    SettingType.ADDRESS: ("host:port, such as localhost:8080", _text),
 }

@@ -1,8 +1,7 @@
-"""The kinds of value a setting can have, as annotations for the model.
+"""The types of value a setting can have, as annotations for the model.
 
-A kind says how a scalar is read (`readers`), how it is described to an editor (`schema`) and what
-the reference calls it. Types alone do not tell: a duration and a wait until service start are both a
-`timedelta`, a size is an `int`.
+A setting type decides how a scalar is parsed (`parse`), how the JSON Schema describes it (`jsonschema`) and
+what the reference calls it. Python types are not enough: a size and a number are both an `int`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SettingType(StrEnum):
-    """A leaf of the model; the values are the words used in the reference."""
+    """The type of a single value; the values are the words used in the reference."""
 
     TEXT = "text"
     WHOLE_NUMBER = "whole number"
@@ -29,7 +28,7 @@ class SettingType(StrEnum):
     DURATION = "duration"
     INTERVAL = "interval"
     SIZE = "size"
-    SECRET = "secret"  # noqa: S105 - the name of a kind, not a secret
+    SECRET = "secret"  # noqa: S105 - the name of a type, not a secret
     INSTANT = "instant"
     CLOCK = "time of day"
     WINDOW = "hours of the day"
@@ -57,29 +56,29 @@ class Weekday(IntEnum):
 
 
 def about(description: str, *, default: str | None = None, at_least: int | None = None) -> msgspec.Meta:
-    """The annotation of one setting: what it means, and its default where that is worked out later.
+    """Return the annotation of one setting: its meaning, and its default in words where it is computed.
 
-    The bound is ours and not msgspec's, which puts none on a setting that may also be absent.
+    The bound is not msgspec's own, which cannot be put on a setting that may be absent.
     """
     return msgspec.Meta(description=description, extra={"default": default, "at_least": at_least})
 
 
-def _marked(kind: SettingType) -> msgspec.Meta:
-    return msgspec.Meta(extra={"kind": kind})
+def _typed(setting_type: SettingType) -> msgspec.Meta:
+    return msgspec.Meta(extra={"type": setting_type})
 
 
-Duration: TypeAlias = Annotated[timedelta, _marked(SettingType.DURATION)]
-Size: TypeAlias = Annotated[int, _marked(SettingType.SIZE)]
-SecretText: TypeAlias = Annotated[Secret, _marked(SettingType.SECRET)]
-Instant: TypeAlias = Annotated[datetime, _marked(SettingType.INSTANT)]
-Clock: TypeAlias = Annotated[time, _marked(SettingType.CLOCK)]
-HoursOfDay: TypeAlias = Annotated[DailyWindow, _marked(SettingType.WINDOW)]
-WeekdayName: TypeAlias = Annotated[Weekday, _marked(SettingType.WEEKDAY)]
-Address: TypeAlias = Annotated[str, _marked(SettingType.ADDRESS)]
-Variables: TypeAlias = Annotated[SecretMap[str], _marked(SettingType.VARIABLES)]
-Object: TypeAlias = Annotated[SecretMap[Any], _marked(SettingType.OBJECT)]
-Anything: TypeAlias = Annotated[Any, _marked(SettingType.ANYTHING)]
+Duration: TypeAlias = Annotated[timedelta, _typed(SettingType.DURATION)]
+Size: TypeAlias = Annotated[int, _typed(SettingType.SIZE)]
+SecretText: TypeAlias = Annotated[Secret, _typed(SettingType.SECRET)]
+Instant: TypeAlias = Annotated[datetime, _typed(SettingType.INSTANT)]
+Clock: TypeAlias = Annotated[time, _typed(SettingType.CLOCK)]
+HoursOfDay: TypeAlias = Annotated[DailyWindow, _typed(SettingType.WINDOW)]
+WeekdayName: TypeAlias = Annotated[Weekday, _typed(SettingType.WEEKDAY)]
+Address: TypeAlias = Annotated[str, _typed(SettingType.ADDRESS)]
+Variables: TypeAlias = Annotated[SecretMap[str], _typed(SettingType.VARIABLES)]
+Object: TypeAlias = Annotated[SecretMap[Any], _typed(SettingType.OBJECT)]
+Anything: TypeAlias = Annotated[Any, _typed(SettingType.ANYTHING)]
 if TYPE_CHECKING:
     ScheduleInterval: TypeAlias = Interval
-else:  # msgspec does not take the union of a timedelta and a word, and only has to know the kind
-    ScheduleInterval = Annotated[Any, _marked(SettingType.INTERVAL)]
+else:  # msgspec does not accept the union of a timedelta and a word, and needs only the setting type
+    ScheduleInterval = Annotated[Any, _typed(SettingType.INTERVAL)]

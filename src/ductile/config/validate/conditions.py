@@ -1,7 +1,7 @@
-"""Rules over an `if` that can be judged as it is written.
+"""Rules over an `if`, as far as they do not depend on a payload.
 
-A condition never fails because of the payload it meets. So whatever could only ever be false, by its
-path or by the kind of its value, is refused here, where somebody sees it.
+A condition never fails at run time. So one that could only ever be false, by its path or the type of its
+value, is refused here.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ductile.config.key_paths import did_you_mean, node_at
 from ductile.config.secrets import looks_secret
 from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import Root, fault_in_path
 from ductile.core.expressions.regex import pattern_fault
-from ductile.protocol.yaml import ScalarNode
+from ductile.core.suggest import did_you_mean
+from ductile.protocol.yaml_tree import ScalarNode, node_at
 
 if TYPE_CHECKING:
-    from ductile.config.key_paths import KeyPath
     from ductile.config.schema.pipelines import ConditionSettings
     from ductile.config.validate.report import ValidationReport
     from ductile.core.json import JsonValue
+    from ductile.protocol.yaml_tree import KeyPath
 
 _EVENT_PATHS = ("event.type", "event.source")
 _HEADER_PATH = "event.headers."
@@ -40,9 +40,8 @@ def validate_condition(condition: ConditionSettings, path: KeyPath, report: Vali
     given = [form for form, present in forms.items() if present]
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
-        report.error(
-            path, "this is not a condition", expected="path and op, or one of all, any, not", found=found
-        )
+        expected = "path and op, or one of all, any, not"
+        report.error(path, "this is not a condition", expected=expected, found=found)
         return
     for name, inner in (("all", condition.all_of), ("any", condition.any_of)):
         for index, part in enumerate(inner or ()):
@@ -58,49 +57,40 @@ def validate_condition(condition: ConditionSettings, path: KeyPath, report: Vali
 
 
 def _check_comparison(condition: ConditionSettings, path: KeyPath, report: ValidationReport) -> None:
-    if condition.path is None or condition.op is None:
+    subject, op = condition.path, condition.op
+    if subject is None or op is None:
         report.error(path, "a comparison needs both `path` and `op`")
         return
-    if fault := _fault_in_path(condition.path):
+    if fault := _path_fault(subject):
         at = (*path, "path")
-        hint = did_you_mean(condition.path.partition(".")[0], Root)
+        hint = did_you_mean(subject.partition(".")[0], Root)
         message = f"this path leads nowhere: it {fault}"
         report.error(at, message, expected=_EXPECTED_PATH, found=report.quote(at), hint=hint)
-    if condition.value is not msgspec.UNSET:
-        _check_value(condition.path, condition.op, condition.value, (*path, "value"), report)
-    elif condition.op is not Operator.EXISTS:
-        report.error(path, f"`{condition.op}` needs a `value` to compare with")
+    at, value = (*path, "value"), condition.value
+    if value is msgspec.UNSET:
+        if op is not Operator.EXISTS:
+            report.error(path, f"`{op}` needs a `value` to compare with")
+    elif expected := _expected_type(op, value):
+        # Messages contain only the type of a value: a value that is compared with a secret is one.
+        report.error(at, f"`{op}` takes {expected}", found=_type_name(value))
+    elif op is Operator.REGEX and isinstance(value, str) and (fault := pattern_fault(value)):
+        hidden = any(looks_secret(key) for key in subject.split(".")) or not may_quote(at, report)
+        report.error(at, f"this is not a regular expression{'' if hidden else f': {fault}'}")
 
 
-def _fault_in_path(text: str) -> str | None:
-    if text.partition(".")[0] == Root.EVENT and text not in _EVENT_PATHS:
-        return _fault_in_header_path(text)
-    return fault_in_path(text)
-
-
-def _fault_in_header_path(text: str) -> str | None:
-    """Of a path below `event` that is none of the fixed ones. Names of headers come in lower case."""
+def _path_fault(text: str) -> str | None:
+    if text.partition(".")[0] != Root.EVENT or text in _EVENT_PATHS:
+        return fault_in_path(text)
     name = text.removeprefix(_HEADER_PATH)
     if not text.startswith(_HEADER_PATH) or "." in name:
         return f"is none of {', '.join(_EVENT_PATHS)} and {_HEADER_PATH}NAME"
-    if name != name.lower():
+    if name != name.lower():  # headers are stored in lower case
         return f"names a header that is known as {_HEADER_PATH}{name.lower()}"
     return fault_in_path(text)
 
 
-def _check_value(
-    subject: str, op: Operator, value: JsonValue, path: KeyPath, report: ValidationReport
-) -> None:
-    """Only the kind of a value is told: what is compared with a secret is one."""
-    if expected := _expected(op, value):
-        report.error(path, f"`{op}` takes {expected}", found=_kind(value))
-    elif op is Operator.REGEX and isinstance(value, str) and (fault := pattern_fault(value)):
-        hidden = any(looks_secret(key) for key in subject.split(".")) or not may_quote(path, report)
-        report.error(path, f"this is not a regular expression{'' if hidden else f': {fault}'}")
-
-
-def _expected(op: Operator, value: JsonValue) -> str | None:
-    """What kind of value the operator needs, if this is not it."""
+def _expected_type(op: Operator, value: JsonValue) -> str | None:
+    """Return the type of value that the operator needs, None if the value has it."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if op is Operator.EXISTS and not isinstance(value, bool):
         return "no value, or true or false"
@@ -113,7 +103,7 @@ def _expected(op: Operator, value: JsonValue) -> str | None:
     return None
 
 
-def _kind(value: JsonValue) -> str:
+def _type_name(value: JsonValue) -> str:
     match value:
         case None:
             return "nothing"
@@ -130,7 +120,7 @@ def _kind(value: JsonValue) -> str:
 
 
 def may_quote(path: KeyPath, report: ValidationReport) -> bool:
-    """Whether parts of a text may stand in a message: it came from no variable, its keys are not secret."""
+    """Whether a message may contain the text at a path: not from a variable, and no key looks secret."""
     node = node_at(report.root, path)
     from_variable = isinstance(node, ScalarNode) and node.written is not None
     return not from_variable and not any(looks_secret(key) for key in path if isinstance(key, str))

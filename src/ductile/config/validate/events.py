@@ -1,4 +1,4 @@
-"""Doubts about events and context that need the manifests: warnings, since a manifest need not tell all.
+"""Warnings about events and context that need the manifests.
 
 A warning is given only where enough is known. A plugin whose manifest declares no events may emit any.
 """
@@ -7,28 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.config.key_paths import did_you_mean
 from ductile.config.names import EXTERNAL_SOURCES
 from ductile.config.validate.pipelines import steps_of
 from ductile.core.expressions.baggage import RESERVED_PREFIX, compile_baggage
 from ductile.core.expressions.paths import Root
 from ductile.core.expressions.templates import references_in
 from ductile.core.runs.graph import UseNode
+from ductile.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ductile.config.key_paths import KeyPath
     from ductile.config.schema.model import Config
     from ductile.config.schema.pipelines import PipelineSettings, StepSettings
     from ductile.config.snapshot import PluginInstance
     from ductile.config.validate.report import ValidationReport
     from ductile.core.events.routing import Pipeline
     from ductile.core.json import JsonValue
+    from ductile.protocol.yaml_tree import KeyPath
 
-#: Of types that begin with it the core itself is the emitter.
+#: Event types with this prefix are emitted by Ductile itself.
 _OWN = "ductile."
-_ANY_OF_KIND = "*"
 _CONTEXT = f"{Root.CONTEXT}."
 
 
@@ -54,23 +53,26 @@ def _warn_if_nothing_emits(
     plugins: Mapping[str, PluginInstance],
     report: ValidationReport,
 ) -> None:
-    if pipeline.on is None or pipeline.on.startswith(_OWN) or pipeline.from_plugin in EXTERNAL_SOURCES:
-        return
     source = pipeline.from_plugin
-    asked = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
-    declared = [_declared(plugin) for plugin in asked.values()]
-    if any(types is None for types in declared):
+    if pipeline.on is None or pipeline.on.startswith(_OWN) or source in EXTERNAL_SOURCES:
         return
-    known = {each for types in declared for each in types or ()}
+    emitters = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
+    known: set[str] = set()
+    for plugin in emitters.values():
+        declared = _declared_events(plugin)
+        if declared is None:
+            return
+        known |= declared
     if source is None:
         known |= {route.event_type for route in config.routes}
         known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
     if any(_matches(each, pipeline.on) for each in known) or _can_be_triggered(pipeline, plugins):
         return
-    who = "nothing that is configured" if source is None else f"{source}, by its manifest,"
-    verb = "emits" if source is None else "does not emit"
+    emits = "nothing that is configured emits"
+    if source is not None:
+        emits = f"{source}, by its manifest, does not emit"
     sent = "if it is sent with `ductile event send` or POST /event, say so with `from_plugin: cli` or `api`"
-    report.warn(path, f"{who} {verb} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
+    report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
 
 
 def _can_be_triggered(pipeline: PipelineSettings, plugins: Mapping[str, PluginInstance]) -> bool:
@@ -81,27 +83,25 @@ def _can_be_triggered(pipeline: PipelineSettings, plugins: Mapping[str, PluginIn
     return named and pipeline.from_plugin is None
 
 
-def _declared(plugin: PluginInstance) -> frozenset[str] | None:
-    """The event types that a plugin says it emits; None if it does not say."""
-    if plugin.installed is None:
-        return None
-    commands = plugin.installed.manifest.commands.values()
+def _declared_events(plugin: PluginInstance) -> frozenset[str] | None:
+    """Return the event types that a manifest declares; None if it declares no events."""
+    commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
     if not any(command.declares_events for command in commands):
         return None
     return frozenset(event.type for command in commands for event in command.emits)
 
 
 def _matches(declared: str, event_type: str) -> bool:
-    """Manifests may declare a whole kind: `github.*`."""
-    if declared.endswith(_ANY_OF_KIND):
-        return event_type.startswith(declared.removesuffix(_ANY_OF_KIND))
+    """A manifest may declare a group of types: `github.*`."""
+    if declared.endswith("*"):
+        return event_type.startswith(declared.removesuffix("*"))
     return declared == event_type
 
 
 def _warn_if_it_starts_itself(
     pipeline: Pipeline, path: KeyPath, plugins: Mapping[str, PluginInstance], report: ValidationReport
 ) -> None:
-    """A condition on the way may end it, so only what always happens is told."""
+    """Warn only without a condition on the way, which could end the chain."""
     if pipeline.on is None or pipeline.condition is not None:
         return
     for node in pipeline.graph.nodes.values():
@@ -115,7 +115,7 @@ def _warn_if_it_starts_itself(
                 f"the step {node.path} emits {report.quote(path)}, on which this pipeline starts: "
                 "each run starts the next, until `service.max_hops` ends it"
             )
-            hint = "choose with `from_plugin` whose events start it, or with `if` which"
+            hint = "limit its events with `from_plugin` or `if`"
             report.warn(path, message, hint=hint)
             return
 
@@ -128,7 +128,10 @@ def _is_conditional(path: str, pipeline: Pipeline) -> bool:
 
 
 def _warn_about_context(config: Config, report: ValidationReport) -> None:
-    """What is claimed in one pipeline is there in those that its events start, so all claims count."""
+    """Warn of references to context that no step claims.
+
+    The events of a pipeline carry its context to other pipelines, so the claims of all pipelines count.
+    """
     steps = [
         each
         for index, pipeline in enumerate(config.pipelines)
@@ -138,20 +141,15 @@ def _warn_about_context(config: Config, report: ValidationReport) -> None:
     for step_path, step in steps:
         for path, reference in _context_references(step, step_path):
             keys = tuple(reference.removeprefix(_CONTEXT).split("."))
-            if keys[0].startswith(RESERVED_PREFIX) or any(_overlap(keys, target) for target in claimed):
+            # A claim covers a reference if one path begins with the other.
+            if keys[0].startswith(RESERVED_PREFIX) or any(
+                all(one == other for one, other in zip(keys, target, strict=False)) for target in claimed
+            ):
                 continue
             names = [".".join((Root.CONTEXT, *target)) for target in claimed]
-            report.warn(
-                path,
-                f"no step claims {reference}, so this step fails",
-                hint=did_you_mean(reference, names) or "claim it with `baggage` in an earlier step",
-            )
-
-
-def _overlap(keys: tuple[str, ...], target: tuple[str, ...]) -> bool:
-    """Whether one lies within the other."""
-    length = min(len(keys), len(target))
-    return keys[:length] == target[:length]
+            message = f"no step claims {reference}, so this step fails"
+            hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
+            report.warn(path, message, hint=hint)
 
 
 def _context_references(step: StepSettings, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

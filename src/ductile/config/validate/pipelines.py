@@ -1,35 +1,28 @@
-"""Rules over `routes` and `pipelines` that can be judged as they are written.
-
-Whether a plugin has a command is known only with its manifest: `compile` looks at that.
-"""
+"""Rules over `routes` and `pipelines`, as far as they do not depend on manifests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.config.key_paths import KeyPath, did_you_mean, problem_at
 from ductile.config.names import EXTERNAL_SOURCES, NAME, name_error, parse_target
-from ductile.config.read.merge import is_empty
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
 from ductile.config.validate.conditions import may_quote, validate_condition
 from ductile.core.expressions.baggage import faults_in_baggage
 from ductile.core.expressions.paths import Root
 from ductile.core.expressions.templates import faults_in_template
 from ductile.core.runs.graph import JoinPolicy
-from ductile.protocol.yaml import ListNode, MapNode, Node, ScalarNode
+from ductile.core.suggest import did_you_mean
+from ductile.protocol.yaml_tree import KeyPath, MapNode, ScalarNode, is_empty, problem_at, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
-    from ductile.config.key_paths import KeyPath
     from ductile.config.schema.model import Config
     from ductile.config.validate.report import ValidationReport
-    from ductile.core.expressions.paths import ExpressionFault
     from ductile.errors import Problem
 
-
-_KINDS = ("uses", "call", "steps", "split")
-#: Attribute and YAML name of what only a step that runs a plugin can have.
+_STEP_KINDS = ("uses", "call", "steps", "split")
+#: Attribute and YAML name of the keys that only a step with a plugin can have.
 _ONLY_WITH_USES = {
     "payload": "with",
     "baggage": "baggage",
@@ -37,21 +30,22 @@ _ONLY_WITH_USES = {
     "timeout": "timeout",
     "on_events": "on_events",
 }
+_ROOTS = tuple(f"{root}." for root in Root)
 
 
 def steps_of(pipeline: PipelineSettings, path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:
-    """Every step of a pipeline, at whatever depth, with its path."""
-    yield from _walk(pipeline.steps, (*path, "steps"))
+    """Yield every step of a pipeline, at any depth, with its path."""
+    yield from _steps(pipeline.steps, (*path, "steps"))
 
 
-def _walk(steps: tuple[StepSettings, ...], path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:
+def _steps(steps: tuple[StepSettings, ...], path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:
     for index, step in enumerate(steps):
         here = (*path, index)
         yield here, step
-        yield from _walk(step.steps or (), (*here, "steps"))
-        yield from _walk(step.split or (), (*here, "split"))
+        yield from _steps(step.steps or (), (*here, "steps"))
+        yield from _steps(step.split or (), (*here, "split"))
         for event_type, handlers in step.on_events.items():
-            yield from _walk(handlers, (*here, "on_events", event_type))
+            yield from _steps(handlers, (*here, "on_events", event_type))
 
 
 def validate_pipelines(config: Config, report: ValidationReport) -> None:
@@ -62,16 +56,12 @@ def validate_pipelines(config: Config, report: ValidationReport) -> None:
 
 
 def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: ValidationReport) -> None:
-    if fault := name_error(pipeline.name):
-        report.error(
-            (*path, "name"),
-            f"the pipeline name {report.quote((*path, 'name'))} {fault}",
-            hint="choose another name",
-        )
+    if error := name_error(pipeline.name):
+        at = (*path, "name")
+        report.error(at, f"the pipeline name {report.quote(at)} {error}", hint="choose another name")
     if pipeline.on is not None and pipeline.on_hook is not None:
-        report.error(
-            path, "a pipeline starts on an event or on a hook", expected="`on` or `on-hook`", found="both"
-        )
+        message = "a pipeline starts on an event or on a hook"
+        report.error(path, message, expected="`on` or `on-hook`", found="both")
     if pipeline.on is not None:
         refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
     if not pipeline.steps:
@@ -92,7 +82,7 @@ def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: Validatio
 
 
 def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
-    given = [kind for kind in _KINDS if getattr(step, kind) is not None]
+    given = [kind for kind in _STEP_KINDS if getattr(step, kind) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         expected = "exactly one of uses, call, steps and split"
@@ -110,35 +100,49 @@ def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> 
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a step")
     if step.condition is not None:
         validate_condition(step.condition, (*path, "if"), report)
-    _check_values(step, path, report)
+    _check_expressions(step, path, report)
 
 
-def _check_values(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
-    """What a step makes of its payload: `with` and `baggage`."""
-    if step.payload is not None:
-        for fault in faults_in_template(step.payload.reveal()):
-            _report_fault(fault, (*path, "with"), report)
-    if step.baggage is not None:
-        for fault in faults_in_baggage(step.baggage):
-            _report_fault(fault, (*path, "baggage"), report)
+def _check_expressions(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
+    payload = () if step.payload is None else faults_in_template(step.payload.reveal())
+    baggage = () if step.baggage is None else faults_in_baggage(step.baggage)
+    for name, faults in (("with", payload), ("baggage", baggage)):
+        for fault in faults:
+            at = (*path, name, *fault.where)
+            found = fault.found if may_quote(at, report) else None
+            report.error(at, fault.message, expected=fault.expected, found=found, hint=fault.hint)
 
 
-def _report_fault(fault: ExpressionFault, above: KeyPath, report: ValidationReport) -> None:
-    path = (*above, *fault.where)
-    found = fault.found if may_quote(path, report) else None
-    report.error(path, fault.message, expected=fault.expected, found=found, hint=fault.hint)
+def find_unquoted(root: MapNode) -> tuple[Problem, ...]:
+    """Return a problem for each reference without quotes: `{payload.x}` alone is a map with one key."""
+    pipelines = root.get("pipelines")
+    problems = []
+    for path, node in () if pipelines is None else walk(pipelines, ("pipelines",)):
+        match node:
+            case MapNode(entries=((ScalarNode(text=name, plain=True), value),)) if is_empty(
+                value
+            ) and name.startswith(_ROOTS):
+                message = "without quotes this is a YAML map, not a reference"
+                hint = f'quote it: "{{{name}}}"'
+                problems.append(problem_at(node.location, path, message, hint=hint))
+            case _:
+                pass
+    return tuple(problems)
 
 
 def validate_references(config: Config, report: ValidationReport) -> None:
-    """Names in routes and pipelines that stand for nothing."""
+    """Check that the plugins and pipelines named in routes and pipelines exist."""
     for index, route in enumerate(config.routes):
         path = ("routes", index)
         if route.source not in EXTERNAL_SOURCES:
             validate_plugin_name(route.source, (*path, "from"), config, report)
         validate_plugin_name(parse_target(route.to)[0], (*path, "to"), config, report)
+    names = {pipeline.name for pipeline in config.pipelines}
     for index, pipeline in enumerate(config.pipelines):
         path = ("pipelines", index)
-        if pipeline.from_plugin is not None and pipeline.from_plugin not in _sources(pipeline, config):
+        # A hook also receives the end of a pipeline's run.
+        sources = EXTERNAL_SOURCES if pipeline.on_hook is None else names
+        if pipeline.from_plugin is not None and pipeline.from_plugin not in sources:
             validate_plugin_name(pipeline.from_plugin, (*path, "from_plugin"), config, report)
         for step_path, step in steps_of(pipeline, path):
             if step.uses is not None:
@@ -148,17 +152,10 @@ def validate_references(config: Config, report: ValidationReport) -> None:
     _check_call_cycles(config, report)
 
 
-def _sources(pipeline: PipelineSettings, config: Config) -> Collection[str]:
-    """What events may come from besides plugins. A hook may also tell of the end of a pipeline's run."""
-    if pipeline.on_hook is None:
-        return EXTERNAL_SOURCES
-    return {known.name for known in config.pipelines}
-
-
 def validate_plugin_name(name: str, path: KeyPath, config: Config, report: ValidationReport) -> None:
     if name not in config.plugins:
-        # A slip under `plugins` is not to be spread to whoever names the plugin rightly.
-        known = set(config.plugins).difference(report.absent())
+        # A misspelt name under `plugins` is not suggested where the plugin is named correctly.
+        known = set(config.plugins).difference(report.missing_plugins())
         hint = did_you_mean(name, known) or "add it under `plugins`"
         report.error(path, f"{report.quote(path)} names a plugin that is not configured", hint=hint)
 
@@ -170,56 +167,22 @@ def validate_pipeline_name(name: str, path: KeyPath, config: Config, report: Val
 
 
 def _check_call_cycles(config: Config, report: ValidationReport) -> None:
-    """A pipeline that calls itself, directly or by way of others, would have no end."""
+    """A pipeline that calls itself, directly or through others, would never end."""
     calls: dict[str, list[tuple[str, KeyPath]]] = {}
     for index, pipeline in enumerate(config.pipelines):
         steps = steps_of(pipeline, ("pipelines", index))
         calls[pipeline.name] = [(step.call, (*path, "call")) for path, step in steps if step.call]
     done: set[str] = set()
 
-    def follow(name: str, way: tuple[str, ...]) -> None:
+    def follow(name: str, callers: tuple[str, ...]) -> None:
         for target, path in calls.get(name, ()):
-            if target in way:
-                circle = " → ".join((*way[way.index(target) :], target))
-                report.error(path, f"these pipelines call each other in a circle: {circle}")
+            if target in callers:
+                cycle = " → ".join((*callers[callers.index(target) :], target))
+                report.error(path, f"these pipelines call each other in a circle: {cycle}")
             elif target not in done:
-                follow(target, (*way, target))
+                follow(target, (*callers, target))
         done.add(name)
 
     for name in calls:
         if name not in done:
             follow(name, (name,))
-
-
-_ROOTS = tuple(f"{root}." for root in Root)
-
-
-def find_unquoted(root: MapNode) -> tuple[Problem, ...]:
-    """A problem for each such map in the pipelines."""
-    pipelines = root.get("pipelines")
-    found = () if pipelines is None else _find(pipelines, ("pipelines",))
-    return tuple(
-        problem_at(
-            node.place,
-            path,
-            "without quotes this is a YAML map, not a reference",
-            hint=f'quote it: "{{{name}}}"',
-        )
-        for path, node, name in found
-    )
-
-
-def _find(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node, str]]:
-    match node:
-        case MapNode(entries=((ScalarNode(text=name, plain=True), value),)) if is_empty(value) and (
-            name.startswith(_ROOTS)
-        ):
-            yield path, node, name
-        case MapNode(entries=entries):
-            for key, value in entries:
-                yield from _find(value, (*path, key.text))
-        case ListNode(items=items):
-            for index, item in enumerate(items):
-                yield from _find(item, (*path, index))
-        case _:
-            return

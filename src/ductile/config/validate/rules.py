@@ -1,6 +1,6 @@
-"""Rules that no single value can break: between keys, sections and files.
+"""Rules between keys, sections and files, and the order in which all rules are applied.
 
-`check` is pure over the decoded model; places come from the tree it was decoded from.
+Pure over the decoded model; locations come from the tree it was decoded from.
 """
 
 from __future__ import annotations
@@ -21,33 +21,18 @@ from ductile.core.durations import format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ductile.config.key_paths import KeyPath
     from ductile.config.schema.model import Config
     from ductile.config.validate.report import ValidationReport
+    from ductile.protocol.yaml_tree import KeyPath
 
 
 def validate_config(config: Config, report: ValidationReport, *, complete: bool) -> None:
     """Add every broken rule to the report.
 
-    `complete` says that all of the configuration could be read. Otherwise names are not looked up: what
-    they stand for may be among the things that could not.
+    `complete` is false if some values could not be read. Names are then not looked up: they may refer to one
+    of those values.
     """
-    _check_service(config, report)
-    _check_state(config, report)
-    _check_paths(config, report)
-    validate_timezone(config, report)
-    validate_plugins(config, report)
-    _check_routes(config, report)
-    validate_pipelines(config, report)
-    validate_access(config, report)
-    validate_literal_secrets(config, report)
-    if complete:
-        validate_references(config, report)
-        validate_access_references(config, report)
-
-
-def _check_service(config: Config, report: ValidationReport) -> None:
-    service = config.service
+    service, state = config.service, config.state
     if service.job_queue_retention < service.dedupe_ttl:
         report.error(
             ("service", "job_queue_retention"),
@@ -59,10 +44,6 @@ def _check_service(config: Config, report: ValidationReport) -> None:
         if not VARIABLE.fullmatch(variable):
             path = ("service", "plugin_env_passthrough", index)
             report.error(path, f"{report.quote(path)} cannot be the name of a variable")
-
-
-def _check_state(config: Config, report: ValidationReport) -> None:
-    state = config.state
     if state.path is not None and state.url is not None:
         report.error(("state",), "there is one store", expected="`path` or `url`", found="both")
     if state.url is not None and not state.url.reveal().startswith(("postgresql://", "postgres://")):
@@ -70,26 +51,24 @@ def _check_state(config: Config, report: ValidationReport) -> None:
     if config.plugins_dir is not None and config.plugin_roots:
         hint = "move it into `plugin_roots`"
         report.error(("plugins_dir",), "`plugins_dir` and `plugin_roots` are both set", hint=hint)
-
-
-def _check_routes(config: Config, report: ValidationReport) -> None:
-    """A route that is written twice would make the same child twice, and the second be refused."""
-    first: dict[tuple[str, str, str, str], KeyPath] = {}
-    for index, route in enumerate(config.routes):
-        path = ("routes", index)
-        refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
-        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
-        if same is not path:
-            message = f"this route is written already, at {report.where(same)}"
-            report.error(path, message, hint="remove one of them; a route without a command means `handle`")
+    _check_paths(config, report)
+    validate_timezone(config.service.timezone, ("service", "timezone"), report)
+    validate_plugins(config, report)
+    _check_routes(config, report)
+    validate_pipelines(config, report)
+    validate_access(config, report)
+    validate_literal_secrets(config, report)
+    if complete:
+        validate_references(config, report)
+        validate_access_references(config, report)
 
 
 def _check_paths(config: Config, report: ValidationReport) -> None:
-    for path, text in _local_paths(config):
+    for key, text in _local_paths(config):
         if is_url(text):
-            report.error(path, "this has to be a local path, not a URL")
+            report.error(key, "this has to be a local path, not a URL")
         elif not text.strip() or "\0" in text:
-            report.error(path, "this is not a path")
+            report.error(key, "this is not a path")
 
 
 def _local_paths(config: Config) -> Iterator[tuple[KeyPath, str]]:
@@ -102,3 +81,15 @@ def _local_paths(config: Config) -> Iterator[tuple[KeyPath, str]]:
     for index, token in enumerate(config.tokens):
         if token.scopes_file is not None:
             yield ("tokens", index, "scopes_file"), token.scopes_file
+
+
+def _check_routes(config: Config, report: ValidationReport) -> None:
+    """A route that is written twice would create the same child job twice; the second would be refused."""
+    first: dict[tuple[str, str, str, str], KeyPath] = {}
+    for index, route in enumerate(config.routes):
+        path = ("routes", index)
+        refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
+        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
+        if same is not path:
+            message = f"this route is written already, at {report.where(same)}"
+            report.error(path, message, hint="remove one of them; a route without a command means `handle`")

@@ -61,7 +61,7 @@ def _is_about_the_seal(problem: Problem) -> bool:
 
 def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
     """The files of variables that the configuration names: they hold its secrets."""
-    shown = snapshot.shown if isinstance(snapshot.shown, dict) else {}
+    shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
     section = shown.get("environment_vars")
     named = section.get("include") if isinstance(section, dict) else None
     return tuple(

@@ -6,10 +6,10 @@ catalogue is open, anybody may read it.
 
 from __future__ import annotations
 
-from ductile.config.key_paths import did_you_mean
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.core.json import JsonObject, JsonValue
+from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ductile.config.key_paths import did_you_mean
 from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from time import thread_time
 
-from ductile.config.key_paths import did_you_mean
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings, ReturnOnTimeout
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.events.dispatch import EventProducer, fan_out, start_refusal
@@ -26,6 +25,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
+from ductile.core.suggest import did_you_mean
 from ductile.errors import ConflictError, NotFoundError, RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext, RunningEngine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ductile.config.key_paths import did_you_mean
 from ductile.core.json import JsonObject
+from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext

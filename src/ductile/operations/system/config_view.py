@@ -13,7 +13,7 @@ from ductile.struct import to_builtins
 async def view_configuration(context: OperationContext, _given: JsonObject) -> JsonObject:
     snapshot = context.snapshot()
     return {
-        "config": fill_in_defaults(snapshot.shown, SectionOf(section=Config)),
+        "config": fill_in_defaults(snapshot.redacted, SectionOf(section=Config)),
         "fingerprint": snapshot.fingerprint,
         "warnings": [to_builtins(problem) for problem in snapshot.warnings],
     }

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import msgspec
 
-from ductile.config.key_paths import did_you_mean
 from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
 from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
+from ductile.core.suggest import did_you_mean
 from ductile.core.webhooks.signatures import (
     SignatureForm,
     SignatureScheme,

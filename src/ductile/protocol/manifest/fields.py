@@ -1,129 +1,97 @@
-"""Reading the fields of a manifest: typed, and with a place for everything that is wrong.
-
-A `FieldReader` is one mapping of the file with its key path.
-Each reading method takes what it can use and notes
-what it cannot, so that one reading tells its author everything at once.
-"""
+"""Typed reading of one mapping of a manifest, with a located problem for everything that cannot be used."""
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
-from ductile.errors import Problem
-from ductile.protocol.yaml import ListNode, MapNode, ScalarNode, SourceLocation, scalar_value, to_plain
+from ductile.core.suggest import closest, did_you_mean
+from ductile.protocol.yaml_tree import (
+    ListNode,
+    MapNode,
+    ScalarNode,
+    format_path,
+    is_empty,
+    location_of,
+    problem_at,
+    scalar_value,
+    to_plain,
+)
 from ductile.struct import Value, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ductile.core.json import JsonValue
-    from ductile.protocol.yaml import Node
+    from ductile.errors import Problem
+    from ductile.protocol.yaml_tree import KeyPath, Node, SourceLocation
+
+#: Similarity of a written key to a missing one. It is high because `name` and `names` are both keys.
+_MISSPELT = 0.8
 
 
 def describe(node: Node | None) -> str:
-    """What was found, for the end of a sentence."""
+    """Return a few words for a node, to follow "found"."""
     match node:
-        case None:
-            return "nothing"
         case ListNode():
             return "a list"
         case MapNode():
             return "a mapping"
-        case ScalarNode() if is_null(node):
-            return "nothing"
-        case ScalarNode(text=text):
+        case ScalarNode(text=text) if not is_empty(node):
             return f'"{text}"'
-
-
-def is_null(node: Node | None) -> bool:
-    return node is None or (isinstance(node, ScalarNode) and node.plain and scalar_value(node) is None)
-
-
-#: How alike a key has to be to one that is missing. Keys such as `name` and `names` are both known.
-_A_SLIP = 0.8
-
-
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """A did-you-mean hint, when something known is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else None
+        case _:
+            return "nothing"
 
 
 class FieldReader(Value):
-    """One mapping of the file; `problems` is shared with every mapping inside it."""
+    """One mapping with its key path. `problems` is shared with the readers of the mappings inside it.
+
+    Each method returns the usable value and notes a problem otherwise, so that an author sees all problems of
+    a manifest at once.
+    """
 
     node: MapNode
-    path: str = ""
+    path: KeyPath = ()
     problems: list[Problem] = field(default_factory=list)
+    #: The keys that have been read.
+    known: set[str] = field(default_factory=set)
 
-    def key(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
+    def inside(self, node: MapNode, *path: str | int) -> FieldReader:
+        return FieldReader(node=node, path=(*self.path, *path), problems=self.problems)
 
-    def place_of(self, name: str) -> SourceLocation:
-        """Where the key is written, else where the mapping begins."""
-        return next((key.place for key, _ in self.node.entries if key.text == name), self.node.place)
-
-    def inside(self, node: MapNode, path: str) -> FieldReader:
-        return FieldReader(node=node, path=path, problems=self.problems)
+    def get(self, name: str) -> Node | None:
+        self.known.add(name)
+        return self.node.get(name)
 
     def complain(
-        self,
-        message: str,
-        key: str,
-        place: SourceLocation,
-        *,
-        expected: str | None = None,
-        found: str | None = None,
-        hint: str | None = None,
+        self, location: SourceLocation | None, path: KeyPath, message: str, **parts: str | None
     ) -> None:
-        self.problems.append(
-            Problem(
-                message=message,
-                file=place.file,
-                line=place.line,
-                column=place.column,
-                key=key,
-                expected=expected,
-                found=found,
-                hint=hint,
-            )
-        )
+        self.problems.append(problem_at(location, (*self.path, *path), message, **parts))
 
     def refuse(self, name: str, expected: str, *, hint: str | None = None) -> None:
-        """The value of a key is not what it has to be."""
-        node = self.node.get(name)
-        message = "is missing" if node is None else "has a value that cannot be used"
-        place = self.place_of(name)
-        if node is None and (slip := self._misspelt(name)) is not None:
-            place, hint = slip.place, f"{slip.text} is written instead"
+        """Note that a key is missing or has a value that cannot be used."""
+        node = self.get(name)
+        location = location_of(self.node, (name,))
+        message = "has a value that cannot be used"
+        if node is None:
+            message = "is missing"
+            keys = {key.text: key for key, _ in self.node.entries}
+            if (misspelt := closest(name, keys, similarity=_MISSPELT)) is not None:
+                location, hint = keys[misspelt].location, f"{misspelt} is written instead"
+        key = format_path((*self.path, name))
         self.complain(
-            f"{self.key(name)} {message}",
-            self.key(name),
-            place,
-            expected=expected,
-            found=describe(node),
-            hint=hint,
+            location, (name,), f"{key} {message}", expected=expected, found=describe(node), hint=hint
         )
 
-    def _misspelt(self, name: str) -> ScalarNode | None:
-        """The key that was probably meant to be this one."""
-        keys = {key.text: key for key, _ in self.node.entries}
-        near = difflib.get_close_matches(name, list(keys), n=1, cutoff=_A_SLIP)
-        return keys[near[0]] if near else None
-
     def text(self, name: str, *, expected: str | None = None, hint: str | None = None) -> str:
-        """A scalar as it is written, so that version `1.10` stays that; required when `expected` is given."""
-        node = self.node.get(name)
-        if isinstance(node, ScalarNode) and not is_null(node) and (node.text.strip() or expected is None):
+        """Return a scalar as written: version `1.10` is not 1.1. It is required when `expected` is given."""
+        node = self.get(name)
+        if isinstance(node, ScalarNode) and not is_empty(node) and (node.text.strip() or expected is None):
             return node.text
-        if expected is not None or not is_null(node):
+        if expected is not None or not is_empty(node):
             self.refuse(name, expected or "text", hint=hint)
         return ""
 
     def flag(self, name: str) -> bool | None:
-        node = self.node.get(name)
-        if is_null(node):
+        node = self.get(name)
+        if is_empty(node):
             return None
         if isinstance(node, ScalarNode) and isinstance(value := scalar_value(node), bool):
             return value
@@ -131,29 +99,28 @@ class FieldReader(Value):
         return None
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
-        node = self.node.get(name)
-        if is_null(node):
+        node = self.get(name)
+        if is_empty(node):
             return None
         if isinstance(node, ScalarNode) and node.text in allowed:
             return node.text
-        hint = closest(node.text, allowed) if isinstance(node, ScalarNode) else None
+        hint = did_you_mean(node.text, allowed) if isinstance(node, ScalarNode) else None
         self.refuse(name, " or ".join(allowed), hint=hint)
         return None
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list of names; the keys of a mapping serve as well, their values are taken as remarks."""
-        node = self.node.get(name)
+        """Return a list of names. The keys of a mapping are accepted too; its values are remarks."""
+        node = self.get(name)
         match node:
             case ListNode(items=items) if all(isinstance(item, ScalarNode) for item in items):
                 return tuple(item.text for item in items if isinstance(item, ScalarNode))
             case MapNode(entries=entries):
                 return tuple(key.text for key, _ in entries)
-            case _ if is_null(node):
-                return ()
             case _:
-                self.refuse(name, "a list of names")
+                if not is_empty(node):
+                    self.refuse(name, "a list of names")
                 return ()
 
-    def others(self, known: frozenset[str]) -> dict[str, JsonValue]:
-        """The keys that nobody here asks for; they are kept, since they may mean something to others."""
-        return {key.text: to_plain(value) for key, value in self.node.entries if key.text not in known}
+    def others(self) -> dict[str, JsonValue]:
+        """Return the entries that no method has read."""
+        return {key.text: to_plain(value) for key, value in self.node.entries if key.text not in self.known}

@@ -103,7 +103,7 @@ def _details(entry: PluginEntry) -> JsonObject:
         }
     if instance is not None:
         details |= {
-            "config": instance.config.shown(),
+            "config": instance.config.redacted(),
             "schedules": [schedule.id for schedule in instance.schedules],
             "parallelism": instance.parallelism,
             "max_attempts": instance.retry.max_attempts,

@@ -1,0 +1,237 @@
+"""Changes one value in the text of a YAML file and leaves every other character as it is. Pure.
+
+ruamel writes the whole file in a style of its own. Comparing its output with and without the change
+separates the change from the style. The result is checked to mean the same but for the change.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections import Counter
+from copy import deepcopy
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any
+
+from ductile.errors import ConfigError, NotFoundError
+from ductile.protocol.yaml import parse_yaml, scalar_span
+from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, format_path, node_at, to_plain, walk
+from ductile.struct import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ductile.core.json import JsonValue
+
+_BREAK = re.compile(r"\r\n|\r|\n")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+#: Line breaks in YAML 1.1, which the locations of its parsers count too.
+_OTHER_BREAK = re.compile("[\x85\u2028\u2029]")
+_COMMENT = re.compile(r"[ \t]+(?=#)")
+
+
+def with_value(before: bytes, path: KeyPath, value: JsonValue, file: Path) -> bytes:
+    """Return the text of a file with a value set, in maps that are made if they do not exist."""
+
+    def put(tree: Any) -> None:
+        *parents, last = path
+        try:
+            for part in parents:
+                if isinstance(part, str) and (part not in tree or tree[part] is None):
+                    tree[part] = {}
+                tree = tree[part]
+            tree[last] = deepcopy(value)
+        except (TypeError, IndexError, KeyError):  # text or a list where the path needs a map
+            numbered = any(isinstance(part, str) and part.isdigit() for part in path)
+            hint = "An entry of a list is written in brackets, such as schedules[0]." if numbered else None
+            raise NotFoundError(f"nothing can be set at {format_path(path)}", hint=hint) from None
+
+    return _rewrite(before, put, file, of=path)
+
+
+def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> bytes:
+    """Return the text of a file with an entry at the end of a list, which is made if it does not exist."""
+
+    def append(tree: Any) -> None:
+        *parents, last = path
+        try:
+            for part in parents:
+                if isinstance(part, str) and tree.get(part) is None:
+                    tree[part] = {}
+                tree = tree[part]
+            known = tree[last] if isinstance(last, int) else tree.get(last)
+            if known is None:
+                tree[last] = known = []
+            known.append(deepcopy(entry))
+        except (AttributeError, TypeError, IndexError, KeyError):  # the path leads through or to text
+            raise NotFoundError(f"nothing can be added at {format_path(path)}") from None
+
+    return _rewrite(before, append, file)
+
+
+def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
+    """Return the text of a file without the list entry at the path."""
+
+    def remove(tree: Any) -> None:
+        *parents, last = path
+        for part in parents:
+            tree = tree[part]
+        del tree[last]
+
+    return _rewrite(before, remove, file)
+
+
+def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, of: KeyPath = ()) -> bytes:
+    """Return the text with one change, in the value at `of` or in whole lines.
+
+    Raises ConfigError if the result would differ in meaning by more than the change.
+    """
+    text = before.decode("utf-8-sig")
+    tree = parse_yaml(before, file=str(file))
+    changed = _emit(text, tree, change)
+    expected = to_plain(tree) or {}
+    change(expected)
+    if tree is None:  # at most comments
+        lines = f"{text}\n{changed}" if text and not text.endswith("\n") else text + changed
+    else:
+        shift = _shift(tree, _parse(changed, file), of)
+        lines = merge_lines(text, _emit(text, tree, None), changed, shift=shift)
+    for after in (replace_scalar(text, changed, of), lines):
+        if after is not None and to_plain(_parse(after, file)) == expected:
+            return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + after.encode()
+    message = f"{file} cannot be rewritten without changing something else in it"
+    raise ConfigError(message, hint="edit the file by hand")
+
+
+def _parse(text: str, file: Path) -> Node | None:
+    """Return the tree of a text, None if it is not valid YAML."""
+    try:
+        return parse_yaml(text, file=str(file))
+    except ConfigError:
+        return None
+
+
+def _emit(text: str, tree: Node | None, change: Callable[[Any], None] | None) -> str:
+    """Return the whole file as ruamel writes it, with a change or without."""
+    from ruamel.yaml import YAML  # noqa: PLC0415 - 30 ms that only a change costs
+
+    indentation = measure_indentation(tree)
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.brace_single_entry_mapping_in_flow_sequence = True
+    yaml.width = 100_000
+    yaml.indent(mapping=indentation.keys, sequence=indentation.dashes + 2, offset=indentation.dashes)
+    document = yaml.load(_BREAK.sub("\n", text))  # ruamel loses empty lines that end with other line breaks
+    document = {} if document is None else document
+    if change is not None:
+        change(document)
+    out = io.StringIO()
+    yaml.dump(document, out)
+    return out.getvalue()
+
+
+class Indentation(Value):
+    """Columns from a key to the keys below it, and from a key to the dashes below it."""
+
+    keys: int = 2
+    dashes: int = 0
+
+
+def measure_indentation(root: Node | None) -> Indentation:
+    """Return the most frequent indentation of a file, the usual one where it has none."""
+    steps: dict[type, Counter[int]] = {MapNode: Counter(), ListNode: Counter()}
+    for _, node in () if root is None else walk(root):
+        for key, value in node.entries if isinstance(node, MapNode) else ():
+            # A value that begins on the line of its key is written in braces or brackets.
+            if isinstance(value, MapNode | ListNode) and value.location.line > key.location.line:
+                steps[type(value)][value.location.column - key.location.column] += 1
+    [(keys, _)] = steps[MapNode].most_common(1) or [(2, 0)]
+    [(dashes, _)] = steps[ListNode].most_common(1) or [(0, 0)]
+    return Indentation(keys=keys, dashes=dashes)
+
+
+def _shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
+    """Return how many columns further right the keys beside a set key are, compared with the emitted file."""
+    if changed is None:
+        return 0
+    for length in range(len(path) - 1, 0, -1):
+        match node_at(tree, path[:length]), node_at(changed, path[:length]):
+            case MapNode(entries=((own, _), *_)), MapNode(entries=((emitted, _), *_)):
+                return own.location.column - emitted.location.column
+            case None, _:
+                continue
+            case _:
+                break
+    return 0
+
+
+def replace_scalar(before: str, after: str, path: KeyPath) -> str | None:
+    """Return the text with one scalar replaced by the characters it has in `after`.
+
+    None if one of the two is not a scalar on a single line.
+    """
+    old, new = scalar_span(before, path), scalar_span(after, path)
+    if old is None or new is None or _OTHER_BREAK.search(before + after):
+        return None
+    written = _LINE.findall(after)[new.line][new.start : new.end]
+    lines: list[str] = _LINE.findall(before)
+    line = lines[old.line]
+    rest = line[old.end :]
+    if comment := _COMMENT.match(rest):  # a comment keeps its column if there is room
+        room = len(comment[0]) - (len(written) - (old.end - old.start))
+        rest = " " * max(1, room) + rest[comment.end() :]
+    lines[old.line] = line[: old.start] + written + rest
+    return "".join(lines)
+
+
+def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> str:
+    """Return the text with the lines that differ between two emitted files.
+
+    ruamel indents alike throughout, people may not: added lines are moved to the right by `shift`, others to
+    the indentation of the line they replace.
+    """
+    own: list[str] = _LINE.findall(before)
+    emitted, wanted = _BREAK.split(unchanged)[:-1], _BREAK.split(after)[:-1]
+    starts = _align(own, emitted)
+    merged: list[str] = []
+    done = 0
+    for kind, start, end, new_start, new_end in _opcodes(emitted, wanted):
+        if kind == "equal":
+            continue
+        first, last = starts[start], starts[end] if end > start else starts[start]
+        moved = shift if kind == "insert" else _indent(own[first]) - _indent(emitted[start])
+        merged += own[done:first]
+        merged += [
+            " " * max(0, _indent(line) + moved) + line.lstrip(" ") for line in wanted[new_start:new_end]
+        ]
+        done = max(done, last)
+    # New lines end as the first line of the text does.
+    found = _BREAK.search(before)
+    line_break = found[0] if found else "\n"
+    ended = (line if _BREAK.search(line) else line + line_break for line in merged)
+    return "".join((*ended, *own[done:]))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _align(own: Sequence[str], emitted: Sequence[str]) -> list[int]:
+    """Return, for each emitted line and for their end, the index of the own line that it corresponds to.
+
+    The two differ mostly in blanks; without them nearly every line finds its counterpart.
+    """
+    own, emitted = (["".join(line.split()) for line in lines] for lines in (own, emitted))
+    starts = [0] * (len(emitted) + 1)
+    starts[-1] = len(own)
+    for _, start, end, emitted_start, emitted_end in _opcodes(own, emitted):
+        same = end - start == emitted_end - emitted_start
+        for index in range(emitted_start, emitted_end):
+            starts[index] = start + (index - emitted_start) if same else start
+    return starts
+
+
+def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
+    return list(SequenceMatcher(None, old, new, autojunk=False).get_opcodes())

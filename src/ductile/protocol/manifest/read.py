@@ -1,0 +1,259 @@
+"""Reads `manifest.yaml` from its located tree. Pure: `ductile.plugins.trust` decides what may run.
+
+Strict where a mistake would change which code runs (name, entrypoint, command types, fact rules), lenient
+elsewhere: unknown keys are kept, and descriptions of payloads are accepted in any form.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ductile.core.durations import parse_duration
+from ductile.core.suggest import did_you_mean
+from ductile.errors import ConfigError, Problem
+from ductile.protocol.manifest.fields import FieldReader, describe
+from ductile.protocol.manifest.model import (
+    MANIFEST_SPEC,
+    MANIFEST_VERSION,
+    NAME,
+    NAME_RULE,
+    PROTOCOL,
+    Command,
+    CommandType,
+    CompatibilityView,
+    EmittedEvent,
+    ExecutionMode,
+    FactOutput,
+    Manifest,
+)
+from ductile.protocol.manifest.schema import to_json_schema
+from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, is_empty, to_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
+
+    from ductile.protocol.manifest.schema import JsonSchema
+    from ductile.protocol.yaml_tree import KeyPath, Node, SourceLocation
+
+
+def declared_protocol(node: Node | None) -> int | None:
+    """Return the protocol a manifest names. It is read first: the rest depends on it."""
+    found = node.get("protocol") if isinstance(node, MapNode) else None
+    if isinstance(found, ScalarNode) and re.fullmatch(r"[0-9]{1,9}", found.text):
+        return int(found.text)
+    return None
+
+
+def declared_name(node: Node | None) -> str | None:
+    """Return the name in a manifest if it is well-formed, even where the manifest cannot be loaded."""
+    found = node.get("name") if isinstance(node, MapNode) else None
+    return found.text if isinstance(found, ScalarNode) and NAME.fullmatch(found.text) else None
+
+
+def parse_manifest(node: Node | None, *, file: str) -> Manifest:
+    """Return the manifest. Raises ConfigError with every problem of the file."""
+    if not isinstance(node, MapNode):
+        problem = Problem(
+            message="the manifest is empty" if node is None else "the manifest is not a mapping",
+            file=file,
+            line=None if node is None else node.location.line,
+            expected="keys such as name, entrypoint and commands",
+            found=describe(node),
+        )
+        raise ConfigError(f"{file} is not a plugin manifest", problems=(problem,))
+    fields = FieldReader(node=node)
+    manifest = read_manifest(fields)
+    if fields.problems:
+        raise ConfigError(f"{file} is not a valid plugin manifest", problems=tuple(fields.problems))
+    return manifest
+
+
+def read_manifest(fields: FieldReader) -> Manifest:
+    for key, value in (
+        ("manifest_spec", MANIFEST_SPEC),
+        ("manifest_version", str(MANIFEST_VERSION)),
+        ("protocol", str(PROTOCOL)),
+    ):
+        hint = f"write {key}: {value}"
+        if fields.text(key, expected=value, hint=hint) not in ("", value):
+            fields.refuse(key, value, hint=hint)
+    commands = {command.name: command for command in _commands(fields)}
+    safe = fields.flag("concurrency_safe")
+    mode = fields.choice("execution_mode", (*ExecutionMode, "sync"))
+    required, optional = _config_keys(fields)
+    name = fields.text("name", expected=NAME_RULE)
+    if name and not NAME.fullmatch(name):
+        fields.refuse("name", NAME_RULE)
+    return Manifest(
+        name=name,
+        version=fields.text("version"),
+        entrypoint=fields.text("entrypoint", expected="the path of an executable in the plugin's directory"),
+        description=fields.text("description").strip(),
+        concurrency_safe=True if safe is None else safe,
+        execution_mode=None if mode is None else ExecutionMode(mode),
+        timeout=_timeout(fields),
+        preload=fields.names("preload"),
+        commands=commands,
+        required_config=required,
+        optional_config=optional,
+        fact_outputs=tuple(_fact_outputs(fields, commands)),
+        others=fields.others(),
+    )
+
+
+def _timeout(fields: FieldReader) -> timedelta | None:
+    written = fields.text("timeout")
+    try:
+        return parse_duration(written) if written else None
+    except ValueError:
+        fields.refuse("timeout", "a duration such as 30s or 5m")
+        return None
+
+
+def _config_keys(fields: FieldReader) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return required and optional names. A plain list is the old form, in which no key is required."""
+    node = fields.get("config_keys")
+    if isinstance(node, MapNode):
+        keys = fields.inside(node, "config_keys")
+        return keys.names("required"), keys.names("optional")
+    return (), fields.names("config_keys")
+
+
+def _commands(fields: FieldReader) -> Iterator[Command]:
+    names: list[str] = []
+    for name, location, body, path in _command_entries(fields):
+        if not NAME.fullmatch(name):
+            message = "a command has a name that cannot be used"
+            fields.complain(location, path, message, expected=NAME_RULE, found=f'"{name}"')
+        elif name in names:
+            fields.complain(location, path, f"the command {name} is declared twice", hint="keep one of them")
+        elif body is None:
+            yield Command(name=name)
+        else:
+            yield read_command(fields.inside(body, *path), name)
+        names.append(name)
+    if not names:
+        fields.refuse("commands", "at least one command, for example `commands: [poll, health]`")
+
+
+def _command_entries(
+    fields: FieldReader,
+) -> Iterator[tuple[str, SourceLocation, MapNode | None, KeyPath]]:
+    """Yield name, location, body and path of each command.
+
+    Commands are written as a mapping by name, a list of mappings that have a name, or a list of names.
+    """
+    match fields.get("commands"):
+        case MapNode(entries=entries):
+            for key, value in entries:
+                path: KeyPath = ("commands", key.text)
+                if not isinstance(value, MapNode) and not is_empty(value):
+                    message = f"the command {key.text} cannot be read"
+                    expected = "a mapping such as {type: read}"
+                    fields.complain(value.location, path, message, expected=expected, found=describe(value))
+                yield key.text, key.location, value if isinstance(value, MapNode) else None, path
+        case ListNode(items=items):
+            for index, item in enumerate(items):
+                path = ("commands", index)
+                name = item.get("name") if isinstance(item, MapNode) else item
+                if isinstance(name, ScalarNode):
+                    yield name.text, name.location, item if isinstance(item, MapNode) else None, path
+                else:
+                    expected = "a name, or a mapping with the key name"
+                    found = describe(item)
+                    fields.complain(
+                        item.location, path, "a command has no name", expected=expected, found=found
+                    )
+        case _:
+            return
+
+
+def read_command(fields: FieldReader, name: str) -> Command:
+    fields.get("name")
+    kind = fields.choice("type", tuple(CommandType))
+    values = fields.get("values")
+    emitted = values.get("emit") if isinstance(values, MapNode) else None
+    items = emitted.items if isinstance(emitted, ListNode) else ()
+    return Command(
+        name=name,
+        type=CommandType.WRITE if kind is None else CommandType(kind),
+        description=fields.text("description").strip(),
+        input_schema=_schema(fields, "input_schema"),
+        output_schema=_schema(fields, "output_schema"),
+        idempotent=fields.flag("idempotent"),
+        retry_safe=fields.flag("retry_safe"),
+        consumes=_texts(values.get("consume")) if isinstance(values, MapNode) else (),
+        emits=tuple(event for item in items if (event := _emitted_event(item))),
+        declares_events=isinstance(emitted, ListNode),
+        others=fields.others(),
+    )
+
+
+def _schema(fields: FieldReader, name: str) -> JsonSchema | None:
+    node = fields.get(name)
+    if is_empty(node):
+        return None
+    match to_plain(node):
+        case bool() as written:
+            return written
+        case dict() as written:
+            return to_json_schema(written)
+        case list() as names if all(isinstance(item, str) for item in names):
+            return to_json_schema({str(item): "any" for item in names})
+        case _:
+            fields.refuse(name, "a JSON Schema, or a mapping of field to type")
+            return None
+
+
+def _emitted_event(item: Node) -> EmittedEvent | None:
+    """Return the event, or None for an unknown form: declared events only feed catalogues and warnings."""
+    match item:
+        case ScalarNode(text=text):
+            return EmittedEvent(type=text)
+        case MapNode() if isinstance(name := item.get("event"), ScalarNode):
+            return EmittedEvent(type=name.text, values=_texts(item.get("values")))
+        case _:
+            return None
+
+
+def _texts(node: Node | None) -> tuple[str, ...]:
+    items = node.items if isinstance(node, ListNode) else ()
+    return tuple(item.text for item in items if isinstance(item, ScalarNode))
+
+
+def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Iterator[FactOutput]:
+    node = fields.get("fact_outputs")
+    if is_empty(node):
+        return
+    if not isinstance(node, ListNode):
+        fields.refuse("fact_outputs", "a list of rules")
+        return
+    for index, item in enumerate(node.items):
+        path = ("fact_outputs", index)
+        if isinstance(item, MapNode):
+            yield _fact_output(fields.inside(item, *path), commands)
+        else:
+            message = "a fact rule cannot be read"
+            fields.complain(item.location, path, message, expected="a mapping", found=describe(item))
+
+
+def _fact_output(rule: FieldReader, commands: Mapping[str, Command]) -> FactOutput:
+    if rule.text("from") not in ("", "state_updates"):
+        rule.refuse("from", "state_updates")
+    view = rule.choice("compatibility_view", tuple(CompatibilityView))
+    command = ""
+    if isinstance(when := rule.get("when"), MapNode):
+        condition = rule.inside(when, "when")
+        command = condition.text("command", expected="the name of a command")
+        if command and command not in commands:
+            hint = did_you_mean(command, commands)
+            condition.refuse("command", "a command of this manifest", hint=hint)
+    else:
+        rule.refuse("when", "a mapping with the key command")
+    return FactOutput(
+        command=command,
+        fact_type=rule.text("fact_type", expected="a name for the fact, for example echo.snapshot"),
+        compatibility_view=CompatibilityView.MIRROR_OBJECT if view is None else CompatibilityView(view),
+    )
