@@ -16,7 +16,7 @@ from ductile.admin.config import open_configuration, state_file
 from ductile.config.find_config import find_config
 from ductile.core.json import JsonObject
 from ductile.engine.clock import SystemClock
-from ductile.engine.config_record import init_of, plugin_versions
+from ductile.engine.config_record import init_of, record_config
 from ductile.engine.executor import Executor, ProcessDefaults, ResultNotStoredError
 from ductile.engine.notifications import JobNotifications, SettlementCallbacks
 from ductile.engine.offline_runner import OfflineRunner
@@ -223,7 +223,8 @@ async def run_offline(
             submitted = await table.OPERATIONS[operation].run_to_json(context, given)
             job_id = str(submitted["job_id"])
             with _naming_job_in_errors(job_id):
-                await _record_config(context)
+                # The job must be traceable to its configuration.
+                await record_config(context.store, context.snapshot(), ConfigOrigin.RUN)
                 with _stoppable(executor, patience) as stopped:
                     await tree.run(executor, job_id)
         finally:
@@ -262,15 +263,6 @@ def _init_lookup(context: OperationContext) -> Callable[[str], NewInit | None]:
         return None if plugin is None else init_of(plugin, now=context.now(), rng=context.rng)
 
     return find
-
-
-async def _record_config(context: OperationContext) -> None:
-    """Store the configuration, so that it can later be told under which one the job ran."""
-    snapshot = context.snapshot()
-    shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
-    await context.store.record_config(
-        snapshot.fingerprint, ConfigOrigin.RUN, shown, (), plugin_versions(snapshot)
-    )
 
 
 @contextmanager

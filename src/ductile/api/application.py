@@ -25,8 +25,7 @@ from ductile.http.host_check import headers_once
 from ductile.http.log_sampling import LogSampler
 from ductile.http.responses import JSON, encode, send_bytes, send_error, shutdown_error
 from ductile.operations.response import Response
-from ductile.telemetry.error_report import describe_error
-from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope

@@ -14,8 +14,7 @@ import msgspec
 
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
-from ductile.telemetry.error_report import describe_error
-from ductile.telemetry.signals import Signal, SignalBus
+from ductile.telemetry.signals import Signal, SignalBus, describe_error
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 

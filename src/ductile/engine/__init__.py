@@ -1,1 +1,1 @@
-"""The engine: the loops that run jobs. Decisions come from `core`, everything durable goes to the store."""
+"""The engine: runs jobs, fires schedules, sends state webhooks, reloads, recovers."""

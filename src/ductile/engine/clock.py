@@ -1,8 +1,7 @@
-"""The clock that the engine's loops read and sleep by; tests bring one that they move themselves.
+"""The clock that the engine's loops read and sleep by. Tests supply one that they move themselves.
 
-Owns how to wait for an instant. Two readings are needed: `now` is what calendars are about and may
-jump, `monotonic` is what has really gone by. Where the two disagree, somebody has set the clock or
-the machine has slept.
+Two readings are needed: `now` is wall-clock time and may jump, `monotonic` is elapsed time. Where the two
+disagree, the wall clock was set or the machine slept.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-#: A timer is told to come back at least so often: its seconds stand still while the machine sleeps.
-LONGEST_WAIT = 60.0
+#: The longest single sleep in seconds: event-loop time stands still while the machine sleeps.
+MAX_SLEEP_SECONDS = 60.0
 
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The instant, aware and in UTC. It may go back."""
+        """Return the current time, aware and in UTC. It may go backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start. They never go back."""
+        """Return seconds from an arbitrary start. They never go backwards."""
         ...
 
     async def wait(self, until: datetime | None, wake: asyncio.Event) -> None:
         """Return at `until` (None: never) or when `wake` is set, whichever is first.
 
-        It does not clear the event. It returns early when the clock was set back meanwhile, after as long as
-        it was to wait: so look again.
+        Does not clear the event. Returns early if the wall clock was set back meanwhile, so callers check
+        what is due again.
         """
         ...
 
@@ -47,13 +46,13 @@ class SystemClock:
             return
         end = self.monotonic() + (until - self.now()).total_seconds()
         while not wake.is_set():
-            # By both: a clock that was set back must not make anybody wait longer than they meant to.
+            # The smaller of both: a wall clock that was set back must not prolong the wait.
             left = min((until - self.now()).total_seconds(), end - self.monotonic())
             if left <= 0:
                 return
             try:
-                # In slices, so that a clock which was set forward is noticed before a distant timer ends.
-                async with asyncio.timeout(min(left, LONGEST_WAIT)):
+                # In slices, to notice a wall clock that was set forward.
+                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
                     await wake.wait()
             except TimeoutError:
                 continue

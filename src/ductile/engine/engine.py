@@ -16,7 +16,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob
 from ductile.core.json import JsonObject
 from ductile.engine.clock import Clock
-from ductile.engine.config_record import inits_of, plugin_versions
+from ductile.engine.config_record import init_of, record_config
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.executor import Executor, ProcessDefaults
 from ductile.engine.maintenance import Maintenance
@@ -342,7 +342,7 @@ class Engine:
         if self._stop_wanted.is_set():
             # Asked to stop before anything was started: what was not put in order is found by the next start.
             self._with.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
-            self._waiters.everybody()
+            self._waiters.close()
         else:
             await self._serve(ready)
         if self._failure is not None:
@@ -375,14 +375,13 @@ class Engine:
 
         If the store cannot take it, nothing has changed.
         """
-        inits = inits_of(snapshot, now=self._with.clock.now(), rng=self._with.rng)
-        shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
+        now, rng = self._with.clock.now(), self._with.rng
+        found = (init_of(plugin, now=now, rng=rng) for plugin in snapshot.plugins.values())
+        inits = tuple(init for init in found if init is not None)
         # Their jobs wait for the inits from the moment those are on disk, which is before we hear of it.
         self._dispatcher.hold(init.key.plugin for init in inits)
         try:
-            answers = await self._with.store.record_config(
-                snapshot.fingerprint, origin, shown, inits, plugin_versions(snapshot)
-            )
+            answers = await record_config(self._with.store, snapshot, origin, inits)
             self._snapshot = snapshot
             for init, answer in zip(inits, answers, strict=True):
                 self._follow_init(init.key.plugin, answer)
@@ -449,7 +448,7 @@ class Engine:
         for service in services.values():
             service.cancel()
         await asyncio.gather(*services.values(), return_exceptions=True)
-        self._waiters.everybody()
+        self._waiters.close()
 
     async def _drain(self, grace: float | None) -> bool:
         """Whether everything ended in time; being hurried ends the waiting."""

@@ -1,23 +1,24 @@
-"""Upkeep: what has been kept long enough is removed, and what can be searched is indexed, in small sweeps.
+"""Maintenance: remove rows whose retention is over, and index job logs for search, in small sweeps.
 
-Sweeps go through the store's lowest lane and yield between each other, so that they never hold up a job.
+Sweeps have the writer's lowest priority, so that they never delay a job.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
-from ductile.errors import StoreBusyError, StoreFullError
+from ductile.engine.store_retry import STORE_UNAVAILABLE
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
 from ductile.telemetry.signals import Signal, SignalBus
 
-BETWEEN_INDEXINGS = timedelta(seconds=5)
+INDEX_DELAY = timedelta(seconds=5)
 
 
 class Maintenance:
@@ -28,35 +29,20 @@ class Maintenance:
         self._clock = clock
         self._snapshot = snapshot
         self._signals = signals
-        self._ended = asyncio.Event()
+        #: Set when there may be job logs to index; initially, an earlier daemon may have left some.
+        self._unindexed = asyncio.Event()
+        self._unindexed.set()
 
     def job_ended(self) -> None:
-        """There is something new to be indexed. Without jobs nothing wakes up."""
-        self._ended.set()
+        self._unindexed.set()
 
     async def prune_forever(self) -> None:
-        """At every tick. Where nothing is due that is a look at a few indexes, and no write."""
+        """Prune at every tick. A sweep that finds nothing writes nothing."""
         never = asyncio.Event()
         while True:
-            await self._patiently(self._prune)
+            with suppress(*STORE_UNAVAILABLE):  # The next tick tries again.
+                await self._prune()
             await self._clock.wait(self._clock.now() + self._snapshot().service.tick_interval, never)
-
-    async def index_forever(self) -> None:
-        never = asyncio.Event()
-        self._ended.set()  # an earlier daemon may have left some
-        while True:
-            await self._ended.wait()
-            # A pause first: indexing a hundred jobs together costs little more than indexing one.
-            await self._clock.wait(self._clock.now() + BETWEEN_INDEXINGS, never)
-            self._ended.clear()
-            await self._patiently(self._index)
-
-    @staticmethod
-    async def _patiently(sweep: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await sweep()
-        except (StoreFullError, StoreBusyError):
-            return  # upkeep can wait; the next round comes
 
     async def _prune(self) -> None:
         retention = retention_of(self._snapshot())
@@ -69,9 +55,16 @@ class Maintenance:
         if removed:
             self._signals.emit(Signal.RETENTION_PRUNED, data=dict(removed))
 
-    async def _index(self) -> None:
-        while await self._store.index_log():
-            pass
+    async def index_forever(self) -> None:
+        """Index a few seconds after a job ended: many jobs cost little more than one."""
+        never = asyncio.Event()
+        while True:
+            await self._unindexed.wait()
+            await self._clock.wait(self._clock.now() + INDEX_DELAY, never)
+            self._unindexed.clear()
+            with suppress(*STORE_UNAVAILABLE):  # The next end of a job tries again.
+                while await self._store.index_log():
+                    pass
 
 
 def retention_of(snapshot: Snapshot) -> Retention:

@@ -1,6 +1,6 @@
-"""Running one job and what it leads to, without a daemon: no scheduler, no listeners, nobody else's jobs.
+"""Run one job and every job it leads to, without a daemon: no scheduler, no listeners, no other jobs.
 
-A plugin that is met on the way and has not been initialised in its present version is, before its job.
+Before the first job of a plugin, the plugin's init runs if it has not run for this version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ductile.store.port import Store
 
 
 class OfflineRunner:
-    """Claims the jobs of one tree as they come into being, one after the other."""
+    """Claims the jobs of one tree as they are created, one after the other."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class OfflineRunner:
         init_of: Callable[[str], NewInit | None],
         ended: Callable[[Job], None] = lambda _job: None,
     ) -> None:
-        """`init_of` tells which init a plugin asks for, if any; `ended` is told of each job that has."""
+        """`init_of` returns the init of a plugin, if it has one; `ended` is called for each ended job."""
         self._store = store
         self._owner = owner
         self._init_of = init_of
@@ -35,24 +35,25 @@ class OfflineRunner:
         self._initialised: set[str] = set()
 
     def follow(self, answer: SettleResult) -> None:
-        """Called with each settlement: what was started belongs to the tree."""
+        """Add the jobs that a settlement started to the tree."""
         if isinstance(answer, Settled):
             self._waiting += [child.job_id for child in answer.started if isinstance(child, Accepted)]
 
     async def run(self, executor: Executor, job_id: str) -> None:
-        """Run the job and everything below it that is ready; retries are left to the daemon."""
-        self._waiting += await self._entrance(job_id)
+        """Run the job and every ready job below it. Retries are left to the daemon."""
+        self._waiting += await self._first_jobs(job_id)
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            for each in batch:  # one by one: what is claimed and not yet run would be an orphan of a crash
+            # One by one: after a crash, claimed jobs that had not started would be orphans.
+            for each in batch:
                 await self._initialise(executor, each)
                 await self._run_one(executor, each)
                 job = await self._store.job(each)
                 if job is not None and job.status in TERMINAL:
                     self._ended(job)
 
-    async def _entrance(self, job_id: str) -> list[str]:
-        """Where running begins: a pipeline run has no process of its own, but first steps."""
+    async def _first_jobs(self, job_id: str) -> list[str]:
+        """Return the job itself, or for a pipeline run, which has no process, its first steps."""
         job = await self._store.job(job_id)
         if job is None or job.plugin != RUN_PLUGIN:
             return [job_id]
@@ -65,7 +66,7 @@ class OfflineRunner:
             await executor.execute(claim)
 
     async def _initialise(self, executor: Executor, job_id: str) -> None:
-        """A failed init marks its plugin and holds nothing up."""
+        """Run the plugin's init if it is pending. A failed init does not prevent the job."""
         job = await self._store.job(job_id)
         if job is None or job.plugin in self._initialised:
             return

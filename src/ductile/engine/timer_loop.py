@@ -1,44 +1,36 @@
-"""Work that is due at an instant in the store: sleeps until the next one, does it, and looks again."""
+"""A loop that does what is due in the store, sleeps until the next due time, and repeats."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ductile.engine.clock import Clock
-from ductile.errors import StoreBusyError, StoreFullError
-
-#: How long to leave a store alone that is full or locked.
-PAUSE = timedelta(seconds=1)
+from ductile.engine.store_retry import retry_until_available
 
 
 class TimerLoop:
     def __init__(self, clock: Clock, work: Callable[[], Awaitable[datetime | None]]) -> None:
-        """`work` does what is due now, and answers when the next is."""
+        """`work` does everything due now and returns the next due time, None if there is none."""
         self._clock = clock
         self._work = work
         self._woken = asyncio.Event()
         self._next: datetime | None = None
 
     def expect(self, due_at: datetime) -> None:
-        """Something was written that is due then."""
+        """Something that is due at this time was stored."""
         if self._next is None or due_at < self._next:
             self._woken.set()
 
     def wake(self) -> None:
-        """The clock was set, or somebody changed what is due: look again."""
+        """Look again: the clock was set, or due times have changed."""
         self._woken.set()
 
     async def run(self) -> None:
         while True:
             self._woken.clear()
-            # Unknown while it is looked up: what is written meanwhile may not be seen, whenever it is due.
+            # Unknown during the work: it may not see what is stored meanwhile, so `expect` always wakes.
             self._next = None
-            try:
-                self._next = await self._work()
-            except (StoreFullError, StoreBusyError):
-                # What is due stays due. The store is asked again, and nobody is stopped for that.
-                await self._clock.wait(self._clock.now() + PAUSE, asyncio.Event())
-                continue
+            self._next = await retry_until_available(self._clock, self._work)
             await self._clock.wait(self._next, self._woken)

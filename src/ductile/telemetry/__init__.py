@@ -1,1 +1,1 @@
-"""Every named happening, and who is told of it: logs today, metrics and streams by the same way."""
+"""Telemetry: signals, and what is made of them: logs, metrics, notifications of systemd."""

@@ -1,4 +1,4 @@
-"""Logs as a subscriber: one line on stdout for each happening, JSON for machines or text for people."""
+"""The log: one line on stdout for each signal, as JSON or as text."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ductile.core.terminal_text import escape_in_json
 from ductile.core.timestamps import format_timestamp
 from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
-WAITING_LINES = 10_000
-CLOSING_SECONDS = 2.0
-#: How long a line waits for others, and how long when they come one after the other.
-_MOMENT = 0.005
-_BUSY_MOMENT = 0.05
-_MANY_LINES = 10
+MAX_WAITING_LINES = 10_000
+CLOSE_SECONDS = 2.0
+#: Lines are written together: how long the first waits for others, and how long after a large batch.
+_BATCH_SECONDS = 0.005
+_BUSY_BATCH_SECONDS = 0.05
+_LARGE_BATCH = 10
 
 _encoder = msgspec.json.Encoder()
 _LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
-#: Component and name, of which the encoder finds plain text more quickly than an enum's.
+#: Component and name of each signal, as plain strings: the encoder is slower for enums.
 _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
 
 class LogWriter:
-    """Writes what is at or above a level. Level and format can be changed while it runs.
+    """Writes signals at or above a level. Level and format can be changed at any time.
 
-    A thread makes the lines and writes them: whoever reads our stdout may stop reading, and no job waits for
-    that. What finds the waiting room full is dropped and counted; the ledger has what happened all the same.
+    A thread formats and writes the lines: a reader of our stdout may stop reading, and no job must wait for
+    it. With too many lines waiting, further ones are dropped and counted; the ledger has every event.
     """
 
     def __init__(
@@ -51,31 +51,30 @@ class LogWriter:
         self._level = SignalLevel[level.upper()]
         self._format = _as_text if text else _as_json
 
-    def __call__(self, happening: SignalEvent) -> None:
-        if happening.level < self._level:
+    def __call__(self, event: SignalEvent) -> None:
+        if event.level < self._level:
             return
-        if self._waiting.qsize() >= WAITING_LINES:
+        if self._waiting.qsize() >= MAX_WAITING_LINES:
             self._dropped += 1
         else:
-            self._waiting.put((happening, self._clock()))
+            self._waiting.put((event, self._clock()))
 
     def close(self) -> None:
-        """Write what waits, but do not wait for ever for somebody who does not read."""
+        """Write the waiting lines; give up after two seconds if stdout is not read."""
         self._waiting.put(None)
-        self._thread.join(CLOSING_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
 
     def _write(self) -> None:
-        going_on, moment = True, _MOMENT
-        while going_on:
-            # Whoever follows the first within a moment goes out with it: for each line to wake us and to
-            # write costs several times what making it did.
+        is_open, pause = True, _BATCH_SECONDS
+        while is_open:
+            # Waking this thread and writing for each line would cost several times its formatting.
             first = self._waiting.get()
             if first is not None:
-                time.sleep(moment)
-            told = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
-            going_on = None not in told
-            moment = _MOMENT if len(told) < _MANY_LINES else _BUSY_MOMENT
-            lines = [self._line(*entry) for entry in told if entry is not None]
+                time.sleep(pause)
+            batch = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
+            is_open = None not in batch
+            pause = _BATCH_SECONDS if len(batch) < _LARGE_BATCH else _BUSY_BATCH_SECONDS
+            lines = [self._line(*entry) for entry in batch if entry is not None]
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 lines.append(
@@ -85,50 +84,50 @@ class LogWriter:
                 self._stream.write(b"".join(lines))
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # nobody reads our log any more; jobs matter more
+                return  # Stdout is closed; jobs go on without a log.
 
-    def _line(self, happening: SignalEvent, at: datetime) -> bytes:
+    def _line(self, event: SignalEvent, at: datetime) -> bytes:
         try:
-            return self._format(happening, format_timestamp(at))
-        except Exception as error:  # noqa: BLE001 - what cannot be told must not silence all the rest
+            return self._format(event, format_timestamp(at))
+        except Exception as error:  # noqa: BLE001 - one line that cannot be encoded must not end the log
             plain = SignalEvent(
-                signal=happening.signal,
-                level=happening.level,
-                message=f"{happening.message!a} (the rest of this line could not be written: {error!a})",
-                plugin=None if happening.plugin is None else ascii(happening.plugin)[1:-1],
-                job_id=None if happening.job_id is None else ascii(happening.job_id)[1:-1],
+                signal=event.signal,
+                level=event.level,
+                message=f"{event.message!a} (the rest of this line could not be written: {error!a})",
+                plugin=None if event.plugin is None else ascii(event.plugin)[1:-1],
+                job_id=None if event.job_id is None else ascii(event.job_id)[1:-1],
             )
             return self._format(plain, format_timestamp(at))
 
 
-def _as_json(happening: SignalEvent, at: str) -> bytes:
-    component, name = _NAMES[happening.signal]
+def _as_json(event: SignalEvent, at: str) -> bytes:
+    component, name = _NAMES[event.signal]
     line: dict[str, JsonValue] = {
         "timestamp": at,
-        "level": _LEVEL_WORDS[happening.level],
+        "level": _LEVEL_WORDS[event.level],
         "component": component,
         "signal": name,
-        "message": happening.message,
+        "message": event.message,
     }
-    if happening.plugin is not None:
-        line["plugin"] = happening.plugin
-    if happening.job_id is not None:
-        line["job_id"] = happening.job_id
-    # Whatever the data call themselves, they do not replace what is ours.
-    line.update(happening.data if line.keys().isdisjoint(happening.data) else {**happening.data, **line})
+    if event.plugin is not None:
+        line["plugin"] = event.plugin
+    if event.job_id is not None:
+        line["job_id"] = event.job_id
+    # Keys of the data do not replace our own.
+    line.update(event.data if line.keys().isdisjoint(event.data) else {**event.data, **line})
     encoded = _encoder.encode(line) + b"\n"
-    # A daemon in the foreground writes to a terminal; the line means the same with escapes.
+    # Stdout may be a terminal, so control characters are escaped; the JSON means the same.
     return encoded if encoded.isascii() else escape_in_json(encoded.decode()).encode()
 
 
-def _as_text(happening: SignalEvent, at: str) -> bytes:
-    about = " ".join(part for part in (happening.plugin, happening.job_id) if part)
-    more = " ".join(f"{name}={value}" for name, value in happening.data.items())
-    parts = [at[:23] + "Z", f"{happening.level.name:<5}", f"{happening.signal.value}:", happening.message]
+def _as_text(event: SignalEvent, at: str) -> bytes:
+    about = " ".join(part for part in (event.plugin, event.job_id) if part)
+    more = " ".join(f"{name}={value}" for name, value in event.data.items())
+    parts = [at[:23] + "Z", f"{event.level.name:<5}", f"{event.signal.value}:", event.message]
     parts += [f"[{about}]"] if about else []
     parts += [more] if more else []
-    # A plugin's text must not be able to forge lines.
     line = " ".join(parts)
-    if not line.isprintable():  # nor to steer a terminal
+    # A plugin's text must not forge lines or control a terminal.
+    if not line.isprintable():
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line.encode(errors="backslashreplace") + b"\n"

@@ -1,17 +1,23 @@
-"""Signals: the one catalogue of named happenings. Whatever is told, is told after it is on disk.
+"""Signals: the catalogue of named telemetry events, and the bus that carries them to logs and metrics.
 
-Emitting costs a function call for each subscriber; subscribers must not block and must not raise.
+A signal that reports a change is emitted after the change is on disk. Emitting calls each subscriber;
+subscribers must not block and must not raise. Signals start no work: that is the job of
+`ductile.store.notifier`.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
 import msgspec
 
-from ductile.core.json import JsonValue
+from ductile.core.json import JsonObject, JsonValue
+
+#: Stack frames in the description of an error.
+_MAX_FRAMES = 5
 
 
 class SignalLevel(IntEnum):
@@ -88,7 +94,7 @@ class Signal(StrEnum):
     CONTROL_FAULT = "control.fault"
 
 
-#: level, and what it tells. `docs/reference/signals.md` is tested against it.
+#: The level and the default message of each signal. `docs/reference/signals.md` is tested against it.
 SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
     Signal.SERVICE_STARTING: (SignalLevel.INFO, "The daemon has its lock and begins to start."),
     Signal.SERVICE_READY: (SignalLevel.INFO, "Recovery is done; jobs run and requests are answered."),
@@ -102,7 +108,7 @@ SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
         "A part of the daemon failed; it stops, and recovers when started.",
     ),
     Signal.CONFIG_LOADED: (SignalLevel.INFO, "A configuration is in force."),
-    Signal.CONFIG_WARNING: (SignalLevel.WARN, "Something in the configuration is doubtful."),
+    Signal.CONFIG_WARNING: (SignalLevel.WARN, "A setting is valid but probably a mistake."),
     Signal.CONFIG_REFUSED: (SignalLevel.ERROR, "A reload was refused; the old configuration stays in force."),
     Signal.PLUGIN_REFUSED: (SignalLevel.ERROR, "A configured plugin cannot run."),
     Signal.PLUGIN_INIT_FAILED: (
@@ -125,7 +131,7 @@ SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
         "A worker claimed a job; `waited_ms` is there the first time.",
     ),
     Signal.JOB_STARTED: (SignalLevel.DEBUG, "A plugin's process got its request, `ms_ago` milliseconds ago."),
-    Signal.JOB_EXITED: (SignalLevel.DEBUG, "A plugin's process ended; what follows is being written."),
+    Signal.JOB_EXITED: (SignalLevel.DEBUG, "A plugin's process ended; its result is being stored."),
     Signal.JOB_SUCCEEDED: (SignalLevel.INFO, "A job succeeded."),
     Signal.JOB_RETRYING: (SignalLevel.WARN, "An attempt failed; the job will be tried again."),
     Signal.JOB_FAILED: (SignalLevel.ERROR, "A job failed and will not be tried again."),
@@ -133,13 +139,13 @@ SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
     Signal.JOB_INTERRUPTED: (SignalLevel.WARN, "The daemon stopped while a job ran; it will run again."),
     Signal.JOB_POSTPONED: (
         SignalLevel.WARN,
-        "The machine was short of what a process needs; the job and all others wait a moment.",
+        "A process could not be started for lack of resources; nothing is started for a moment.",
     ),
     Signal.JOB_RECOVERED: (SignalLevel.WARN, "A job was found running after a crash."),
     Signal.JOB_CANCELLING: (SignalLevel.INFO, "A running job is being ended on request."),
     Signal.JOB_SUPERSEDED: (SignalLevel.WARN, "A result came too late and was only logged."),
-    Signal.JOB_STDERR: (SignalLevel.WARN, "What a plugin wrote to stderr."),
-    Signal.JOB_SAID: (SignalLevel.INFO, "A log line from a plugin's answer."),
+    Signal.JOB_STDERR: (SignalLevel.WARN, "A plugin wrote to stderr."),
+    Signal.JOB_SAID: (SignalLevel.INFO, "A plugin's response contained a log line."),
     Signal.JOB_CHILD_CONFLICT: (SignalLevel.ERROR, "A child job existed already: a defect of Ductile."),
     Signal.EVENT_UNROUTED: (SignalLevel.DEBUG, "An event matched no route."),
     Signal.EVENT_DROPPED: (SignalLevel.ERROR, "An event had crossed too many hops and was not passed on."),
@@ -156,55 +162,58 @@ SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
     ),
     Signal.BREAKER_CHANGED: (SignalLevel.WARN, "A circuit breaker opened, closed or lets a probe through."),
     Signal.CLOCK_JUMPED: (SignalLevel.WARN, "The clock was set, or the machine slept."),
-    Signal.SURVIVOR_ENDED: (SignalLevel.WARN, "A plugin process that had outlived its daemon was ended."),
+    Signal.SURVIVOR_ENDED: (SignalLevel.WARN, "A plugin process that had outlived its daemon was killed."),
     Signal.SURVIVOR_ALIVE: (
         SignalLevel.ERROR,
-        "A plugin process of an earlier daemon cannot be ended; the daemon does not start beside it.",
+        "A plugin process of an earlier daemon cannot be killed; the daemon does not start beside it.",
     ),
-    Signal.STORE_FULL: (SignalLevel.ERROR, "The disk is full: intake is refused, finished results are held."),
+    Signal.STORE_FULL: (
+        SignalLevel.ERROR,
+        "The disk is full: submissions are refused, finished results are kept and retried.",
+    ),
     Signal.STORE_BUSY: (
         SignalLevel.WARN,
-        "Another process has locked the database: finished results are held, and offered again.",
+        "Another process has locked the database: finished results are kept and retried.",
     ),
     Signal.STORE_FAILED: (SignalLevel.ERROR, "The store failed; the daemon exits and recovers when started."),
     Signal.STORE_LOG_DAMAGED: (
         SignalLevel.ERROR,
-        "The write-ahead log was damaged: what could be read was recovered, and the log was kept in `kept`.",
+        "The write-ahead log was damaged: its readable part was recovered, and the log was copied to `kept`.",
     ),
     Signal.STORE_RESCUED: (
         SignalLevel.WARN,
-        "The files of the store had been removed; `store` has all of it, in its place if `put_back` is true.",
+        "The files of the store had been removed; `store` is a complete copy, at the old path if `put_back`.",
     ),
     Signal.STORE_LOCK_RENEWED: (
         SignalLevel.WARN,
-        "The lock file had been removed or replaced, and was made again; the store stayed locked meanwhile.",
+        "The lock file had been removed or replaced and was created again; the store stayed locked.",
     ),
-    Signal.RETENTION_PRUNED: (SignalLevel.DEBUG, "What had been kept long enough was removed."),
+    Signal.RETENTION_PRUNED: (SignalLevel.DEBUG, "Rows older than their retention were removed."),
     Signal.DELIVERY_DELIVERED: (SignalLevel.DEBUG, "A receiver accepted a state webhook."),
     Signal.DELIVERY_FAILED: (SignalLevel.WARN, "A state webhook was not accepted; it will be sent again."),
     Signal.DELIVERY_DROPPED: (SignalLevel.ERROR, "A state webhook was given up after its last attempt."),
     Signal.DELIVERY_GONE: (SignalLevel.WARN, "A receiver answered 410; the state webhook is not sent again."),
     Signal.WEBHOOK_LISTENING: (SignalLevel.INFO, "The listener for webhooks takes requests at this address."),
-    Signal.WEBHOOK_ACCEPTED: (SignalLevel.INFO, "A signed request was accepted; what it started is on disk."),
+    Signal.WEBHOOK_ACCEPTED: (SignalLevel.INFO, "A signed request was accepted; its jobs are on disk."),
     Signal.WEBHOOK_REFUSED: (SignalLevel.WARN, "A request to the listener for webhooks was refused."),
     Signal.WEBHOOK_FAULT: (
         SignalLevel.ERROR,
-        "A webhook met a fault in Ductile itself; its sender got a 500.",
+        "A webhook caused an unexpected error in Ductile; its sender got a 500.",
     ),
     Signal.API_LISTENING: (SignalLevel.INFO, "The HTTP API takes requests at this address."),
     Signal.API_REQUEST: (SignalLevel.INFO, "A request was answered; the token is logged by its name only."),
     Signal.API_UNAUTHORIZED: (SignalLevel.WARN, "A request had an unknown token."),
     Signal.API_FAULT: (
         SignalLevel.ERROR,
-        "A request met a fault in Ductile itself; its caller was answered 500.",
+        "A request caused an unexpected error in Ductile; its caller got a 500.",
     ),
     Signal.LISTENER_REFUSED: (
         SignalLevel.WARN,
-        "A listener refused callers, or let them go, by itself: how many since it last said so, and why.",
+        "A listener refused or closed connections by itself: how many since the last report, by reason.",
     ),
     Signal.LISTENER_SAMPLED: (
         SignalLevel.WARN,
-        "Requests of unknown callers that were counted and not logged one by one: how many, by status.",
+        "Requests without a known token that were counted, not logged one by one: how many, by status.",
     ),
     Signal.LISTENER_CLOSED: (
         SignalLevel.INFO,
@@ -212,13 +221,13 @@ SIGNALS: dict[Signal, tuple[SignalLevel, str]] = {
     ),
     Signal.CONTROL_FAULT: (
         SignalLevel.ERROR,
-        "A command met a fault in Ductile itself; its caller got the error.",
+        "A command caused an unexpected error in Ductile; its caller got the error.",
     ),
 }
 
 
 class SignalEvent(msgspec.Struct, frozen=True):
-    """What was told. Made several times for each job, and so what is made fastest."""
+    """One emitted signal. A plain msgspec struct: several are created for each job."""
 
     signal: Signal
     level: SignalLevel
@@ -232,7 +241,7 @@ Subscriber: TypeAlias = Callable[[SignalEvent], None]
 
 
 class SignalBus:
-    """Tells subscribers, in the order in which they came, of what they want to hear."""
+    """Calls the subscribers of a signal, in the order of their subscription."""
 
     def __init__(self) -> None:
         self._subscribers: dict[Signal, tuple[Subscriber, ...]] = dict.fromkeys(Signal, ())
@@ -251,10 +260,22 @@ class SignalBus:
         level: SignalLevel | None = None,
         data: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        """With a `level` where it is not the signal's usual one, such as of a plugin's own log lines."""
-        usual, words = SIGNALS[signal]
-        happening = SignalEvent(
-            signal, level or usual, words if message is None else message, plugin, job_id, data or {}
+        """Emit a signal. `message` and `level` default to those in `SIGNALS`."""
+        default_level, default_message = SIGNALS[signal]
+        event = SignalEvent(
+            signal,
+            level or default_level,
+            default_message if message is None else message,
+            plugin,
+            job_id,
+            data or {},
         )
         for subscriber in self._subscribers[signal]:
-            subscriber(happening)
+            subscriber(event)
+
+
+def describe_error(error: BaseException) -> JsonObject:
+    """Return the type and location of an unexpected error, without its message, which may be a secret."""
+    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
+    places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"fault": type(error).__name__, "at": " < ".join(places[::-1])}

@@ -1,6 +1,6 @@
-"""Telling systemd how the service does: ready, reloading, stopping, and that it is still alive.
+"""Notify systemd: ready, reloading, stopping, and the watchdog.
 
-A subscriber of signals. Without `NOTIFY_SOCKET` in the environment it has nobody to tell, and says nothing.
+A subscriber of signals. Does nothing without `NOTIFY_SOCKET` in the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STATES = {
 }
 
 
-#: What it wants to hear of.
+#: The signals it subscribes to.
 SYSTEMD_SIGNALS = (Signal.CONFIG_LOADED, Signal.SERVICE_FAILED, Signal.STORE_FAILED, *_STATES)
 
 
@@ -28,40 +28,40 @@ class SystemdNotifier:
         self._address = environ.get("NOTIFY_SOCKET")
         self._watchdog = _watchdog_seconds(environ)
 
-    def __call__(self, happening: SignalEvent) -> None:
-        match happening.signal:
-            case Signal.CONFIG_LOADED if happening.data.get("origin") == "reload":
-                # The reload is over when it is told of; systemd wants to have seen it begin.
+    def __call__(self, event: SignalEvent) -> None:
+        match event.signal:
+            case Signal.CONFIG_LOADED if event.data.get("origin") == "reload":
+                # The signal is emitted when the reload is over; systemd expects a beginning as well.
                 now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-                self._tell(f"RELOADING=1\nMONOTONIC_USEC={now}")
-                self._tell("READY=1")
+                self._notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
+                self._notify("READY=1")
             case Signal.SERVICE_FAILED | Signal.STORE_FAILED:
-                self._tell(f"STATUS={happening.message.splitlines()[0][:200]}")
+                self._notify(f"STATUS={event.message.splitlines()[0][:200]}")
             case known if known in _STATES:
-                self._tell(_STATES[known])
+                self._notify(_STATES[known])
 
     async def keep_alive(self) -> None:
-        """Tell, twice in each period, that the event loop turns. An event loop that hangs does not."""
+        """Notify the watchdog twice in each period. An event loop that hangs does not."""
         if self._watchdog is None or self._address is None:
             return
         while True:
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
             await asyncio.sleep(self._watchdog / 2)
 
-    def _tell(self, state: str) -> None:
+    def _notify(self, state: str) -> None:
         if self._address is None:
             return
-        # An address that begins with @ is in the abstract namespace, where the first byte is zero.
+        # A leading @ stands for the zero byte of the abstract namespace.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
                 notify.sendto(state.encode(), address)
         except OSError:
-            return  # nobody listens: whether we run does not depend on being watched
+            return  # systemd does not listen; the daemon runs without it.
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    """The period in which we have to be heard of; None if it is not for this process."""
+    """Return the watchdog's period; None if it is not set for this process."""
     period, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not period.isdigit() or (pid and pid != str(os.getpid())):
         return None

@@ -11,7 +11,7 @@ async def test_whoever_comes_after_everybody_was_told_does_not_wait() -> None:
     """A job that is accepted in the last moment: its caller is answered with the id, and not left hanging."""
     waiters = Waiters()
     with waiters.waiting_for("early") as early:
-        waiters.everybody()
+        waiters.close()
         assert early.done()
     with waiters.waiting_for("late") as late:
         async with asyncio.timeout(10):

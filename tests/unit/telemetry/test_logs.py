@@ -1,4 +1,4 @@
-"""The log: nobody who reads it slowly, or not at all, holds up a job."""
+"""The log: a slow reader of stdout, or none at all, does not delay a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_log(stream: BinaryIO) -> LogWriter:
 
 
 def test_lines_come_in_order_and_all_of_them() -> None:
-    """One line for each happening; closing writes what waits."""
+    """One line for each signal; closing writes the waiting lines."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
@@ -44,13 +44,13 @@ def test_lines_come_in_order_and_all_of_them() -> None:
     assert [line["number"] for line in read_all(reading)] == list(range(100))
 
 
-def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
-    """What finds the waiting room full is dropped; the log says how much that was."""
+def test_lines_that_nothing_reads_are_dropped_and_counted() -> None:
+    """Lines beyond the limit are dropped; the log says how many."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
-    told = logs.WAITING_LINES * 3
-    for number in range(told):
+    emitted = logs.MAX_WAITING_LINES * 3
+    for number in range(emitted):
         log(a_line(number))
     found: list[dict[str, object]] = []
     reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
@@ -61,12 +61,12 @@ def test_a_reader_that_does_not_read_costs_lines_and_they_are_counted() -> None:
     numbers = [line["number"] for line in found if "number" in line]
     lost = [str(line["message"]) for line in found if line["component"] == "log"]
     assert numbers == sorted(numbers)  # type: ignore[type-var]  # they are integers
-    assert len(numbers) + sum(int(words.split()[0]) for words in lost) == told
+    assert len(numbers) + sum(int(words.split()[0]) for words in lost) == emitted
     assert lost
 
 
 def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many lines make the next ones wait longer for each other, and no longer than that."""
+    """After a large batch the next lines wait longer for each other, but only then."""
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     over = threading.Semaphore(0)
 
@@ -84,7 +84,7 @@ def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pyte
             log(a_line(number))
         waited.append(waits.get(timeout=20))
         over.release()
-        # Written: whatever is told from now on is not among these.
+        # They are written: later lines are in another batch.
         assert os.read(reading, 1 << 16).count(b"\n") == lines
     log.close()
     stream.close()
@@ -92,8 +92,8 @@ def test_a_busy_log_is_written_less_often_and_a_quiet_one_soon(monkeypatch: pyte
     assert waited == [0.005, 0.05, 0.005]
 
 
-def test_what_the_data_call_themselves_replaces_nothing_of_ours() -> None:
-    """A plugin's name for a value must not be able to forge who spoke and when."""
+def test_keys_of_the_data_replace_none_of_ours() -> None:
+    """A plugin must not forge the plugin or the time of a line."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
@@ -110,8 +110,8 @@ def test_what_the_data_call_themselves_replaces_nothing_of_ours() -> None:
     assert line["timestamp"] != "never"
 
 
-def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
-    """In the format for people a plugin's words stay words, whatever is in them."""
+def test_no_text_can_forge_a_line_or_control_a_terminal() -> None:
+    """In the text format a plugin's control characters are escaped."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
@@ -128,8 +128,8 @@ def test_no_text_can_forge_a_line_or_steer_a_terminal() -> None:
     assert line.endswith(r"WARN  job.stderr: one\r\n\x1b[31mtwo\u2028three ä")
 
 
-def test_what_cannot_be_written_does_not_silence_the_rest() -> None:
-    """A name from a disk may be no text at all; whoever told of it must not suffer for that."""
+def test_a_line_that_cannot_be_encoded_does_not_end_the_log() -> None:
+    """A file name may be invalid text."""
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)

@@ -1,11 +1,11 @@
-"""Metrics as a subscriber of signals."""
+"""Metrics, counted from signals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ductile.core.json import JsonObject
-from ductile.telemetry.metrics import METRICS, GaugeReading, MetricName, Metrics
+from ductile.telemetry.metrics import MAX_TIMED_JOBS, METRICS, GaugeReading, MetricName, Metrics
 from ductile.telemetry.signals import Signal, SignalBus
 
 
@@ -15,7 +15,7 @@ def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, SignalBu
     return metrics, signals
 
 
-def test_the_spans_of_a_job() -> None:
+def test_the_times_of_a_job() -> None:
     """Wait, spawn and run time, by plugin."""
     now = [0.0]
     metrics, signals = metered(lambda: now[0])
@@ -36,8 +36,8 @@ def test_the_spans_of_a_job() -> None:
     assert value(MetricName.ACCEPTED) == 1
 
 
-def test_a_start_that_is_heard_of_late_counts_from_when_it_was() -> None:
-    """When there is much to do, it is heard of when the process has ended."""
+def test_a_start_that_is_reported_late_counts_from_when_it_was() -> None:
+    """Under load a start is reported when the process has already ended."""
     now = [1.0]
     metrics, signals = metered(lambda: now[0])
     signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id="1")
@@ -64,7 +64,7 @@ def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
     assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 3
 
 
-def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
+def test_a_latency_is_of_an_endpoint_for_every_status() -> None:
     """Requests are counted by method and status, how long they took by endpoint alone."""
     metrics, signals = metered()
     for method, status, took in (
@@ -86,8 +86,8 @@ def test_a_latency_is_of_an_endpoint_whatever_was_answered() -> None:
     assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 4
 
 
-def test_callers_whom_a_listener_refused_are_counted_by_reason() -> None:
-    """A flood that no application sees is in the figures, however few lines tell of it."""
+def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
+    """A flood that reaches no application is in the metrics, although few log lines report it."""
     metrics, signals = metered()
     for count in (1, 4999):
         refused: JsonObject = {"too_many_connections": count, "malformed": 1}
@@ -97,16 +97,16 @@ def test_callers_whom_a_listener_refused_are_counted_by_reason() -> None:
     assert value(MetricName.LISTENER_REFUSED, {"listener": "api", "reason": "malformed"}) == 2
 
 
-def test_what_is_followed_is_bounded() -> None:
-    """Jobs that never end cost no memory without end."""
+def test_the_number_of_timed_jobs_is_bounded() -> None:
+    """Jobs that never end do not use more and more memory."""
     metrics, signals = metered()
-    for number in range(30_000):
+    for number in range(MAX_TIMED_JOBS + 10):
         signals.emit(Signal.JOB_CLAIMED, job_id=str(number))
-    assert len(metrics._marks) == 20_000
+    assert metrics.timed_jobs == MAX_TIMED_JOBS
 
 
-def test_callers_cannot_make_labels() -> None:
-    """Paths that no endpoint has, and methods nobody knows, count under one name."""
+def test_clients_cannot_create_labels() -> None:
+    """Paths that no endpoint has, and unknown methods, count under one name."""
     metrics, signals = metered()
     for number in range(100):
         data: JsonObject = {
@@ -122,7 +122,7 @@ def test_callers_cannot_make_labels() -> None:
 
 
 def test_every_metric_is_rendered() -> None:
-    """None is described and not there."""
+    """No metric is described but absent."""
     reading = GaugeReading(
         ready=1, waiting=2, running=3, breakers=[("echo", "poll", "open")], streams=4, version="x"
     )
