@@ -54,7 +54,7 @@ def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None,
         rule,
         place,
         now=utc(now),
-        armed_since=utc(armed) if armed else place.start_at - timedelta(days=1),
+        active_since=utc(armed) if armed else place.start_at - timedelta(days=1),
         paused=fields.get("paused", False),
         rng=Random(1),
     )

@@ -102,11 +102,11 @@ def simulate(rule: ScheduleRule, downtimes: list[tuple[float, float]], rng: Rand
         for begin, end in outages:
             if begin <= now < end:
                 now = armed = end
-        plan = plan_due(rule, place_now, now=now, armed_since=armed, paused=False, rng=rng)
+        plan = plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=rng)
         assert plan is not None
         rows += recorded(plan)
-        assert plan.following != place_now
-        place_now = plan.following
+        assert plan.next_slot != place_now
+        place_now = plan.next_slot
     return rows
 
 
@@ -240,10 +240,10 @@ def test_missed_intervals_are_counted_exactly(
     rows: list[Occurrence] = []
     armed = now + timedelta(microseconds=1)
     while place_now is not None and (
-        plan := plan_due(rule, place_now, now=now, armed_since=armed, paused=False, rng=Random(1))
+        plan := plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=Random(1))
     ):
         rows += recorded(plan)
-        place_now = plan.following
+        place_now = plan.next_slot
     missed = 1 + behind // interval
     assert sum(row.count for row in rows) == missed
     ran = sum(row.job_id is not None for row in rows)
@@ -269,10 +269,10 @@ class _Starved:
     def look(self) -> None:
         """As the scheduler does, with the store's word on what may start."""
         assert self.slot is not None
-        plan = plan_due(self.rule, self.slot, now=self.now, armed_since=YEAR, paused=False, rng=self.rng)
+        plan = plan_due(self.rule, self.slot, now=self.now, active_since=YEAR, paused=False, rng=self.rng)
         if plan is None:
             return
-        may_start = not self.live or self.rule.if_running is IfRunning.QUEUE or plan.in_a_row
+        may_start = not self.live or self.rule.if_running is IfRunning.QUEUE or plan.is_catch_up
         for row in recorded(plan):
             if row.job_id is None:
                 self.rows.append(row)
@@ -283,7 +283,7 @@ class _Starved:
             else:
                 skipped = OccurrenceOutcome.SKIPPED
                 self.rows.append(replace(row, job_id=None, reason="running", outcome=skipped))
-        self.slot = plan.following
+        self.slot = plan.next_slot
 
     def end(self) -> None:
         """As the store does when the oldest run has ended."""
@@ -298,7 +298,7 @@ class _Starved:
             slot=self.slot,
         )
         settlement = settle(view, ok(), self.rules, self.now, self.rng)
-        self.rows += recorded(DuePlan(items=settlement.skipped, following=None))
+        self.rows += recorded(DuePlan(items=settlement.skipped, next_slot=None))
         self.slot = settlement.next_slot or self.slot
 
 

@@ -23,20 +23,20 @@ def test_nothing_is_planned_before_its_start() -> None:
     """Jitter moves the start: the nominal instant alone makes nothing due."""
     place = slot("2026-02-08 10:00", "2026-02-08 10:04")
     now = utc("2026-02-08 10:03")
-    assert plan_due(cron("0 * * * *"), place, now=now, armed_since=now, paused=False, rng=Random(1)) is None
+    assert plan_due(cron("0 * * * *"), place, now=now, active_since=now, paused=False, rng=Random(1)) is None
 
 
 def test_a_run_and_where_the_schedule_stands_then() -> None:
     plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00")
     assert told(plan) == ["10:00 ran"]
-    assert plan.following == slot("2026-02-08 11:00")
+    assert plan.next_slot == slot("2026-02-08 11:00")
 
 
 def test_firing_an_interval_sets_a_provisional_next() -> None:
     """Due + interval, without jitter; the end of the run draws it."""
     rule = every("1h", jitter=timedelta(minutes=30))
     plan = planned(rule, slot("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
-    assert plan.following == slot("2026-02-08 11:00")
+    assert plan.next_slot == slot("2026-02-08 11:00")
 
 
 def test_lateness_is_measured_from_the_start() -> None:
@@ -64,8 +64,8 @@ def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[st
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     plan = planned(rule, slot("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
     assert told(plan) == expected
-    assert plan.following == slot("2026-02-08 11:00")
-    assert plan.in_a_row is (catch_up is ALL)
+    assert plan.next_slot == slot("2026-02-08 11:00")
+    assert plan.is_catch_up is (catch_up is ALL)
 
 
 def test_what_comes_due_after_the_start_is_no_downtime() -> None:
@@ -105,12 +105,12 @@ def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     now, place = utc("2026-02-03 00:00:30"), slot("2026-02-01 00:00")
     count, runs, steps = 0, 0, 0
-    while (plan := plan_due(rule, place, now=now, armed_since=now, paused=False, rng=Random(1))) is not None:
+    while (plan := plan_due(rule, place, now=now, active_since=now, paused=False, rng=Random(1))) is not None:
         count += sum(item.count if isinstance(item, Skip) else 1 for item in plan.items)
         runs += len(plan.runs)
         steps += 1
-        assert plan.following is not None
-        place = plan.following
+        assert plan.next_slot is not None
+        place = plan.next_slot
     assert count == 2 * 24 * 60 + 1
     assert runs == {SKIP: 0, ONCE: 1, ALL: 100}[catch_up]
     assert steps <= 4
@@ -122,8 +122,8 @@ def test_the_pieces_leave_enough_to_make_up_for() -> None:
     rule = cron("* * * * *", catch_up=ALL)
     first = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert first.runs == ()
-    assert first.following is not None
-    rest = planned(rule, first.following, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    assert first.next_slot is not None
+    rest = planned(rule, first.next_slot, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert len(rest.runs) == MAX_CATCH_UP
 
 
@@ -139,14 +139,14 @@ def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
             "2026-02-08 10:00",
             armed="2026-02-08 10:00",
         )
-        assert (told(plan), plan.following) == (expected, None)
+        assert (told(plan), plan.next_slot) == (expected, None)
 
 
 def test_a_delay_is_never_missed() -> None:
     """It is armed with each start; a machine that slept runs it late."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
     plan = planned(rule, slot("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
-    assert (told(plan), plan.following) == (["09:00 ran"], None)
+    assert (told(plan), plan.next_slot) == (["09:00 ran"], None)
 
 
 # -- hours, days, windows
@@ -196,22 +196,22 @@ def test_runs_that_move_to_one_window_are_one_run() -> None:
     rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
     plan = planned(rule, slot("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
     assert told(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
-    assert plan.following == slot("2026-02-09 03:00")
+    assert plan.next_slot == slot("2026-02-09 03:00")
 
 
 def test_an_interval_goes_on_from_where_it_was_moved_to() -> None:
     rule = every("1h", preferred_window=hours("02:00-04:00"))
     plan = planned(rule, slot("2026-02-08 03:30"), "2026-02-08 03:30")
-    assert plan.following == slot("2026-02-09 02:00")
+    assert plan.next_slot == slot("2026-02-09 02:00")
 
 
 def test_catching_up_waits_for_the_preferred_window() -> None:
     rule = cron("0 3 * * *", preferred_window=hours("02:00-04:00"), catch_up=ONCE)
     plan = planned(rule, slot("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
     assert told(plan) == ["03:00-03:00 x2 missed"]
-    assert plan.following == slot("2026-02-08 03:00", "2026-02-09 02:00")
-    at_last = planned(rule, plan.following, "2026-02-09 02:00", armed="2026-02-08 10:00")
-    assert (told(at_last), at_last.following) == (["03:00 ran"], slot("2026-02-09 03:00"))
+    assert plan.next_slot == slot("2026-02-08 03:00", "2026-02-09 02:00")
+    at_last = planned(rule, plan.next_slot, "2026-02-09 02:00", armed="2026-02-08 10:00")
+    assert (told(at_last), at_last.next_slot) == (["03:00 ran"], slot("2026-02-09 03:00"))
 
 
 def test_a_paused_schedule_skips_everything_in_one_row() -> None:

@@ -31,7 +31,7 @@ async def a_firing(bench: Bench) -> Firing:
     assert slot is not None
     watched = active_schedules(bench.snapshot)["p", "default"]
     now = slot.start_at
-    plan = plan_due(watched.rule, slot, now=now, armed_since=START, paused=False, rng=Random(1))
+    plan = plan_due(watched.rule, slot, now=now, active_since=START, paused=False, rng=Random(1))
     assert plan is not None
     return firing_of(watched, entry, plan, now=now, rng=Random(1))
 

@@ -1,7 +1,6 @@
-"""Whether a planned run may start, asked by the store inside the transaction that would start it.
+"""Decide whether a planned run may start, inside the transaction that would start it.
 
-What this depends on (the previous run, outstanding polls, the breaker) changes under the planner, so
-it is read and decided under the lock that the answer is written with, as `settlement` is.
+It depends on rows that change after planning: the previous run, outstanding polls, the circuit breaker.
 """
 
 from __future__ import annotations
@@ -15,34 +14,34 @@ from ductile.struct import Value
 
 
 class StartConditions(Value):
-    """What a run of a schedule has to respect."""
+    """The settings that a start has to respect."""
 
     if_running: IfRunning
-    #: No more polls than this may be outstanding; None for other commands and for runs made up for.
+    #: The most outstanding polls; None for other commands and for catch-up runs.
     max_polls: int | None
-    #: None for a run that a person has asked for: the breaker only stops the scheduler.
+    #: None for a run that an operator requested: the breaker only stops the scheduler.
     breaker: BreakerPolicy | None
 
 
 class FireView(Value):
-    """What surrounds a schedule at this instant."""
+    """The rows that a start depends on."""
 
-    #: The latest run of the schedule is queued or running.
+    #: Whether the latest run of the schedule is queued or running.
     previous_live: bool
-    #: Queued and running polls of the plugin, without those that this run replaces.
+    #: Queued and running polls of the plugin, except those that this run replaces.
     outstanding: int
     breaker: Breaker | None
-    #: An earlier occurrence of the schedule waits for the poll guard.
+    #: Whether an earlier occurrence of the schedule waits for outstanding polls.
     deferred: bool = False
 
 
 class Admitted(Value):
-    #: It is the one job that a breaker lets through to try.
+    #: Whether the run is the probe of an open breaker.
     probe: bool
 
 
 def decide_admission(conditions: StartConditions, view: FireView, now: datetime) -> Admitted | SkipReason:
-    """Let the run start, or say why not. `OUTSTANDING_POLLS` means that it has to wait for other polls."""
+    """Admit the run, or return why not. `OUTSTANDING_POLLS` means that it has to wait for other polls."""
     probe = False
     if conditions.breaker is not None and view.breaker is not None:
         match view.breaker.state:
@@ -64,6 +63,6 @@ def decide_admission(conditions: StartConditions, view: FireView, now: datetime)
 
 
 def cooldown_elapsed(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> bool:
-    """Whether an open breaker may try again. One that opens in the future has seen the clock set back."""
+    """Return whether an open breaker may try again. It also may if the clock was set back since it opened."""
     opened = breaker.opened_at
     return opened is None or not opened <= now < opened + policy.reset_after

@@ -1,4 +1,4 @@
-"""Looking at a schedule from outside: what is to come, and a proof that nothing was left out."""
+"""Preview the next runs of a schedule, and audit its history for gaps."""
 
 from __future__ import annotations
 
@@ -22,47 +22,43 @@ from ductile.core.schedules.rule import (
 )
 from ductile.struct import Value
 
-#: The reason under which a run that a person asked for stands in the history.
+#: The reason of occurrences that an operator started (`schedule run`).
 RUN_NOW = "run_now"
 _TICK = timedelta(microseconds=1)
-
-
-#: Occurrences that a preview looks at, at most: a schedule may be allowed to run nowhere.
+#: The most occurrences in a preview: the hours and days of a rule may allow no run at all.
 _MAX_PREVIEWED = 3000
 
 
 class Upcoming(Value):
-    """An occurrence to come. Only the first one's jitter is drawn; `skip` is known from its hours alone.
-
-    One that is skipped stands for all that follow it until runs are allowed again.
-    """
+    """A future occurrence. A skipped one stands for all that follow until runs are allowed again."""
 
     nominal_at: datetime
+    #: With jitter for the first occurrence only; the others are not drawn yet.
     start_at: datetime
     skip: SkipReason | None
-    #: When the hours and days of the schedule allow runs again, if this one is skipped; None for never.
+    #: When runs are allowed again after a skipped occurrence; None for never.
     skipped_until: datetime | None = None
 
 
 def preview_runs(rule: ScheduleRule, slot: Slot | None, runs: int) -> tuple[Upcoming, ...]:
-    """The next runs from where a schedule stands, and what is skipped before each of them.
+    """Return the next `runs` runs from the slot on, and the skips before each of them.
 
-    An `every` is followed as if each run ended at once.
+    For an `every`, each run is assumed to end at once.
     """
     if slot is None:
         return ()
     found: list[Upcoming] = []
-    for nominal in islice(_slots_with_jumps(rule, slot.nominal_at), _MAX_PREVIEWED):
-        placed = snap_to_window(rule, nominal)
-        skip = disallowed_reason(rule, placed)
+    for nominal in islice(_instants_with_jumps(rule, slot.nominal_at), _MAX_PREVIEWED):
+        start = snap_to_window(rule, nominal)
+        skip = disallowed_reason(rule, start)
         if skip is not None and found and found[-1].skip is skip:
             continue
         found.append(
             Upcoming(
                 nominal_at=nominal,
-                start_at=slot.start_at if nominal == slot.nominal_at else placed,
+                start_at=slot.start_at if nominal == slot.nominal_at else start,
                 skip=skip,
-                skipped_until=None if skip is None else next_allowed(rule, placed),
+                skipped_until=None if skip is None else next_allowed(rule, start),
             )
         )
         runs -= skip is None
@@ -71,26 +67,29 @@ def preview_runs(rule: ScheduleRule, slot: Slot | None, runs: int) -> tuple[Upco
     return tuple(found)
 
 
-def _slots_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
-    """As `slots_from`, but of a stretch without runs only the first, where the rest need not be walked."""
+def _instants_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
+    """Yield nominal instants as `nominal_instants_from`, but only the first of each disallowed period.
+
+    The end of the period is computed where the rule permits it, because walking through it can take long.
+    """
     trigger = rule.trigger
-    fixed = isinstance(trigger, Every) and isinstance(trigger.interval, timedelta)
-    if rule.preferred_window is not None or not (fixed or isinstance(trigger, Cron)):
+    is_fixed = isinstance(trigger, Every) and isinstance(trigger.interval, timedelta)
+    if rule.preferred_window is not None or not (is_fixed or isinstance(trigger, Cron)):
         yield from nominal_instants_from(rule, first)
         return
-    at: datetime | None = first
-    while at is not None:
-        for nominal in nominal_instants_from(rule, at):
+    start: datetime | None = first
+    while start is not None:
+        for nominal in nominal_instants_from(rule, start):
             yield nominal
             if disallowed_reason(rule, nominal) is not None:
-                at = _first_from(rule, nominal)
+                start = _next_allowed_instant(rule, nominal)
                 break
         else:
             return
 
 
-def _first_from(rule: ScheduleRule, nominal: datetime) -> datetime | None:
-    """The first occurrence after a skipped one that the hours and days allow; None if there is none."""
+def _next_allowed_instant(rule: ScheduleRule, nominal: datetime) -> datetime | None:
+    """Return the first nominal instant after a disallowed one at which a run is allowed."""
     opening = next_allowed(rule, nominal)
     if opening is None:
         return None
@@ -106,20 +105,20 @@ def _first_from(rule: ScheduleRule, nominal: datetime) -> datetime | None:
 def preview_catch_up(
     rule: ScheduleRule, slot: Slot, *, now: datetime, rng: Random
 ) -> tuple[tuple[Upcoming, ...], Slot | None]:
-    """What would run at once if a daemon started now, and where the schedule would stand then."""
+    """Return the missed runs that a daemon starting now would run at once, and the slot after them."""
     runs: list[Upcoming] = []
-    following: Slot | None = slot
-    while following is not None:
-        plan = plan_due(rule, following, now=now, armed_since=now, paused=False, rng=rng)
+    next_slot: Slot | None = slot
+    while next_slot is not None:
+        plan = plan_due(rule, next_slot, now=now, active_since=now, paused=False, rng=rng)
         if plan is None:
             break
         runs += [Upcoming(nominal_at=run.nominal_at, start_at=now, skip=None) for run in plan.runs]
-        following = plan.following
-    return tuple(runs), following
+        next_slot = plan.next_slot
+    return tuple(runs), next_slot
 
 
 class OccurrenceRow(Protocol):
-    """A row of the history: an instant, or a range of `count` adjacent ones."""
+    """A row of the history: one occurrence, or a range of `count` adjacent ones."""
 
     @property
     def nominal_at(self) -> datetime: ...
@@ -138,21 +137,21 @@ class OccurrenceRow(Protocol):
 
 
 def first_end(changes: Sequence[tuple[datetime, Transition]]) -> datetime | None:
-    """When a job ended first, all its retries over; None if it has not. Its changes come oldest first.
+    """Return when a job first ended with all its attempts; None if it has not. Oldest change first.
 
-    `failed` is also the middle of the way to another attempt. So an end is what nothing follows, or only a
-    retry that somebody asked for: by then the schedule has long gone on.
+    A transition to `failed` may be followed by another attempt. It is an end if nothing follows, or only a
+    retry that an operator requested: the schedule has continued by then.
     """
     following = (*(change for _, change in changes[1:]), None)
     for (at, change), after in zip(changes, following, strict=False):
-        rests = after is None or after.reason is JobReason.MANUAL_RETRY
-        if rests and change.to_status in TERMINAL:
+        is_last = after is None or after.reason is JobReason.MANUAL_RETRY
+        if is_last and change.to_status in TERMINAL:
             return at
     return None
 
 
 class Gap(Value):
-    """A stretch in which at least one occurrence is unaccounted for, or accounted for more than once."""
+    """A period in which an occurrence has no row, or more than one."""
 
     from_at: datetime
     to_at: datetime
@@ -168,10 +167,10 @@ def find_gaps(
     until: datetime,
     ended: Mapping[str, datetime] | None = None,
 ) -> tuple[Gap, ...]:
-    """Every violation between two instants; none proves that each occurrence is accounted for once.
+    """Return all gaps between two instants; none proves that each occurrence has exactly one row.
 
-    `since` is an occurrence that is in the rows. An `every` counts from the end of its runs, so their
-    ends are needed; a run that is not in `ended` has not ended.
+    `since` is an occurrence that is in the rows. An `every` counts from the end of its runs: `ended` has the
+    end of each job that has ended.
     """
     ordered = sorted(rows, key=lambda row: row.nominal_at)
     if isinstance(rule.trigger, Every):
@@ -179,34 +178,31 @@ def find_gaps(
     return tuple(_gaps_of_calendar(ordered, rule, since, until))
 
 
-def _end_of(row: OccurrenceRow) -> datetime:
-    return row.until_at or row.nominal_at
-
-
 def _gaps_of_calendar(
     rows: Sequence[OccurrenceRow], rule: ScheduleRule, since: datetime, until: datetime
 ) -> Iterator[Gap]:
-    """Each nominal instant lies in exactly one row, and a range counts as many as lie in it."""
-    planned = [row for row in rows if row.reason != RUN_NOW]
-    held = [0] * len(planned)
+    """Yield nominal instants that are not in exactly one row, and ranges with a wrong count."""
+    planned = [(row.nominal_at, row.until_at or row.nominal_at, row) for row in rows if row.reason != RUN_NOW]
+    instants_in = [0] * len(planned)
     position = 0
     for nominal in nominal_instants_from(rule, since):
         if nominal > until:
             break
-        while position < len(planned) and _end_of(planned[position]) < nominal:
+        while position < len(planned) and planned[position][1] < nominal:
             position += 1
         covering = 0
         for index in range(position, len(planned)):
-            if planned[index].nominal_at > nominal:
+            begin, end, _ = planned[index]
+            if begin > nominal:
                 break
-            if _end_of(planned[index]) >= nominal:
+            if end >= nominal:
                 covering += 1
-                held[index] += 1
+                instants_in[index] += 1
         if covering != 1:
             yield Gap(from_at=nominal, to_at=nominal, expected=1, found=covering)
-    for row, inside in zip(planned, held, strict=True):
-        if since <= row.nominal_at and _end_of(row) <= until and inside != row.count:
-            yield Gap(from_at=row.nominal_at, to_at=_end_of(row), expected=inside, found=row.count)
+    for (begin, end, row), expected in zip(planned, instants_in, strict=True):
+        if since <= begin and end <= until and expected != row.count:
+            yield Gap(from_at=begin, to_at=end, expected=expected, found=row.count)
 
 
 def _gaps_of_every(
@@ -216,28 +212,30 @@ def _gaps_of_every(
     until: datetime,
     ended: Mapping[str, datetime],
 ) -> Iterator[Gap]:
-    """Nothing follows later than one interval after what came before it, or after the run's own end."""
+    """Yield where a row comes later than one interval after the row before, or after the end of its run."""
     anchor, run_end = since, None
     for row in rows:
         if row.nominal_at > until:
             break
-        if row.nominal_at > since and row.nominal_at > (limit := _limit(rule, anchor, run_end)):
+        if row.nominal_at > since and row.nominal_at > (limit := _latest_next(rule, anchor, run_end)):
             yield Gap(from_at=anchor, to_at=limit, expected=1, found=0)
-        anchor = max(anchor, _end_of(row))
+        anchor = max(anchor, row.until_at or row.nominal_at)
         if row.job_id is not None:
             run_end = ended.get(row.job_id)
-    if until > (limit := _limit(rule, anchor, run_end)):
+    if until > (limit := _latest_next(rule, anchor, run_end)):
         yield Gap(from_at=anchor, to_at=limit, expected=1, found=0)
 
 
-def _limit(rule: ScheduleRule, anchor: datetime, run_end: datetime | None) -> datetime:
-    """The latest instant of what follows: a run that ended before the provisional one re-drew it."""
-    provisional = _latest_after(rule, anchor)
+def _latest_next(rule: ScheduleRule, anchor: datetime, run_end: datetime | None) -> datetime:
+    """Return the latest instant of the row that follows `anchor`.
+
+    A run that ends before the provisional next slot moves that slot to one interval after its end.
+    """
+
+    def after(instant: datetime) -> datetime:
+        return snap_to_window(rule, add_intervals(rule, instant)) + rule.jitter / 2 + CLOCK_SLACK
+
+    provisional = after(anchor)
     if run_end is not None and anchor <= run_end <= provisional:
-        return _latest_after(rule, run_end)
+        return after(run_end)
     return provisional
-
-
-def _latest_after(rule: ScheduleRule, anchor: datetime) -> datetime:
-    """One interval later, with its jitter spent and the clock a little off."""
-    return snap_to_window(rule, add_intervals(rule, anchor)) + rule.jitter / 2 + CLOCK_SLACK

@@ -1,7 +1,7 @@
-"""Why a schedule does not run, or that it does: one cause, the one that has to be dealt with first.
+"""Diagnose a schedule: the one cause that has to be dealt with first.
 
-The obstacles are asked in the order in which removing them helps: a plugin that is disabled is not made to
-run by resuming its schedule. Whether the next run could start is asked of `firing`, as the store asks it.
+Obstacles are checked in the order in which removing them helps: resuming a schedule does not help while its
+plugin is disabled. Whether the next run could start is decided by `admission`, as in the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ductile.core.schedules.admission import Admitted, FireView, StartConditions
 from ductile.core.schedules.planner import SkipReason
 from ductile.struct import Value
 
-#: Later than this, and nobody looks after the schedule.
+#: With more delay the daemon does not handle the schedule.
 OVERDUE_AFTER = timedelta(minutes=2)
 
 
@@ -66,14 +66,14 @@ _OBSTACLES = {
 
 
 class ScheduleFacts(Value):
-    """What is known of a schedule. Without `conditions` it is not in the configuration."""
+    """The known facts of a schedule. Without `conditions` it is not in the configuration."""
 
     now: datetime
     enabled: bool
     refused: bool
     paused: bool
     daemon_runs: bool
-    #: The store has an entry for it: a daemon has seen it.
+    #: Whether the store has an entry: a daemon has loaded it.
     known: bool
     next_at: datetime | None
     conditions: StartConditions | None
@@ -98,7 +98,7 @@ def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
 
 
 def _standing_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
-    """What keeps it from running whatever the plugin does."""
+    """Return the obstacle that does not depend on other runs; None if there is none."""
     if not facts.enabled:
         return ScheduleCause.PLUGIN_DISABLED
     if facts.refused:

@@ -1,7 +1,7 @@
-"""Accounted time: what becomes of every due instant of a schedule, decided before anything is done.
+"""Plan what happens to every due occurrence of a schedule, so that each is accounted for.
 
-`plan_due` turns a schedule that is due into runs, skips with their reasons, and its next slot. Whether
-a planned run may really start depends on rows that change; the store asks `firing` about that.
+`plan_due` turns a due schedule into runs, skips with their reasons, and the next slot. Whether a planned run
+may start depends on rows that change meanwhile; `ductile.core.schedules.admission` decides that.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ductile.core.schedules.rule import (
 from ductile.core.schedules.windows import day_around, is_in_window, next_opening, weekday_of
 from ductile.struct import Value
 
-#: The most runs that are made up for at once.
+#: The most missed runs that `catch_up: run_all` runs.
 MAX_CATCH_UP = 100
-#: Occurrences looked at in one plan: a year of minutes is accounted for in pieces that delay nobody.
+#: Occurrences in one plan: a year of minutes is planned in pieces, so that other schedules are not delayed.
 CHUNK = 1000
-#: In a week every weekday comes, and its hours once more.
-_ENOUGH_OPENINGS = 16
-#: A start later than this is recorded as late.
+#: Within so many openings every weekday and its hours have come.
+_MAX_OPENINGS = 16
+#: A later start is recorded as late.
 LATE_AFTER = timedelta(seconds=1)
 
 
 class SkipReason(StrEnum):
-    """Why an occurrence did not run. Each is explained in `SKIP_REASONS`."""
+    """Why an occurrence did not run. `SKIP_REASONS` explains each."""
 
     MISSED = "missed"
     CATCH_UP_LIMIT = "catch_up_limit"
@@ -79,7 +79,7 @@ class Skip(Value):
 
 
 class DueRun(Value):
-    """An occurrence that is to run now; `due_at` was its start."""
+    """An occurrence that runs now; `due_at` is when it should have started."""
 
     nominal_at: datetime
     due_at: datetime
@@ -89,69 +89,71 @@ DueItem: TypeAlias = Skip | DueRun
 
 
 class DuePlan(Value):
-    """What a due schedule comes to: an item for every due occurrence, in order, and where it stands then."""
+    """What happens to every due occurrence of a schedule, in order, and the slot after them."""
 
     items: tuple[DueItem, ...]
-    following: Slot | None
-    #: The runs make up for missed ones: they follow one another, outside the poll guard.
-    in_a_row: bool = False
+    next_slot: Slot | None
+    #: The runs make up for missed ones: they run one after the other, without the limit on polls.
+    is_catch_up: bool = False
 
     @property
     def runs(self) -> tuple[DueRun, ...]:
         return tuple(item for item in self.items if isinstance(item, DueRun))
 
 
-class _DueOccurrence(Value):
-    nominal_at: datetime
-    start_at: datetime
-
-
 def lateness(run: DueRun, now: datetime) -> timedelta | None:
-    """By how much a run starts late, or None if it is on time."""
+    """Return how late a run starts; None if it is on time."""
     late = now - run.due_at
     return late if late > LATE_AFTER else None
 
 
 def plan_due(
-    rule: ScheduleRule, slot: Slot, *, now: datetime, armed_since: datetime, paused: bool, rng: Random
+    rule: ScheduleRule, slot: Slot, *, now: datetime, active_since: datetime, paused: bool, rng: Random
 ) -> DuePlan | None:
-    """Account for everything that is due by now; None if nothing is.
+    """Plan everything that is due at `now`; None if nothing is.
 
-    What should have started before `armed_since` (the start of the service, the end of a suspend) was
-    missed, and so is what a later due occurrence has overtaken; `catch_up` decides about those.
+    An occurrence is missed if it should have started before `active_since` (the start of the service, or the
+    end of a suspend), or if a later one is due as well. `catch_up` decides about missed occurrences.
     """
     if slot.start_at > now:
         return None
     if (bulk := _plan_in_bulk(rule, slot, now=now, paused=paused)) is not None:
         return bulk
-    due, following = _collect(rule, slot, now)
+    due, following = _collect_due(rule, slot, now)
     if len(due) > CHUNK:
-        # Too many to look at once. What may still be made up for is left for the next plan.
-        kept = len(due) - MAX_CATCH_UP - 1
-        reasons = [_fixed_reason(rule, each, paused=paused) or _swallowed(rule) for each in due[:kept]]
-        rest = due[kept]
-        left = Slot(nominal_at=rest.nominal_at, start_at=rest.start_at)
-        return DuePlan(items=_items(due[:kept], reasons), following=left)
-    reasons_or_runs = _judge(rule, due, now=now, armed_since=armed_since, paused=paused)
-    if (deferred := _defer(rule, due, reasons_or_runs, now=now, armed_since=armed_since)) is not None:
+        # Skip all but those that `catch_up` may still run; the next plan decides about them.
+        count = len(due) - MAX_CATCH_UP - 1
+        reasons = [_fixed_reason(rule, each, paused=paused) or _missed_reason(rule) for each in due[:count]]
+        return DuePlan(items=_to_items(due[:count], reasons), next_slot=due[count])
+    skip_reasons = _skip_reasons(rule, due, now=now, active_since=active_since, paused=paused)
+    deferred = _defer_to_window(rule, due, skip_reasons, now=now, active_since=active_since)
+    if deferred is not None:
         return deferred
-    return _complete(rule, due, reasons_or_runs, following, now=now, armed_since=armed_since, rng=rng)
+    items = _to_items(due, skip_reasons)
+    runs = [item for item in items if isinstance(item, DueRun)]
+    if following is not None and runs and isinstance(rule.trigger, Every):
+        # Provisional: the end of the run draws the slot again, with its jitter.
+        next_slot: Slot | None = Slot(nominal_at=following, start_at=snap_to_window(rule, following))
+    else:
+        next_slot = draw_slot(rule, following, earliest=now, rng=rng)
+    missed = any(run.due_at < active_since for run in runs) or len(runs) > 1
+    return DuePlan(items=items, next_slot=next_slot, is_catch_up=missed and rule.catch_up is CatchUp.RUN_ALL)
 
 
 def skips_while_running(rule: ScheduleRule, slot: Slot, *, now: datetime) -> tuple[Skip, ...] | None:
-    """Account for everything that fell due by now while the previous run was live, with `if_running: skip`.
+    """Return the skips of all occurrences that fell due while the previous run ran (`if_running: skip`).
 
-    None if that is more than is looked at in one plan: then it is left for `plan_due`.
+    None if there are too many for one plan; `plan_due` then decides about them.
     """
-    due, _ = _collect(rule, slot, now)
+    due, _ = _collect_due(rule, slot, now)
     if len(due) > CHUNK:
         return None
     reasons = [_fixed_reason(rule, each, paused=False) or SkipReason.RUNNING for each in due]
-    return tuple(item for item in _items(due, reasons) if isinstance(item, Skip))
+    return tuple(item for item in _to_items(due, reasons) if isinstance(item, Skip))
 
 
 def _plan_in_bulk(rule: ScheduleRule, slot: Slot, *, now: datetime, paused: bool) -> DuePlan | None:
-    """A plain interval that was missed very often: counted, not walked."""
+    """Skip the missed occurrences of a fixed interval by arithmetic; None if they are few."""
     trigger = rule.trigger
     if not isinstance(trigger, Every) or not isinstance(trigger.interval, timedelta):
         return None
@@ -163,67 +165,62 @@ def _plan_in_bulk(rule: ScheduleRule, slot: Slot, *, now: datetime, paused: bool
         nominal_at=slot.nominal_at,
         until_at=slot.nominal_at + (count - 1) * trigger.interval,
         count=count,
-        reason=SkipReason.PAUSED if paused else _swallowed(rule),
+        reason=SkipReason.PAUSED if paused else _missed_reason(rule),
     )
     rest = slot.nominal_at + count * trigger.interval
-    return DuePlan(items=(skip,), following=Slot(nominal_at=rest, start_at=rest))
+    return DuePlan(items=(skip,), next_slot=Slot(nominal_at=rest, start_at=rest))
 
 
-def _collect(rule: ScheduleRule, slot: Slot, now: datetime) -> tuple[list[_DueOccurrence], datetime | None]:
-    """What is due, and the nominal instant of the first that is not."""
-    due = [_DueOccurrence(nominal_at=slot.nominal_at, start_at=slot.start_at)]
+def _collect_due(rule: ScheduleRule, slot: Slot, now: datetime) -> tuple[list[Slot], datetime | None]:
+    """Return the due occurrences, and the nominal instant of the first that is not due."""
+    due = [slot]
     for nominal in islice(nominal_instants_from(rule, slot.nominal_at), 1, None):
-        placed = snap_to_window(rule, nominal)
-        if placed > now:
+        start = snap_to_window(rule, nominal)
+        if start > now:
             return due, nominal
-        due.append(_DueOccurrence(nominal_at=nominal, start_at=placed))
+        due.append(Slot(nominal_at=nominal, start_at=start))
         if len(due) > CHUNK:
             return due, None
     return due, None
 
 
-def _judge(
-    rule: ScheduleRule, due: Sequence[_DueOccurrence], *, now: datetime, armed_since: datetime, paused: bool
+def _skip_reasons(
+    rule: ScheduleRule, due: Sequence[Slot], *, now: datetime, active_since: datetime, paused: bool
 ) -> list[SkipReason | None]:
-    """For each due occurrence why it is skipped, or None if it runs."""
+    """Return for each due occurrence why it is skipped; None if it runs."""
     reasons = [_fixed_reason(rule, each, paused=paused) for each in due]
-    open_ones = [index for index, reason in enumerate(reasons) if reason is None]
+    left = [index for index, reason in enumerate(reasons) if reason is None]
     if rule.preferred_window is not None:
-        for index, later in pairwise(open_ones):
+        for index, later in pairwise(left):
             if snap_to_window(rule, due[index].nominal_at) == snap_to_window(rule, due[later].nominal_at):
                 reasons[index] = SkipReason.JOINED
-        open_ones = [index for index in open_ones if reasons[index] is None]
-    if not open_ones:
+        left = [index for index in left if reasons[index] is None]
+    if not left:
         return reasons
-    on_time = due[open_ones[-1]].start_at >= armed_since or isinstance(rule.trigger, After)
-    missed = open_ones[:-1] if on_time else open_ones
-    made_up = missed[len(missed) - _made_up(rule, len(missed), on_time=on_time) :]
+    on_time = due[left[-1]].start_at >= active_since or isinstance(rule.trigger, After)
+    missed = left[:-1] if on_time else left
+    limit = 0
+    if rule.catch_up is CatchUp.RUN_ALL:
+        limit = MAX_CATCH_UP
+    elif rule.catch_up is CatchUp.RUN_ONCE and not on_time:
+        limit = 1
+    caught_up = missed[max(0, len(missed) - limit) :]
     for index in missed:
-        reasons[index] = disallowed_reason(rule, now) if index in made_up else _swallowed(rule)
+        reasons[index] = disallowed_reason(rule, now) if index in caught_up else _missed_reason(rule)
     return reasons
 
 
-def _made_up(rule: ScheduleRule, missed: int, *, on_time: bool) -> int:
-    """How many of the missed occurrences run now."""
-    match rule.catch_up:
-        case CatchUp.SKIP:
-            return 0
-        case CatchUp.RUN_ONCE:
-            return 0 if on_time else min(missed, 1)
-        case CatchUp.RUN_ALL:
-            return min(missed, MAX_CATCH_UP)
-
-
-def _swallowed(rule: ScheduleRule) -> SkipReason:
+def _missed_reason(rule: ScheduleRule) -> SkipReason:
     return SkipReason.CATCH_UP_LIMIT if rule.catch_up is CatchUp.RUN_ALL else SkipReason.MISSED
 
 
-def _fixed_reason(rule: ScheduleRule, due: _DueOccurrence, *, paused: bool) -> SkipReason | None:
+def _fixed_reason(rule: ScheduleRule, due: Slot, *, paused: bool) -> SkipReason | None:
+    """Return the reason to skip an occurrence that depends only on the rule and its pause."""
     return SkipReason.PAUSED if paused else disallowed_reason(rule, snap_to_window(rule, due.nominal_at))
 
 
 def disallowed_reason(rule: ScheduleRule, instant: datetime) -> SkipReason | None:
-    """Why nothing may run at this instant, or None."""
+    """Return why the hours and days of the rule do not allow a run at the instant; None if they do."""
     if rule.only_between is not None and not is_in_window(rule.only_between, instant, rule.zone):
         return SkipReason.OUTSIDE_HOURS
     if rule.not_on and weekday_of(instant, rule.zone) in rule.not_on:
@@ -232,8 +229,8 @@ def disallowed_reason(rule: ScheduleRule, instant: datetime) -> SkipReason | Non
 
 
 def next_allowed(rule: ScheduleRule, instant: datetime) -> datetime | None:
-    """The instant, or the first one after it at which the hours and days of the rule allow a run."""
-    for _ in range(_ENOUGH_OPENINGS):
+    """Return the first instant from `instant` on at which the rule allows a run; None if there is none."""
+    for _ in range(_MAX_OPENINGS):
         match disallowed_reason(rule, instant):
             case SkipReason.OUTSIDE_HOURS if rule.only_between is not None:
                 instant = next_opening(rule.only_between, instant, rule.zone)
@@ -244,49 +241,27 @@ def next_allowed(rule: ScheduleRule, instant: datetime) -> datetime | None:
     return None
 
 
-def _defer(
+def _defer_to_window(
     rule: ScheduleRule,
-    due: Sequence[_DueOccurrence],
+    due: Sequence[Slot],
     reasons: Sequence[SkipReason | None],
     *,
     now: datetime,
-    armed_since: datetime,
+    active_since: datetime,
 ) -> DuePlan | None:
-    """Missed runs that are made up for wait for the preferred window, as every run does."""
+    """Let missed runs wait for the preferred window; None if they need not."""
     window = rule.preferred_window
     if window is None or None not in reasons or is_in_window(window, now, rule.zone):
         return None
     first = reasons.index(None)
-    if due[first].start_at >= armed_since:
+    if due[first].start_at >= active_since:
         return None
-    opening = next_opening(window, now, rule.zone)
-    waiting = Slot(nominal_at=due[first].nominal_at, start_at=opening)
-    return DuePlan(items=_items(due[:first], reasons[:first]), following=waiting)
+    waiting = Slot(nominal_at=due[first].nominal_at, start_at=next_opening(window, now, rule.zone))
+    return DuePlan(items=_to_items(due[:first], reasons[:first]), next_slot=waiting)
 
 
-def _complete(
-    rule: ScheduleRule,
-    due: Sequence[_DueOccurrence],
-    reasons: Sequence[SkipReason | None],
-    following: datetime | None,
-    *,
-    now: datetime,
-    armed_since: datetime,
-    rng: Random,
-) -> DuePlan:
-    items = _items(due, reasons)
-    runs = [item for item in items if isinstance(item, DueRun)]
-    made_up = any(run.due_at < armed_since for run in runs) or len(runs) > 1
-    if following is not None and runs and isinstance(rule.trigger, Every):
-        # Provisional: the end of the run draws it anew, with its jitter.
-        slot: Slot | None = Slot(nominal_at=following, start_at=snap_to_window(rule, following))
-    else:
-        slot = draw_slot(rule, following, earliest=now, rng=rng)
-    return DuePlan(items=items, following=slot, in_a_row=made_up and rule.catch_up is CatchUp.RUN_ALL)
-
-
-def _items(due: Sequence[_DueOccurrence], reasons: Sequence[SkipReason | None]) -> tuple[DueItem, ...]:
-    """In order; adjacent skips for one reason are one."""
+def _to_items(due: Sequence[Slot], reasons: Sequence[SkipReason | None]) -> tuple[DueItem, ...]:
+    """Return one item per run, and one per group of adjacent skips with the same reason."""
     items: list[DueItem] = []
     for reason, group in groupby(zip(due, reasons, strict=True), key=lambda pair: pair[1]):
         members = [each for each, _ in group]

@@ -1,8 +1,7 @@
-"""When a schedule is due: its rule, the instants it names, and the start that is drawn for each.
+"""When a schedule is due: its rule, its nominal instants, and the start that is drawn for each.
 
-A *nominal* instant is what an occurrence is called by and never changes. Its *start* is when it is
-meant to run: moved into the preferred window, and jittered. Nothing here knows what was missed or what
-runs; that is `occurrences` and `firing`.
+The *nominal* instant identifies an occurrence and never changes. Its *start* is when it runs: moved into the
+preferred window, with jitter. Missed occurrences are the subject of `planner`, running ones of `admission`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ductile.core.schedules.windows import (
 )
 from ductile.struct import Value
 
-#: Clocks that differ by less than this have not been set.
+#: A smaller difference of clocks does not mean that the clock was set.
 CLOCK_SLACK = timedelta(seconds=1)
 _MONTHS = 12
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -35,7 +34,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class CatchUp(StrEnum):
-    """What becomes of occurrences that nobody was there for."""
+    """What happens to occurrences that were missed."""
 
     SKIP = "skip"
     RUN_ONCE = "run_once"
@@ -43,7 +42,7 @@ class CatchUp(StrEnum):
 
 
 class IfRunning(StrEnum):
-    """What to do when the previous run has not ended."""
+    """What happens when the previous run has not ended."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -51,13 +50,13 @@ class IfRunning(StrEnum):
 
 
 class CronTimes(Protocol):
-    """A cron expression in its zone. Evaluating one takes a library, which the core does not have."""
+    """A cron expression in its zone. It is implemented outside of the core, with a library."""
 
     @property
     def expression(self) -> str: ...
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first time later than the instant, in UTC; None if there is none in our lifetime."""
+        """Return the first time after the instant, in UTC; None if there is none."""
         ...
 
 
@@ -81,7 +80,7 @@ Trigger: TypeAlias = Every | Cron | At | After
 
 
 class ScheduleRule(Value):
-    """Everything that decides when one schedule runs."""
+    """The settings that decide when a schedule runs."""
 
     trigger: Trigger
     timezone: str = "UTC"
@@ -99,36 +98,33 @@ class ScheduleRule(Value):
 
 
 class Slot(Value):
-    """An occurrence to come: what it is called, and when it starts."""
+    """An occurrence: the instant that identifies it, and when it starts."""
 
     nominal_at: datetime
     start_at: datetime
 
 
 def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
-    """Changes exactly when a schedule has to give up its place: its instants are others now.
+    """Return a text that changes when the instants of a schedule do, so that it needs a new slot.
 
-    The start of the service is part of `after`, which thereby begins anew with each one.
+    It includes the start of the service for `after`, which counts from there.
     """
-    window = rule.preferred_window
-    moved = f" within {window.start}-{window.end}" if window else ""
-    return f"{_trigger_fingerprint(rule.trigger, started_at)} in {rule.timezone}{moved}"
-
-
-def _trigger_fingerprint(trigger: Trigger, started_at: datetime) -> str:
-    match trigger:
+    match rule.trigger:
         case Every(interval=interval):
-            return f"every {interval if isinstance(interval, CalendarStep) else interval.total_seconds()}"
+            step = interval if isinstance(interval, CalendarStep) else interval.total_seconds()
+            trigger = f"every {step}"
         case Cron(times=times):
-            return f"cron {times.expression}"
+            trigger = f"cron {times.expression}"
         case At(instant=instant):
-            return f"at {instant.astimezone(UTC).isoformat()}"
+            trigger = f"at {instant.astimezone(UTC).isoformat()}"
         case After(delay=delay):
-            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
+            trigger = f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
+    window = rule.preferred_window
+    return f"{trigger} in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
 
 
 def describe_rule(rule: ScheduleRule) -> str:
-    """The rule as one would write it: `every 5m ±15s`, `cron 30 2 * * *`, with its hours and days."""
+    """Return the rule as it would be written: `every 5m ±15s`, `cron 30 2 * * *`, with hours and days."""
     parts = [_describe_trigger(rule.trigger)]
     if rule.jitter:
         parts.append(f"±{format_duration(rule.jitter / 2)}")
@@ -158,7 +154,7 @@ def _hours(hours: DailyWindow) -> str:
 
 
 def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, rng: Random) -> Slot | None:
-    """Where a schedule begins that was not known before, or that has been redefined."""
+    """Return the first slot of a new or redefined schedule; None if it has none."""
     match rule.trigger:
         case Every():
             begin = snap_to_window(rule, now)
@@ -166,10 +162,10 @@ def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, rng: 
         case Cron(times=times):
             return draw_slot(rule, times.next_after(now), earliest=now, rng=rng)
         case At(instant=instant):
-            # Not pulled up to now: an instant that is long past was missed, and that must show.
+            # Not moved to now: an instant in the past was missed, and has to be reported as missed.
             return draw_slot(rule, instant, earliest=None, rng=rng)
         case After(delay=delay):
-            # Added by a reload after its time: it has to wait for the next start of the service.
+            # Added by a reload after its time: it runs after the next start of the service.
             nominal = started_at + delay
             return draw_slot(rule, nominal if nominal >= now else None, earliest=now, rng=rng)
 
@@ -177,7 +173,7 @@ def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, rng: 
 def slot_after_edit(
     rule: ScheduleRule, last_fired_at: datetime | None, *, now: datetime, started_at: datetime, rng: Random
 ) -> Slot | None:
-    """Where a schedule goes on whose definition was edited: an `every` counts from its last run."""
+    """Return the slot of a schedule whose definition was edited: an `every` counts from its last run."""
     if last_fired_at is None or not isinstance(rule.trigger, Every):
         return first_slot(rule, now=now, started_at=started_at, rng=rng)
     begin = snap_to_window(rule, max(now, add_intervals(rule, last_fired_at)))
@@ -185,18 +181,18 @@ def slot_after_edit(
 
 
 def slot_after_run(rule: ScheduleRule, *, ended_at: datetime, rng: Random) -> Slot | None:
-    """The next run of an `every`, counted from the end of the latest one; None for the others."""
+    """Return the next slot of an `every`, counted from the end of its latest run; None for other triggers."""
     if not isinstance(rule.trigger, Every):
         return None
     return draw_slot(rule, snap_to_window(rule, add_intervals(rule, ended_at)), earliest=ended_at, rng=rng)
 
 
 def slot_after_clock_set_back(rule: ScheduleRule, slot: Slot, *, now: datetime, rng: Random) -> Slot | None:
-    """A nearer place for a slot that lies further off than its rule can mean: the clock was set back.
+    """Return a nearer slot if this one is further away than the rule permits: the clock was set back.
 
-    None if the place is right. An `at` means its instant, whatever the clock says meanwhile.
+    None if the slot is right. An `at` keeps its instant.
     """
-    # A start may be drawn ahead of its nominal instant, which then is accounted for already.
+    # A start can be drawn ahead of its nominal instant; the next slot is then after that instant.
     limit = _nominal_after(rule, now + rule.jitter / 2 + CLOCK_SLACK)
     if limit is None or slot.nominal_at <= limit:
         return None
@@ -204,7 +200,7 @@ def slot_after_clock_set_back(rule: ScheduleRule, slot: Slot, *, now: datetime, 
 
 
 def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
-    """The furthest that the next occurrence can be named for, seen from this instant."""
+    """Return the latest possible nominal instant of the next occurrence after `now`."""
     match rule.trigger:
         case Every():
             return snap_to_window(rule, add_intervals(rule, now))
@@ -219,18 +215,26 @@ def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
 def draw_slot(
     rule: ScheduleRule, nominal: datetime | None, *, earliest: datetime | None, rng: Random
 ) -> Slot | None:
-    """The slot of a nominal instant, its start drawn once: not before `earliest` unless that has passed."""
+    """Return the slot of a nominal instant with a drawn start, which is not before `earliest` if possible."""
     if nominal is None:
         return None
     return Slot(nominal_at=nominal, start_at=_draw_start(rule, snap_to_window(rule, nominal), earliest, rng))
 
 
 def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
-    """The nominal instant and all that follow it, as they come if nothing re-draws them."""
+    """Yield the nominal instant and all that follow it, as if no run changed them."""
     yield first
     match rule.trigger:
         case Every():
-            yield from _steps_from(rule, first)
+            # Counted from one anchor, so that the 31st comes back after a short month.
+            anchor, count = first, 0
+            while True:
+                count += 1
+                stepped = add_intervals(rule, anchor, count)
+                nominal = snap_to_window(rule, stepped)
+                if nominal != stepped:
+                    anchor, count = nominal, 0
+                yield nominal
         case Cron(times=times):
             following = times.next_after(first)
             while following is not None:
@@ -240,21 +244,9 @@ def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datet
             return
 
 
-def _steps_from(rule: ScheduleRule, anchor: datetime) -> Iterator[datetime]:
-    """Counted from one anchor: the 31st comes back after a short month."""
-    count = 0
-    while True:
-        count += 1
-        stepped = add_intervals(rule, anchor, count)
-        placed = snap_to_window(rule, stepped)
-        if placed != stepped:
-            anchor, count = placed, 0
-        yield placed
-
-
 def add_intervals(rule: ScheduleRule, instant: datetime, count: int = 1) -> datetime:
-    """So many intervals of an `every` later. Calendar steps keep the time of day of the zone."""
-    assert isinstance(rule.trigger, Every)  # noqa: S101 - the others have no interval
+    """Return the instant `count` intervals of an `every` later. Calendar steps keep the local time of day."""
+    assert isinstance(rule.trigger, Every)  # noqa: S101 - other triggers have no interval
     interval = rule.trigger.interval
     if isinstance(interval, timedelta):
         return instant + count * interval
@@ -270,35 +262,34 @@ def add_intervals(rule: ScheduleRule, instant: datetime, count: int = 1) -> date
 
 
 def _add_months(wall: datetime, count: int) -> datetime:
-    """The same day of a later month, or its last day if it is too short."""
+    """Return the same day of a later month, or its last day if the month is too short."""
     years, month = divmod(wall.month - 1 + count, _MONTHS)
     year, month = wall.year + years, month + 1
     return wall.replace(year=year, month=month, day=min(wall.day, monthrange(year, month)[1]))
 
 
 def snap_to_window(rule: ScheduleRule, nominal: datetime) -> datetime:
-    """Where a nominal instant comes to lie, before jitter: inside the preferred window."""
+    """Return the nominal instant, or the next opening of the preferred window if it is outside."""
     window = rule.preferred_window
     if window is None or is_in_window(window, nominal, rule.zone):
         return nominal
     return next_opening(window, nominal, rule.zone)
 
 
-def _draw_start(rule: ScheduleRule, placed: datetime, earliest: datetime | None, rng: Random) -> datetime:
-    """Evenly from the span of the jitter, as far as that stays within the hours and days that are allowed."""
+def _draw_start(rule: ScheduleRule, base: datetime, earliest: datetime | None, rng: Random) -> datetime:
+    """Draw a start within the jitter around `base`, as far as the hours and days of the rule allow it."""
     if not rule.jitter:
-        return placed
-    low, high = placed - rule.jitter / 2, placed + rule.jitter / 2
-    for opened, closed in _bounds(rule, placed):
-        low, high = max(low, min(opened, placed)), min(high, max(closed - _TICK, placed))
+        return base
+    low, high = base - rule.jitter / 2, base + rule.jitter / 2
+    bounds = [
+        window_around(window, base, rule.zone)
+        for window in (rule.preferred_window, rule.only_between)
+        if window is not None and is_in_window(window, base, rule.zone)
+    ]
+    if rule.not_on and weekday_of(base, rule.zone) not in rule.not_on:
+        bounds.append(day_around(base, rule.zone))
+    for opened, closed in bounds:
+        low, high = max(low, min(opened, base)), min(high, max(closed - _TICK, base))
     if earliest is not None:
-        low = max(low, min(earliest, placed))
+        low = max(low, min(earliest, base))
     return low + (high - low) * rng.random()
-
-
-def _bounds(rule: ScheduleRule, placed: datetime) -> Iterator[tuple[datetime, datetime]]:
-    for hours in (rule.preferred_window, rule.only_between):
-        if hours is not None and is_in_window(hours, placed, rule.zone):
-            yield window_around(hours, placed, rule.zone)
-    if rule.not_on and weekday_of(placed, rule.zone) not in rule.not_on:
-        yield day_around(placed, rule.zone)

@@ -1,7 +1,7 @@
-"""Hours of the day and weekdays in a time zone, across clock changes.
+"""Daily windows and weekdays in a time zone, across clock changes.
 
-Everything handed out is in UTC: two local times of one zone compare by what the wall shows, which is
-wrong twice a year.
+All returned instants are in UTC: local times of one zone compare by their wall time, which is wrong when the
+clocks change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 class DailyWindow(Value):
-    """From `start` up to and without `end`; an end that is not later lies on the next day."""
+    """From `start` up to, not including, `end`; an end that is not later is on the next day."""
 
     start: time
     end: time
@@ -28,7 +28,7 @@ class DailyWindow(Value):
 
 
 def instant_of_wall_time(wall: datetime, zone: ZoneInfo) -> datetime:
-    """When the clocks of the zone show this: the first time, and if they never do, right after the gap."""
+    """Return when the clocks of the zone first show this time, or the end of the gap that skips it."""
     found = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if found.astimezone(zone).replace(tzinfo=None, fold=0) == wall.replace(fold=0):
         return found
@@ -41,33 +41,33 @@ def instant_of_wall_time(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def weekday_of(instant: datetime, zone: ZoneInfo) -> int:
-    """The weekday of the zone at this instant; Sunday is 0."""
+    """Return the weekday in the zone at this instant; Sunday is 0."""
     return instant.astimezone(zone).isoweekday() % 7
 
 
-def is_in_window(hours: DailyWindow, instant: datetime, zone: ZoneInfo) -> bool:
-    return hours.contains(instant.astimezone(zone).time())
+def is_in_window(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> bool:
+    return window.contains(instant.astimezone(zone).time())
 
 
-def window_around(hours: DailyWindow, instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """The stretch of these hours that an instant within them lies in, the end excluded."""
+def window_around(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """Return begin and end (excluded) of the window around an instant that is inside it."""
     local = instant.astimezone(zone)
-    crosses = hours.end <= hours.start
-    opened = local.date() - _DAY if crosses and local.time() < hours.end else local.date()
+    crosses = window.end <= window.start
+    opened = local.date() - _DAY if crosses and local.time() < window.end else local.date()
     closed = opened + _DAY if crosses else opened
-    return _at(opened, hours.start, zone), _at(closed, hours.end, zone)
+    return _at(opened, window.start, zone), _at(closed, window.end, zone)
 
 
 def day_around(instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """The calendar day of the zone that an instant lies in, the end excluded."""
+    """Return begin and end (excluded) of the calendar day of the zone around an instant."""
     today = instant.astimezone(zone).date()
     return _at(today, time(), zone), _at(today + _DAY, time(), zone)
 
 
-def next_opening(hours: DailyWindow, instant: datetime, zone: ZoneInfo) -> datetime:
-    """When these hours begin next, later than the instant."""
+def next_opening(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> datetime:
+    """Return when the window next opens after the instant."""
     day = instant.astimezone(zone).date()
-    while (opening := _at(day, hours.start, zone)) <= instant:
+    while (opening := _at(day, window.start, zone)) <= instant:
         day += _DAY
     return opening
 

@@ -132,11 +132,11 @@ def firing_of(
     jobs = {run.nominal_at: _job(active, now, rng) for run in plan.runs}
     in_order = tuple(jobs.values())
     return Firing(
-        entry=move_to(entry, plan.following),
+        entry=move_to(entry, plan.next_slot),
         occurrences=tuple(_occurrence(active, item, jobs, now) for item in plan.items),
         job=in_order[0] if in_order else None,
         followers=in_order[1:],
-        conditions=conditions_of(active, in_a_row=plan.in_a_row),
+        conditions=conditions_of(active, is_catch_up=plan.is_catch_up),
         planned_from=entry,
     )
 
@@ -212,11 +212,11 @@ def without_jobs(firing: Firing, reason: SkipReason) -> Firing:
     return replace(firing, job=None, followers=(), conditions=None, occurrences=skipped)
 
 
-def conditions_of(active: ActiveSchedule, *, in_a_row: bool = False) -> StartConditions:
+def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> StartConditions:
     """Runs that are made up in a row wait for each other, so neither overlap nor the poll guard applies."""
-    guarded = active.schedule.command == "poll" and not in_a_row
+    guarded = active.schedule.command == "poll" and not is_catch_up
     return StartConditions(
-        if_running=IfRunning.QUEUE if in_a_row else active.rule.if_running,
+        if_running=IfRunning.QUEUE if is_catch_up else active.rule.if_running,
         max_polls=active.plugin.max_outstanding_polls if guarded else None,
         breaker=active.plugin.breaker,
     )

@@ -219,7 +219,7 @@ class Scheduler:
             active.rule,
             slot,
             now=now,
-            armed_since=self._active_since[active.key],
+            active_since=self._active_since[active.key],
             paused=paused,
             rng=self._rng,
         )
