@@ -109,18 +109,18 @@ def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
 
     It includes the start of the service for `after`, which counts from there.
     """
+    window = rule.preferred_window
+    rest = f"in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
     match rule.trigger:
         case Every(interval=interval):
             step = interval if isinstance(interval, CalendarStep) else interval.total_seconds()
-            trigger = f"every {step}"
+            return f"every {step} {rest}"
         case Cron(times=times):
-            trigger = f"cron {times.expression}"
+            return f"cron {times.expression} {rest}"
         case At(instant=instant):
-            trigger = f"at {instant.astimezone(UTC).isoformat()}"
+            return f"at {instant.astimezone(UTC).isoformat()} {rest}"
         case After(delay=delay):
-            trigger = f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()}"
-    window = rule.preferred_window
-    return f"{trigger} in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
+            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()} {rest}"
 
 
 def describe_rule(rule: ScheduleRule) -> str:
