@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ductile.core.json import JsonObject
-from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
+from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, encode_request
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from typing import Any
 from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, run_once
 from ductile.admin.plugins import load_directory
 from ductile.config.snapshot import InstalledPlugin
-from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.process.spawn import SpawnRunner
 
 ROOT = Path(__file__).parents[2] / "plugins"

@@ -12,8 +12,15 @@ import pytest
 
 from ductile.config.snapshot import COMMAND_TIMEOUTS, OTHER_TIMEOUT
 from ductile.core.jobs.outcomes import PluginResponse
-from ductile.protocol.request import PluginRequest, RequestEvent, encode_request
-from ductile.protocol.response import MAX_DEPTH, DecodedResponse, ProtocolViolation, decode_response
+from ductile.protocol.plugin_messages import (
+    MAX_DEPTH,
+    DecodedResponse,
+    PluginRequest,
+    ProtocolViolation,
+    RequestEvent,
+    decode_response,
+    encode_request,
+)
 from ductile.runner.environment import ALLOWED, ALLOWED_PREFIXES, describe_job
 from ductile.runner.port import MAX_STDERR, MAX_STDOUT, GracePeriods
 

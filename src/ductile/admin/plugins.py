@@ -137,7 +137,7 @@ def is_plugin_directory(target: str) -> bool:
 def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
     """The plugin in one directory, which need not lie under a plugin root."""
     place = directory.absolute()
-    return load_plugin(place, root=place.parent, ground=TrustPolicy(roots=(place.parent,)))
+    return load_plugin(place, root=place.parent, policy=TrustPolicy(roots=(place.parent,)))
 
 
 def find_plugin(opened: OpenedConfiguration, name: str) -> PluginEntry:

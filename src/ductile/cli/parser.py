@@ -185,12 +185,16 @@ def _suggest_command(word: str) -> str:
     return _suggest(word, first_words(), "ductile --help", before="ductile ")
 
 
+#: Lower than for names in a configuration: commands and options are few and well apart.
+_SIMILARITY = 0.6
+
+
 def _suggest(word: str, known: Sequence[str], see: str, before: str = "") -> str:
-    from difflib import get_close_matches
+    from ductile.core.suggest import closest
 
     if word in known:  # the word is right; something else about the line is wrong
         return f"see `{see}`"
     # Without the dashes, which make any two options look alike.
     names = {each.lstrip("-"): each for each in known}
-    near = [names[name] for name in get_close_matches(word.lstrip("-").partition("=")[0], names, n=1)]
-    return f"did you mean `{before}{near[0]}`? See `{see}`" if near else f"see `{see}`"
+    found = closest(word.lstrip("-").partition("=")[0], names, similarity=_SIMILARITY)
+    return f"see `{see}`" if found is None else f"did you mean `{before}{names[found]}`? See `{see}`"

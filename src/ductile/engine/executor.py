@@ -21,7 +21,7 @@ from ductile.engine.clock import Clock
 from ductile.engine.notifications import JobNotifications
 from ductile.engine.reload.plan import rules_at_end
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
-from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import CouldNotStart, Launch, Process, ResourceLimits, Runner, RunnerLost, WarmStart

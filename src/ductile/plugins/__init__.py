@@ -1,4 +1,4 @@
-"""Plugins on disk: found under their roots, checked, and handed on as values.
+"""Plugins on disk: `discovery.discover` finds and checks them.
 
-`discover` is the way in. Its result is `ductile.config.installed.Discovery`.
+Its result is a `ductile.config.snapshot.Discovery`.
 """

@@ -1,8 +1,8 @@
-"""May this plugin run? Every way in which the answer is no has its own code, reason and hint.
+"""Decides whether a plugin may run. Each refusal has its own code, reason and hint.
 
-Plugins run with the rights of the daemon. So its files must lie where the operator said plugins lie, and
-nobody but root and the daemon's user (or a group) may be able to change them (`permissions` looks at that).
-The checks look at the disk and change nothing.
+Plugins run with the rights of the daemon. So their files must be under a plugin root, and only root and the
+daemon's user (or a group) may be able to change them; `permissions` checks the latter. The checks read the
+disk and change nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RefusalCode(StrEnum):
 
 @dataclass(eq=False)
 class NotTrustedError(Exception):
-    """Raised inside this package only: discovery turns it into a `RefusedPlugin`."""
+    """Never leaves this package: discovery turns it into a `RefusedPlugin`."""
 
     refusal: RefusalCode
     reason: str
@@ -48,41 +48,47 @@ class NotTrustedError(Exception):
 
 
 class TrustPolicy(Value):
-    """Where plugins may lie."""
+    """The roots of plugins, and whether symbolic links are followed."""
 
     roots: Sequence[Path]
     allow_symlinks: bool = False
 
 
-def check_path(path: Path, *, root: Path, ground: TrustPolicy) -> None:
-    """Nothing on the way from the root to the path leads elsewhere, or symlinks are allowed and all of
-    it ends inside some root. A symlink is refused before what it points to is opened.
+def check_symlinks(path: Path, *, root: Path, policy: TrustPolicy) -> None:
+    """Raise NotTrustedError for a symbolic link from the root to the path that is not allowed.
+
+    With `allow_symlinks` the target must be inside some root. A link is refused before its target is opened.
     """
-    links = [place for place in _way(root, path) if place.is_symlink()]
-    if not links:
+    link = next(find_symlinks(path, root=root), None)
+    if link is None:
         return
-    if not ground.allow_symlinks:
+    if not policy.allow_symlinks:
         raise NotTrustedError(
             RefusalCode.SYMLINK,
-            f"{links[0]} is a symbolic link",
+            f"{link} is a symbolic link",
             "replace it by what it points to, or set service.allow_symlinks: true",
         )
-    target = _resolved(path)
-    if not any(target.is_relative_to(_resolved(allowed)) for allowed in ground.roots):
+    # Unlike `Path.resolve`, `realpath` accepts a link that leads in a circle.
+    target = Path(os.path.realpath(path))
+    if not any(target.is_relative_to(os.path.realpath(allowed)) for allowed in policy.roots):
         raise NotTrustedError(
             RefusalCode.SYMLINK_ESCAPES,
-            f"{links[0]} leads to {target}, which is outside every plugin root",
+            f"{link} leads to {target}, which is outside every plugin root",
             "move the target under a plugin root, or add its directory to plugin_roots",
         )
 
 
-def find_symlink(path: Path, *, root: Path) -> Path | None:
-    """The first symlink on the way, for a warning where they are allowed."""
-    return next((place for place in _way(root, path) if place.is_symlink()), None)
+def find_symlinks(path: Path, *, root: Path) -> Iterator[Path]:
+    """Yield the symbolic links from the root to the path, both included."""
+    step = root
+    for part in (".", *path.relative_to(root).parts):
+        step /= part
+        if step.is_symlink():
+            yield step
 
 
 def entrypoint_path(directory: Path, written: str) -> Path:
-    """The entrypoint of a manifest as a path inside the plugin's directory."""
+    """Return the entrypoint of a manifest as a path inside the plugin's directory. Raises NotTrustedError."""
     relative = PurePosixPath(written)
     if relative.is_absolute() or ".." in relative.parts or "\0" in written or relative == PurePosixPath():
         raise NotTrustedError(
@@ -94,42 +100,16 @@ def entrypoint_path(directory: Path, written: str) -> Path:
 
 
 def check_entrypoint(entrypoint: Path) -> None:
-    """It is a file that this program may execute."""
+    """Raise NotTrustedError unless it is a file that this program may execute."""
     try:
         mode = entrypoint.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise _missing(entrypoint) from None
+        reason = f"the entrypoint {entrypoint} does not exist"
+        hint = "put it there, or correct entrypoint in manifest.yaml"
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, hint) from None
     if not stat.S_ISREG(mode):
-        raise NotTrustedError(
-            RefusalCode.ENTRYPOINT_MISSING,
-            f"the entrypoint {entrypoint} is not a file",
-            "name the executable file itself",
-        )
+        reason = f"the entrypoint {entrypoint} is not a file"
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, "name the executable file itself")
     if not os.access(entrypoint, os.X_OK):
-        raise NotTrustedError(
-            RefusalCode.ENTRYPOINT_NOT_EXECUTABLE,
-            f"the entrypoint {entrypoint} is not executable",
-            f"chmod +x {entrypoint}",
-        )
-
-
-def _resolved(path: Path) -> Path:
-    """Unlike `Path.resolve` this goes as far as it can with a link that leads round in a circle."""
-    return Path(os.path.realpath(path))
-
-
-def _missing(entrypoint: Path) -> NotTrustedError:
-    return NotTrustedError(
-        RefusalCode.ENTRYPOINT_MISSING,
-        f"the entrypoint {entrypoint} does not exist",
-        "put it there, or correct entrypoint in manifest.yaml",
-    )
-
-
-def _way(start: Path, end: Path) -> Iterator[Path]:
-    """From the start to the end, both included."""
-    yield start
-    step = start
-    for part in end.relative_to(start).parts:
-        step /= part
-        yield step
+        reason = f"the entrypoint {entrypoint} is not executable"
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, f"chmod +x {entrypoint}")

@@ -1,4 +1,4 @@
-"""Checking a payload against the schema of its command. The one module that knows the schema library."""
+"""Validates a payload against the schema of its command, with jsonschema-rs."""
 
 from __future__ import annotations
 
@@ -15,49 +15,46 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonValue
     from ductile.protocol.manifest.schema import JsonSchema
 
-#: A pattern that needs more steps than this fails the field instead of holding up the daemon.
-_BACKTRACKS = 100_000
-_COMPILED = 256
-_SHOWN = 20
+#: A pattern that needs more steps fails the field instead of blocking the daemon.
+_MAX_BACKTRACKS = 100_000
+_CACHED_SCHEMAS = 256
+_MAX_VIOLATIONS = 20
 
 
 class UnusableSchemaError(ValueError):
-    """The schema itself is wrong, or refers to something outside of itself."""
+    """The schema itself is invalid, or has an external reference."""
 
 
 class SchemaViolation(Value):
-    """What is wrong with one field, without its value: that may be a secret."""
+    """A fault in one field. The value is left out: it may be a secret."""
 
     field: str
     message: str
 
 
 def find_schema_violations(payload: JsonValue, schema: JsonSchema) -> tuple[SchemaViolation, ...]:
-    """Everything that is wrong, up to a limit; empty if the payload fits."""
+    """Return the violations, up to a limit; empty if the payload is valid. Raises UnusableSchemaError."""
     validator = _compiled(msgspec.json.encode(schema))
     found = []
     for error in validator.iter_errors(payload):
-        found.append(SchemaViolation(field=_field(error.instance_path), message=error.message))
-        if len(found) == _SHOWN:
+        # `payload.items[2].url`
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+        found.append(SchemaViolation(field="".join(("payload", *parts)), message=error.message))
+        if len(found) == _MAX_VIOLATIONS:
             break
     return tuple(found)
 
 
-@lru_cache(maxsize=_COMPILED)
+@lru_cache(maxsize=_CACHED_SCHEMAS)
 def _compiled(schema: bytes) -> jsonschema_rs.Validator:
-    import jsonschema_rs  # noqa: PLC0415 - 33 ms that only those pay who switch checking on
+    import jsonschema_rs  # noqa: PLC0415 - 33 ms that only `validate_input` costs
 
     try:
         return jsonschema_rs.validator_for(
             msgspec.json.decode(schema),
             offline=True,
             mask="this value",
-            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS),
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         raise UnusableSchemaError(str(error).partition("\n")[0]) from None
-
-
-def _field(path: list[str | int]) -> str:
-    """`payload.items[2].url`"""
-    return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

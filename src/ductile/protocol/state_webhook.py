@@ -9,9 +9,9 @@ import msgspec
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 
-#: A result, or a list of artifacts, larger than this is not sent; the receiver is told where to get it.
+#: A larger result, or list of artifacts, is replaced by a link.
 MAX_RESULT_BYTES = 256 * 1024
-#: Text beyond this is cut off: a receiver that refuses large bodies should hear of the failure all the same.
+#: Longer text is cut, so that a receiver which refuses large bodies still gets the failure.
 MAX_ERROR_BYTES = 16 * 1024
 MAX_MODEL_BYTES = 1024
 
@@ -32,18 +32,18 @@ def encode_state_webhook(
     reason: str,
 ) -> str:
     """Return the body as JSON text. `pipeline` is the name of the pipeline if the job is a run of one."""
-    place = f"/job/{job_id}"
+    link = f"/job/{job_id}"
     listed: JsonValue = None if artifacts is None else list(artifacts)
     body: JsonObject = {
         "job_id": job_id,
         "state": state,
         "previous_state": previous_state,
         "timestamp": timestamp,
-        "model": None if model is None else _cut(model, MAX_MODEL_BYTES, "…"),
+        "model": None if model is None else _shorten(model, MAX_MODEL_BYTES, "…"),
         "attempt": attempt,
-        "error": None if error is None else _cut(error, MAX_ERROR_BYTES, f"… (all of it: {place})"),
-        "result": {"link": place} if _is_large(result) else result,
-        "artifacts": [{"link": place}] if _is_large(listed) else listed,
+        "error": None if error is None else _shorten(error, MAX_ERROR_BYTES, f"… (all of it: {link})"),
+        "result": {"link": link} if _is_large(result) else result,
+        "artifacts": [{"link": link}] if _is_large(listed) else listed,
         "plugin": plugin,
         "command": command,
         "pipeline": command if plugin == RUN_PLUGIN else None,
@@ -56,8 +56,8 @@ def _is_large(value: JsonValue) -> bool:
     return value is not None and len(msgspec.json.encode(value)) > MAX_RESULT_BYTES
 
 
-def _cut(text: str, most: int, mark: str) -> str:
-    """Short text as it is; of longer text a beginning that is not much longer than allowed, and a mark."""
+def _shorten(text: str, most: int, mark: str) -> str:
+    """Return the text, or its beginning and a mark if it is longer than `most` bytes."""
     if len(text) <= most // 4:  # no character takes more than four bytes
         return text
     encoded = text.encode("utf-8", "replace")

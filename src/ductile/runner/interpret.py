@@ -7,7 +7,7 @@ from signal import Signals
 
 from ductile.core.jobs.model import JobReason
 from ductile.core.jobs.outcomes import Completed, Evidence, Failed, Interrupted, Outcome, TimedOut
-from ductile.protocol.response import DecodedResponse, PluginLog, ProtocolViolation, decode_response
+from ductile.protocol.plugin_messages import DecodedResponse, PluginLog, ProtocolViolation, decode_response
 from ductile.runner.port import (
     MAX_STDOUT,
     CouldNotStart,

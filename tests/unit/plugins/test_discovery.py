@@ -217,8 +217,8 @@ class TestRefusals:
 
     def test_a_stranger_who_owns_a_directory_on_the_way(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
-        ground = TrustPolicy(roots=(tmp_path,))
-        refused = load_plugin(directory, root=tmp_path, ground=ground, owners={123_456_789})
+        policy = TrustPolicy(roots=(tmp_path,))
+        refused = load_plugin(directory, root=tmp_path, policy=policy, owners={123_456_789})
         assert isinstance(refused, RefusedPlugin)
         assert refused.code == RefusalCode.FOREIGN_OWNER
         assert refused.reason.startswith("the directory / belongs to user ")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ductile.core.json import JsonValue
-from ductile.protocol.request import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.struct import replace
 
 NOON = datetime(2026, 2, 8, 12, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
 from ductile.core.json import JsonValue
-from ductile.protocol.response import (
+from ductile.protocol.plugin_messages import (
     MAX_DEPTH,
     DecodedResponse,
     PluginLog,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ductile.protocol.request import PROTOCOL_VERSION
+from ductile.protocol.plugin_messages import PROTOCOL_VERSION
 from ductile.runner.interpret import EXIT_CONFIG, ExecutionWarning
 from ductile.struct import Value
 

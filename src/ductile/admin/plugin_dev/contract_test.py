@@ -30,7 +30,7 @@ from ductile.config.snapshot import RefusedPlugin
 from ductile.core.json import JsonObject
 from ductile.errors import NotFoundError
 from ductile.protocol.manifest.model import Command, CommandType
-from ductile.protocol.request import (
+from ductile.protocol.plugin_messages import (
     PROTOCOL_VERSION,
     PluginRequest,
     RequestEvent,

@@ -35,7 +35,7 @@ from ductile.operations.diagnose.step_changes import (
     steps_without_output,
     unmatched_steps,
 )
-from ductile.protocol.response import DecodedResponse, decode_response
+from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogFilter, LogRow, RunRecord
 from ductile.struct import Value, replace

@@ -18,7 +18,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.orphaned import is_orphaned
 from ductile.operations.response import Id, Orphaned, Timestamp, from_record, timestamp
 from ductile.operations.response import milliseconds as milliseconds  # noqa: PLC0414 - for untyped operations
-from ductile.protocol.response import normalise_response
+from ductile.protocol.plugin_messages import normalise_response
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.store.model.schedules import Occurrence
 from ductile.struct import Value, field

@@ -1,8 +1,7 @@
-"""The schemas that manifests carry, in one form: JSON Schema.
+"""Turns the schemas of a manifest into JSON Schema.
 
-Authors write either a JSON Schema or the compact form, `field: type` for each field. Both come out as
-JSON Schema here, so that nothing behind a manifest has to know that there are two. Schemas describe, they do
-not reject: where the author's meaning is unclear the result allows more, never less.
+Authors write either a JSON Schema or the compact form, `field: type` for each field. Where the meaning is
+unclear, the result allows more, never less.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TYPES = {
     "dict": "object",
     "null": "null",
 }
-#: Words that the keyword's own meaning asks to be a map, a list or a boolean: no field type looks like that.
+#: Keywords of JSON Schema with the type of their value, which no field of the compact form has.
 _STRUCTURAL = {
     "properties": dict,
     "patternProperties": dict,
@@ -46,7 +45,7 @@ _STRUCTURAL = {
 
 
 def to_json_schema(written: dict[str, JsonValue] | bool) -> JsonSchema:
-    """The schema as JSON Schema; one that is written as JSON Schema is returned as it is."""
+    """Return the schema as JSON Schema; one that is JSON Schema already is returned unchanged."""
     if isinstance(written, bool) or not written or _is_json_schema(written):
         return written
     return {"type": "object", "properties": {name: _field(value) for name, value in written.items()}}
@@ -57,8 +56,8 @@ def _is_json_schema(written: dict[str, JsonValue]) -> bool:
         return True
     if "$schema" in written or "$ref" in written:
         return True
-    # `type` alone could also be a field of that name; but then a payload field named `type` and nothing
-    # else would be all there is, and `type: object` beside field types is said by no one.
+    # `type` could also be a field of the compact form. It is one only beside other fields, and never with the
+    # value `object`.
     return (
         isinstance(written.get("type"), list) or written.get("type") == "object" or set(written) == {"type"}
     )

@@ -22,7 +22,7 @@ from ductile.core.runs.state import (
     TokenResult,
     TokenStart,
 )
-from ductile.protocol.response import result_in
+from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import RetryResult
 from ductile.store.model.submission import Accepted, EnqueueResult
 from ductile.store.notifier import JOBS_READY, JobsEnqueued

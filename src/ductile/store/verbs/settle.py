@@ -33,7 +33,7 @@ from ductile.core.runs.state import NewRun, RunInfo, RunProgress
 from ductile.core.schedules.rule import Slot
 from ductile.core.timestamps import parse_timestamp
 from ductile.errors import StoreError
-from ductile.protocol.response import result_in
+from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import Settled, SettleResult, Unsettled
 from ductile.store.model.submission import Accepted, EnqueueResult, JobStateChange
 from ductile.store.rows import (

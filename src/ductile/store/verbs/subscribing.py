@@ -6,7 +6,7 @@ from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS, StateChoice, merge_choices, wants
-from ductile.protocol.response import result_in
+from ductile.protocol.plugin_messages import result_in
 from ductile.store.rows import read_choice, read_job, write_choice
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.ledger import encode_callback, write_delivery

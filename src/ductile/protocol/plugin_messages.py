@@ -1,22 +1,106 @@
-"""What a plugin answers on stdout: one JSON object, decoded strictly.
+"""The JSON a plugin gets on stdin and the JSON it writes to stdout: one object each.
 
-Whatever the bytes are, `decode_response` returns a value: a plugin may print anything, and nothing
-it prints may raise here or later, where the answer is stored and passed on.
+An absent part of a request is left out, so that a plugin can tell it from an empty one. A response is decoded
+strictly: whatever a plugin prints, `decode_response` returns a value, and nothing in that value raises later,
+where it is stored and passed on.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
+from json import dumps
 
 import msgspec
 
 from ductile.core.jobs.dedupe import LONGEST_KEY
 from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
 from ductile.core.json import JsonObject, JsonValue
+from ductile.core.timestamps import format_timestamp
 from ductile.struct import Value
 
-#: Deeper nesting is refused: every later step, with its own use of the stack, must be able to encode it.
+PROTOCOL_VERSION = 2
+#: The command that answers an event: it never runs without one.
+EVENT_COMMAND = "handle"
+#: Commands that concern the plugin itself, not an event.
+EVENTLESS_COMMANDS = frozenset({"poll", "health", "init"})
+#: Deeper nesting is refused: every later step must be able to encode it within its own stack.
 MAX_DEPTH = 200
+
+
+class RequestEvent(Value):
+    """The event of a request. `headers` are only set for events from a webhook."""
+
+    type: str
+    payload: JsonObject
+    source: str
+    timestamp: datetime
+    event_id: str
+    dedupe_key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class PluginRequest(Value):
+    job_id: str
+    command: str
+    instance: str
+    config: JsonObject
+    state: JsonObject
+    context: JsonObject
+    deadline_at: datetime
+    payload: JsonObject | None = None
+    event: RequestEvent | None = None
+
+    def __post_init__(self) -> None:
+        if self.command == EVENT_COMMAND and self.event is None:
+            raise ValueError(f"a request to {EVENT_COMMAND} needs an event")
+
+
+def carries_event(command: str, *, has_payload: bool) -> bool:
+    """Whether a request for this command contains an event."""
+    if command in EVENTLESS_COMMANDS:
+        return False
+    return command == EVENT_COMMAND or has_payload
+
+
+def encode_request(request: PluginRequest) -> bytes:
+    """Return the request as UTF-8 JSON. Integers of any size stay exact."""
+    body: JsonObject = {
+        "protocol": PROTOCOL_VERSION,
+        "job_id": request.job_id,
+        "command": request.command,
+        "instance": request.instance,
+        "config": request.config,
+        "state": request.state,
+        "context": request.context,
+        "deadline_at": format_timestamp(request.deadline_at),
+    }
+    has_payload = request.payload is not None
+    if has_payload:
+        body["payload"] = request.payload
+    if request.event is not None and carries_event(request.command, has_payload=has_payload):
+        body["event"] = _event_body(request.event)
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        # A variable that is not UTF-8 reaches the configuration as a string with lone surrogates. JSON can
+        # write them as escapes, so that the job does not fail.
+        return dumps(body, separators=(",", ":")).encode("ascii")
+
+
+def _event_body(event: RequestEvent) -> JsonObject:
+    body: JsonObject = {
+        "type": event.type,
+        "payload": event.payload,
+        "source": event.source,
+        "timestamp": format_timestamp(event.timestamp),
+        "event_id": event.event_id,
+    }
+    if event.dedupe_key is not None:
+        body["dedupe_key"] = event.dedupe_key
+    if event.headers is not None:
+        body["headers"] = dict(event.headers)
+    return body
 
 
 class PluginLogLevel(StrEnum):
@@ -26,7 +110,7 @@ class PluginLogLevel(StrEnum):
     ERROR = "error"
 
 
-#: Words for the same levels in other logging libraries. A level nobody knows counts as info.
+#: Includes the words of other logging libraries. An unknown level counts as info.
 _LEVELS = {
     **{level.value: level for level in PluginLogLevel},
     "warning": PluginLogLevel.WARN,
@@ -35,14 +119,14 @@ _LEVELS = {
 
 
 class PluginLog(Value):
-    """A line that the plugin wants in the log."""
+    """A line for the log, sent by the plugin."""
 
     level: PluginLogLevel
     message: str
 
 
 class DecodedResponse(Value):
-    """A valid response, and the log lines that came with it."""
+    """A valid response and its log lines."""
 
     response: PluginResponse
     logs: tuple[PluginLog, ...] = ()
@@ -54,20 +138,21 @@ class ProtocolViolation(Value):
     message: str
 
 
-class _Fault(Exception):  # noqa: N818 - it never leaves this module
-    """Carries the message of a `ProtocolViolation` to where it is made."""
+class _Violation(Exception):  # noqa: N818 - never leaves this module
+    """Carries the message of a `ProtocolViolation`."""
 
 
 def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
-    """Read a response, or say what is wrong with it. Never raises."""
+    """Return the response, or the first violation of the protocol. Never raises."""
     try:
-        return _answer(_object(stdout))
-    except _Fault as fault:
-        return ProtocolViolation(message=str(fault))
+        body = _decode_object(stdout)
+        return DecodedResponse(response=_response(body), logs=_logs(body))
+    except _Violation as violation:
+        return ProtocolViolation(message=str(violation))
 
 
 def result_in(stdout: str | None) -> JsonValue:
-    """The `result` of an answer that was accepted once; None for whatever is no such answer."""
+    """Return the `result` of a stored response; None if the text is not a response."""
     try:
         body: JsonValue = msgspec.json.decode(stdout or "")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -90,34 +175,29 @@ def normalise_response(body: JsonObject) -> JsonObject:
     return {**body, **nulls, "events": listed}
 
 
-def _object(stdout: bytes) -> JsonObject:
+def _decode_object(stdout: bytes) -> JsonObject:
     if not stdout.strip():
-        raise _Fault("stdout is empty; expected one JSON object")
+        raise _Violation("stdout is empty; expected one JSON object")
+    too_deep = f"the JSON on stdout is nested deeper than {MAX_DEPTH} levels"
     try:
         value: JsonValue = msgspec.json.decode(stdout)
     except UnicodeDecodeError as error:
-        raise _Fault(f"stdout is not UTF-8: {error.reason}") from None
+        raise _Violation(f"stdout is not UTF-8: {error.reason}") from None
     except RecursionError:
-        raise _Fault(f"the JSON on stdout is nested deeper than {MAX_DEPTH} levels") from None
+        raise _Violation(too_deep) from None
     except msgspec.DecodeError as error:
-        raise _Fault(f"stdout is not one JSON object: {_malformed(error, stdout)}") from None
+        reason = str(error).removeprefix("JSON is malformed: ")
+        begin = stdout.strip()[:60].decode("utf-8", errors="replace")
+        raise _Violation(f"stdout is not one JSON object: {reason}; it begins with {begin!r}") from None
     if not isinstance(value, dict):
-        raise _Fault(f"stdout holds {_kind(value)}; expected one JSON object")
-    if _deeper_than(value, MAX_DEPTH, opening=stdout.count(b"{") + stdout.count(b"[")):
-        raise _Fault(f"the JSON on stdout is nested deeper than {MAX_DEPTH} levels")
+        raise _Violation(f"stdout holds {_describe(value)}; expected one JSON object")
+    # Output with fewer brackets cannot be too deep, and needs no walk.
+    if stdout.count(b"{") + stdout.count(b"[") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
+        raise _Violation(too_deep)
     return value
 
 
-def _malformed(error: msgspec.DecodeError, stdout: bytes) -> str:
-    shown = stdout.strip()[:60].decode("utf-8", errors="replace")
-    reason = str(error).removeprefix("JSON is malformed: ")
-    return f"{reason}; it begins with {shown!r}"
-
-
-def _deeper_than(value: JsonValue, limit: int, *, opening: int) -> bool:
-    """Whether containers are nested beyond the limit; `opening` is how many could be, at most."""
-    if opening <= limit:
-        return False
+def _is_deeper_than(value: JsonValue, limit: int) -> bool:
     level: list[JsonValue] = [value]
     for _ in range(limit):
         level = [
@@ -135,52 +215,27 @@ def _items(container: JsonValue) -> list[JsonValue]:
     return container if isinstance(container, list) else []
 
 
-def _answer(body: JsonObject) -> DecodedResponse:
-    response = _failure(body) if _ok_or_error(body) == "error" else _success(body)
-    return DecodedResponse(response=response, logs=_logs(body))
-
-
-def _ok_or_error(body: JsonObject) -> str:
-    status = body.get("status")
-    if status not in ("ok", "error") or not isinstance(status, str):
+def _response(body: JsonObject) -> PluginResponse:
+    status, result, retry = body.get("status"), body.get("result"), body.get("retry")
+    if status not in ("ok", "error"):
         raise _expected("`status`", '"ok" or "error"', status)
-    return status
-
-
-def _success(body: JsonObject) -> PluginResponse:
-    _text(body, "error")
-    result = body.get("result")
-    if result is None or (isinstance(result, str) and not result.strip()):
-        raise _expected("`result`", 'text or any other JSON value with status "ok"', result)
-    return _response(body, ok=True, result=result, error=None)
-
-
-def _failure(body: JsonObject) -> PluginResponse:
+    ok = status == "ok"
     error = _text(body, "error")
-    if error is None or not error.strip():
+    if ok and (result is None or (isinstance(result, str) and not result.strip())):
+        raise _expected("`result`", 'text or any other JSON value with status "ok"', result)
+    if not ok and (error is None or not error.strip()):
         raise _expected("`error`", 'a text that says what went wrong with status "error"', error)
-    return _response(body, ok=False, result=body.get("result"), error=error)
-
-
-def _response(body: JsonObject, *, ok: bool, result: JsonValue, error: str | None) -> PluginResponse:
+    if retry is not None and not isinstance(retry, bool):
+        raise _expected("`retry`", "true or false", retry)
     return PluginResponse(
         ok=ok,
         result=result,
-        error=error,
-        retry=_retry(body),
+        error=None if ok else error,
+        retry=retry is not False,
         events=_events(body),
         state_updates=_mapping(body, "state_updates", "`state_updates`"),
         artifacts=_artifacts(body),
     )
-
-
-def _retry(body: JsonObject) -> bool:
-    retry = body.get("retry")
-    if retry is None:
-        return True
-    if not isinstance(retry, bool):
-        raise _expected("`retry`", "true or false", retry)
-    return retry
 
 
 def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
@@ -193,7 +248,7 @@ def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
         payload = _mapping(entry, "payload", f"{place}.payload")
         key = _text(entry, "dedupe_key", place)
         if key is not None and len(key) > LONGEST_KEY:
-            raise _Fault(f"{place}.dedupe_key is longer than {LONGEST_KEY} characters")
+            raise _Violation(f"{place}.dedupe_key is longer than {LONGEST_KEY} characters")
         events.append(PluginEvent(type=kind, payload={} if payload is None else payload, dedupe_key=key))
     return tuple(events)
 
@@ -219,7 +274,7 @@ def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
         if not _text(entry, "name", place):
             raise _expected(f"{place}.name", "a text", entry.get("name"))
         if (_text(entry, "path", place) is None) == (_text(entry, "url", place) is None):
-            raise _Fault(f"{place} needs either `path` or `url`, as a text")
+            raise _Violation(f"{place} needs either `path` or `url`, as a text")
         _text(entry, "media_type", place)
         _text(entry, "sha256", place)
         size = entry.get("size")
@@ -229,7 +284,7 @@ def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
 
 
 def _objects(body: JsonObject, key: str) -> list[JsonObject]:
-    """A list of objects. Languages whose empty list is written as null need not mind."""
+    """Return a list of objects. Null counts as empty: some languages write an empty list as null."""
     entries = body.get(key)
     if entries is None:
         return []
@@ -257,11 +312,11 @@ def _text(body: JsonObject, key: str, place: str = "") -> str | None:
     return value
 
 
-def _expected(place: str, expected: str, found: JsonValue) -> _Fault:
-    return _Fault(f"{place} is {_kind(found)}; expected {expected}")
+def _expected(place: str, expected: str, found: JsonValue) -> _Violation:
+    return _Violation(f"{place} is {_describe(found)}; expected {expected}")
 
 
-def _kind(value: JsonValue) -> str:
+def _describe(value: JsonValue) -> str:
     match value:
         case None:
             return "missing or null"
