@@ -129,7 +129,7 @@ class _FoundPlugins:
         self.warnings: list[Problem] = []
 
     def add(self, plugin: InstalledPlugin | RefusedPlugin, root: Path) -> None:
-        first = self.installed.get(plugin.name)
+        first: InstalledPlugin | RefusedPlugin | None = self.installed.get(plugin.name)
         if first is None and isinstance(plugin, InstalledPlugin):
             self.installed[plugin.name] = plugin
             if (earlier := self.refused.pop(plugin.name, None)) is not None:
