@@ -1,4 +1,9 @@
-"""The tokens of a configuration as they are written, without their values and without needing them."""
+"""API tokens and shared secrets: created, listed and revoked in the configuration's own files.
+
+A token has four parts: a line in an env file, a scope file, an entry under `tokens`, and their seal. They are
+written in an order that lets the daemon start after every step: the entry refers to the other parts, so it is
+written last and removed first.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +32,31 @@ from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, node
 from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
-    from ductile.config.read.includes import ConfigFiles
     from ductile.core.json import JsonObject
     from ductile.protocol.yaml_tree import KeyPath
 
+TOKENS_FILE = "tokens.yaml"
+ENV_FILE = ".env"
 
+_GROUP_AND_OTHERS = 0o077
+#: Values that need no quotes in an env file.
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
 
 
 class TokenRow(Value):
-    """A token or a secret. One without scopes opens nothing; it signs."""
+    """An entry of a token, or of a secret, which has no scopes and signs requests."""
 
     name: str | None
     scopes: tuple[str, ...]
     file: str
     line: int
-    #: Where it is in its own file.
+    #: The place of the entry in its file.
     path: KeyPath
-    #: The environment variable that holds the value; None if it is written in the clear.
+    #: The environment variable of the value; None for a value in the file itself.
     variable: str | None
     scopes_file: str | None
-    #: Whether it stands under `api.auth.tokens`.
+    #: Whether the entry is under `api.auth.tokens`.
     inline: bool
 
     @property
@@ -55,8 +64,35 @@ class TokenRow(Value):
         return "token" if self.scopes else "secret"
 
 
-def list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
-    """In the order in which they are loaded."""
+@hide_in_repr("value")
+class CreatedToken(Value):
+    """The token that was created, or would be. `value` is returned this once."""
+
+    name: str
+    scopes: tuple[str, ...]
+    variable: str
+    files: tuple[str, ...]
+    value: str | None
+    written: bool
+    #: Warnings about its scopes.
+    warnings: tuple[Problem, ...] = ()
+
+
+class RevokedToken(Value):
+    name: str
+    files: tuple[str, ...]
+    written: bool
+
+
+# ------------------------------------------------------------------------------------------------ list
+
+
+def list_tokens(named: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
+    """Every token and secret, in the order of the files, without its value."""
+    return _list_rows(load_config_files(find_config(named, environ)))
+
+
+def _list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
     return tuple(row for file in sources.files for row in _rows_of(file.tree, sources.directory))
 
 
@@ -108,45 +144,12 @@ def _variable(written: str | None) -> str | None:
 
 
 def _read_scopes(path: Path) -> tuple[str, ...]:
-    """What a scope file grants; one that cannot be read grants nothing, and `config check` says why."""
+    """The scopes of a scope file; none if it cannot be read, which `config check` reports."""
     try:
         scopes = json.loads(read_regular_file(path))["scopes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
     return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
-
-
-TOKENS_FILE = "tokens.yaml"
-ENV_FILE = ".env"
-
-_GROUP_AND_OTHERS = 0o077
-_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
-
-
-@hide_in_repr("value")
-class CreatedToken(Value):
-    """What was made, or would be. `value` is given this once."""
-
-    name: str
-    scopes: tuple[str, ...]
-    variable: str
-    files: tuple[str, ...]
-    value: str | None
-    written: bool
-    #: What is doubtful about its scopes.
-    warnings: tuple[Problem, ...] = ()
-
-
-class RevokedToken(Value):
-    name: str
-    files: tuple[str, ...]
-    written: bool
-
-
-def list_tokens(named: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
-    """Every entry that opens the API or signs something, without its value."""
-    config_file = find_config(named, environ)
-    return list_rows(load_config_files(config_file))
 
 
 # --------------------------------------------------------------------------------------------- create
@@ -161,21 +164,26 @@ def create_token(
     value: str | None = None,
     dry_run: bool = False,
 ) -> CreatedToken:
-    """Make a token, or without scopes a secret. The whole configuration is checked with it beforehand."""
+    """Create a token, or without scopes a secret. The whole configuration is checked with it first.
+
+    UsageError for an unusable name, value or scope; ConflictError if the name is taken.
+    """
     config_file = find_config(named, environ)
     if not NAME.fullmatch(name):
         hint = "letters, digits, - and _, and no digit first"
         raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
-    secret = generate_token() if value is None else _fit_value(value)
+    secret = generate_token() if value is None else value.strip()
+    if not secret or not secret.isprintable():
+        raise UsageError("the secret has to be one line of printable text")
     variable = f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
-        _refuse_taken(sources, name, variable, environ)
-        _refuse_misspelt(sources, scopes)
+        _check_new(sources, name, scopes, variable, environ)
         files = _plan_files(config_file, sources, name, scopes, variable, secret)
-        loaded = _check(config_file, environ, files)
+        loaded = _check_result(config_file, environ, files)
         if not dry_run:
             _write(sources, files, loaded.tiers)
+    index = next(index for index, entry in enumerate(loaded.model.tokens) if entry.name == name)
     return CreatedToken(
         name=name,
         scopes=scopes,
@@ -183,35 +191,21 @@ def create_token(
         files=_names(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
-        warnings=_about(loaded, name),
+        warnings=tuple(each for each in loaded.warnings if (each.key or "").startswith(f"tokens[{index}].")),
     )
 
 
-def _about(loaded: LoadedConfig, name: str) -> tuple[Problem, ...]:
-    """The warnings that are about this token: others are no news to whoever makes one."""
-    index = next(index for index, entry in enumerate(loaded.model.tokens) if entry.name == name)
-    return tuple(each for each in loaded.warnings if (each.key or "").startswith(f"tokens[{index}]."))
-
-
-def _fit_value(value: str) -> str:
-    stripped = value.strip()
-    if not stripped or not stripped.isprintable():
-        raise UsageError("the secret has to be one line of printable text")
-    return stripped
-
-
-def _refuse_taken(sources: ConfigFiles, name: str, variable: str, environ: Mapping[str, str]) -> None:
-    if any(row.name == name for row in list_rows(sources)):
+def _check_new(
+    sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, environ: Mapping[str, str]
+) -> None:
+    """ConflictError for a name or variable that is taken; UsageError for a misspelt scope."""
+    if any(row.name == name for row in _list_rows(sources)):
         raise ConflictError(f"there already is a token {name}", hint=f"ductile token revoke {name}")
-    # A line of an env file that nothing refers to is what a crash left of an earlier try: it is replaced.
-    if variable in environ or _uses(sources, variable):
+    # A line of an env file without a reference was left by a crash, and is replaced.
+    if variable in environ or _count_references(sources, variable):
         raise ConflictError(
             f"the variable {variable} is already set", hint="choose another name, or unset the variable"
         )
-
-
-def _refuse_misspelt(sources: ConfigFiles, scopes: tuple[str, ...]) -> None:
-    """Whoever holds the token would find out by a refusal only."""
     plugins = node_at(sources.root, ("plugins",))
     names = [key.text for key, _ in plugins.entries] if isinstance(plugins, MapNode) else []
     for scope in scopes:
@@ -222,7 +216,7 @@ def _refuse_misspelt(sources: ConfigFiles, scopes: tuple[str, ...]) -> None:
 def _plan_files(
     config_file: Path, sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, secret: str
 ) -> dict[Path, bytes]:
-    """The files as they will be, in the order in which they are written."""
+    """The new content of files, in the order in which they are written."""
     directory, config = config_file.parent, config_file.read_bytes()
     entry: JsonObject = {"name": name, "key": f"${{{variable}}}"}
     files: dict[Path, bytes] = {}
@@ -230,8 +224,10 @@ def _plan_files(
         content = json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
         entry |= {"scopes_file": f"scopes/{name}.json", "scopes_hash": hash_bytes(content)}
         files[directory / "scopes" / f"{name}.json"] = content
-    env_file = _env_file(sources)
-    if env_file is None:
+    env_files = load_environment_files(sources.root, sources.directory).files
+    if env_files:
+        env_file = env_files[0].path
+    else:
         env_file = _new_file(directory / ENV_FILE, "add it to `environment_vars.include`")
         config = with_entry(config, ("environment_vars", "include"), ENV_FILE, config_file)
     files[env_file] = _with_variable(env_file, variable, secret)
@@ -256,15 +252,10 @@ def _new_file(path: Path, hint: str) -> Path:
 
 
 def _tokens_file(sources: ConfigFiles) -> Path | None:
-    """Where tokens are kept: in `tokens.yaml`, else where there are some."""
+    """The file for new tokens: `tokens.yaml`, or else the first one that has tokens."""
     named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
     others = [file.path for file in sources.files if file.tree.get("tokens") is not None]
     return next(iter((*named, *others)), None)
-
-
-def _env_file(sources: ConfigFiles) -> Path | None:
-    known = load_environment_files(sources.root, sources.directory).files
-    return known[0].path if known else None
 
 
 def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
@@ -285,27 +276,30 @@ def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
 def revoke_token(
     named: str | None, environ: Mapping[str, str], name: str, *, dry_run: bool = False
 ) -> RevokedToken:
-    """Take a token away: its entry, its value and its scopes. Refused while something needs it."""
+    """Remove a token: its entry, its value and its scopes.
+
+    NotFoundError for an unknown name; ConfigError if the configuration needs the token.
+    """
     config_file = find_config(named, environ)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
-        row = _row(sources, name)
-        others = [other for other in list_rows(sources) if other != row]
+        row = _find_row(sources, name)
+        others = [other for other in _list_rows(sources) if other != row]
         file = Path(row.file)
         files = {file: without_entry(file.read_bytes(), row.path, file)}
-        loaded = _check(config_file, environ, files)
+        loaded = _check_result(config_file, environ, files)
         files |= _without_variable(sources, row, others)
-        scopes = _scopes_file(sources.directory, row, others)
+        scopes = _unshared_scopes_file(sources.directory, row, others)
         if not dry_run:
             _write(sources, files, loaded.tiers)
             if scopes is not None:
                 remove_sealed(config_file.parent, scopes)
-    gone = [*files, *([scopes] if scopes is not None else [])]
-    return RevokedToken(name=name, files=_names(config_file.parent, gone), written=not dry_run)
+    changed = [*files, *([scopes] if scopes is not None else [])]
+    return RevokedToken(name=name, files=_names(config_file.parent, changed), written=not dry_run)
 
 
-def _row(sources: ConfigFiles, name: str) -> TokenRow:
-    rows = list_rows(sources)
+def _find_row(sources: ConfigFiles, name: str) -> TokenRow:
+    rows = _list_rows(sources)
     for row in rows:
         if row.name == name and not row.inline:
             return row
@@ -323,15 +317,25 @@ def _without_variable(sources: ConfigFiles, row: TokenRow, others: list[TokenRow
     """The env files without the token's value, unless something else refers to it."""
     if row.variable is None or any(other.variable == row.variable for other in others):
         return {}
-    if _uses(sources, row.variable) > 1:
+    if _count_references(sources, row.variable) > 1:
         return {}
     line = _line_of(row.variable)
     files = load_environment_files(sources.root, sources.directory).files
     return {file.path: line.sub(b"", file.data) for file in files if line.search(file.data)}
 
 
-def _uses(sources: ConfigFiles, variable: str) -> int:
-    """How often the configuration refers to a variable."""
+def _unshared_scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:
+    """The scope file of a token, if no other token uses it and it is in the configuration's directory."""
+    if row.scopes_file is None or any(other.scopes_file == row.scopes_file for other in others):
+        return None
+    path = (directory / row.scopes_file).absolute()
+    return path if path.is_relative_to(directory) else None
+
+
+# --------------------------------------------------------------------------------------------- shared
+
+
+def _count_references(sources: ConfigFiles, variable: str) -> int:
     reference = re.compile(rb"\$\{%s[}:]" % variable.encode())
     return sum(len(reference.findall(file.data)) for file in sources.files)
 
@@ -340,18 +344,8 @@ def _line_of(variable: str) -> re.Pattern[bytes]:
     return re.compile(rb"^[ \t]*(?:export[ \t]+)?%s[ \t]*=.*\n?" % variable.encode(), re.MULTILINE)
 
 
-def _scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:
-    if row.scopes_file is None or any(other.scopes_file == row.scopes_file for other in others):
-        return None
-    path = (directory / row.scopes_file).absolute()
-    return path if path.is_relative_to(directory) else None
-
-
-# --------------------------------------------------------------------------------- checking, writing
-
-
-def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> LoadedConfig:
-    """Load the configuration as it would be; everything that is wrong with it, and nothing is written."""
+def _check_result(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> LoadedConfig:
+    """The configuration with these files. ConfigError, before anything is written, if it cannot be used."""
     try:
         return load_config(config_file, environ, seal=SealCheck.IGNORE, overlay=files)
     except ConfigError as error:
@@ -360,28 +354,24 @@ def _check(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, b
 
 
 def _write(sources: ConfigFiles, files: Mapping[Path, bytes], tiers: Mapping[str, Tier]) -> None:
-    """One after the other, each with its own entry in the seal, verified before and renewed after."""
+    """Write the files one by one; the seal of each is verified before and renewed after."""
     directory = sources.directory
     variables = load_environment_files(sources.root, directory).files
     loaded = {file.path for file in sources.files} | {file.path for file in variables}
     try:
         for path, data in files.items():
             if path.suffix not in (".yaml", ".yml"):
-                _make_private(path)
+                # Before the write: the new file gets the mode of the old one. A new file is private anyway.
+                with suppress(FileNotFoundError):
+                    mode = stat.S_IMODE(path.stat().st_mode)
+                    if mode & _GROUP_AND_OTHERS:
+                        path.chmod(mode & ~_GROUP_AND_OTHERS)
             if path in loaded:
                 write_sealed(directory, path, data, tiers=tiers)
             else:
                 write_new_sealed(directory, path, data, Tier.HIGH)
     except OSError as error:
         raise file_error(f"cannot write {error.filename}", error) from error
-
-
-def _make_private(path: Path) -> None:
-    """Before it is written: what replaces a file has its mode, and others are not to read it for a moment."""
-    with suppress(FileNotFoundError):  # a new one is for its owner only
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & _GROUP_AND_OTHERS:
-            path.chmod(mode & ~_GROUP_AND_OTHERS)
 
 
 def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.admin.config import ConfigCheck, SealResult, SettingChange
+    from ductile.admin.config import ConfigCheck, SettingChange
     from ductile.admin.init_config import StarterConfig
+    from ductile.admin.seal import SealResult
     from ductile.cli.console.console import Console
     from ductile.config.snapshot import PluginInstance
     from ductile.core.json import JsonObject, JsonValue
@@ -75,7 +76,7 @@ def check(call: Invocation) -> CommandResult:
     "webhooks or API access that differs from its hash keeps the daemon from starting.",
 )
 def lock(call: Invocation) -> CommandResult:
-    from ductile.admin.config import lock_configuration
+    from ductile.admin.seal import lock_configuration
 
     return seal_result(lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run")))
 
@@ -163,9 +164,9 @@ def change(call: Invocation) -> CommandResult:
 
 @action("schema", "print the JSON Schema of the configuration")
 def schema(_call: Invocation) -> CommandResult:
-    from ductile.admin.config import describe_configuration
+    from ductile.config.schema.jsonschema import config_schema
 
-    described = describe_configuration()
+    described = config_schema()
     return CommandResult(described, lambda _: to_json(described, indent=2))
 
 

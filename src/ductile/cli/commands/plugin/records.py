@@ -24,7 +24,7 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured", field="plugi
     about="The sealed hashes of files are not changed; `config lock` renews all of them.",
 )
 def lock(call: Invocation) -> CommandResult:
-    from ductile.admin.plugin_seal import lock_plugins
+    from ductile.admin.seal import lock_plugins
     from ductile.cli.commands.config import seal_result
 
     name, dry_run = call.optional("NAME"), call.switch("dry_run")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ductile.admin.config import lock_configuration, open_configuration
+from ductile.admin.config import open_configuration
 from ductile.admin.init_config import create_starter_config
+from ductile.admin.seal import lock_configuration
 from ductile.admin.tokens import create_token, list_tokens, revoke_token
 from ductile.config import seal
 from ductile.config.file_io import write_atomically

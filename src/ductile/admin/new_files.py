@@ -1,0 +1,55 @@
+"""Write a set of new files, all or none: what was written is removed again if a later step fails."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ductile.errors import file_error
+from ductile.struct import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+class NewFile(Value):
+    data: bytes
+    mode: int
+
+
+@contextmanager
+def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mode: int) -> Iterator[None]:
+    """Write the files below `directory`, then run the block; if either fails, remove them again.
+
+    Modes hold whatever the umask is. Raises a `DuctileError` that names the file, and overwrites nothing.
+    """
+    created: list[Path] = []
+    path = directory
+    try:
+        for name, file in files.items():
+            path = directory / name
+            _create_directories(path.parent, directory_mode, created)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
+            created.append(path)
+            with os.fdopen(descriptor, "wb") as stream:
+                os.fchmod(descriptor, file.mode)
+                stream.write(file.data)
+        yield
+    except BaseException as error:
+        # A directory that holds anything else stays.
+        for each in reversed(created):
+            with suppress(OSError):
+                each.rmdir() if each.is_dir() else each.unlink()
+        if isinstance(error, OSError):
+            raise file_error(f"cannot write {error.filename or path}", error) from error
+        raise
+
+
+def _create_directories(directory: Path, mode: int, created: list[Path]) -> None:
+    if not directory.is_dir():
+        _create_directories(directory.parent, mode, created)
+        directory.mkdir(mode=mode)
+        directory.chmod(mode)
+        created.append(directory)
