@@ -33,7 +33,7 @@ from ductile.config.schema.fields import (
     written_default,
 )
 from ductile.config.schema.model import Config
-from ductile.core.schedules.diagnosis import SCHEDULE_CAUSES
+from ductile.core.schedules.diagnosis import ScheduleCause
 from ductile.operations.diagnose.findings import DOCTOR_CHECKS
 from ductile.store.invariants import INVARIANTS
 
@@ -234,7 +234,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/diagnosis.md": {
         "checks": words_explained("check", DOCTOR_CHECKS),
         "rules": words_explained("rule", INVARIANTS),
-        "causes": words_explained("cause", SCHEDULE_CAUSES),
+        "causes": words_explained("cause", {cause: cause.description for cause in ScheduleCause}),
     },
 }
 

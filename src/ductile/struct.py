@@ -8,12 +8,13 @@ a plain struct where each request makes one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from enum import StrEnum
+from typing import Any, Self, TypeVar, dataclass_transform
 
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import asdict, replace
 
-__all__ = ["Value", "asdict", "convert", "field", "hide_in_repr", "replace", "to_builtins"]
+__all__ = ["DescribedEnum", "Value", "asdict", "convert", "field", "hide_in_repr", "replace", "to_builtins"]
 
 Class = TypeVar("Class", bound=type[Struct])
 
@@ -26,6 +27,18 @@ class Value(Struct, frozen=True):
     a field without a default follows one with; a metaclass that said it for all would make each value three
     times as dear.
     """
+
+
+class DescribedEnum(StrEnum):
+    """An enum whose members have a sentence that explains them: `NAME = "value", "Sentence."`."""
+
+    description: str
+
+    def __new__(cls, value: str, description: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.description = description
+        return member
 
 
 def hide_in_repr(*names: str) -> Callable[[Class], Class]:

@@ -14,7 +14,6 @@ from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
 from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
 from ductile.core.schedules.diagnosis import (
     OVERDUE_AFTER,
-    SCHEDULE_CAUSES,
     ScheduleCause,
     ScheduleFacts,
     decide_cause,
@@ -64,10 +63,6 @@ situations = st.builds(
     last_failed=st.booleans(),
     last_skipped=st.booleans(),
 )
-
-
-def test_every_cause_is_explained() -> None:
-    assert set(SCHEDULE_CAUSES) == set(ScheduleCause)
 
 
 @given(situations)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.core.jobs.ledger import LEDGER_KINDS, LedgerKind
+from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import (
     EDGES,
-    JOB_REASONS,
     RESTING,
     RESTING_EDGES,
     TERMINAL,
@@ -15,15 +14,23 @@ from ductile.core.jobs.model import (
     JobStatus,
     Transition,
 )
+from ductile.core.schedules.diagnosis import ScheduleCause
+from ductile.core.schedules.planner import SkipReason
+from ductile.struct import DescribedEnum, convert, to_builtins
 
 
-def test_every_reason_is_explained() -> None:
-    assert set(JOB_REASONS) == set(JobReason)
-    assert all(text.endswith(".") for text in JOB_REASONS.values())
+@pytest.mark.parametrize("word", [*JobReason, *LedgerKind, *SkipReason, *ScheduleCause])
+def test_every_word_is_explained_by_a_sentence(word: DescribedEnum) -> None:
+    assert word.description[0].isupper()
+    assert word.description.endswith(".")
 
 
-def test_every_kind_of_ledger_entry_is_explained() -> None:
-    assert set(LEDGER_KINDS) == set(LedgerKind)
+def test_an_explained_word_is_its_value() -> None:
+    """In JSON, in the database and in messages."""
+    assert JobReason("no_resources") is JobReason.NO_RESOURCES
+    assert str(JobReason.NO_RESOURCES) == JobReason.NO_RESOURCES.value == "no_resources"
+    assert to_builtins(JobReason.NO_RESOURCES) == "no_resources"
+    assert convert("no_resources", JobReason) is JobReason.NO_RESOURCES
 
 
 def test_only_a_manual_retry_leads_out_of_an_end() -> None:

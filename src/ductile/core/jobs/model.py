@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from ductile.core.json import JsonObject, JsonValue
-from ductile.struct import Value
+from ductile.struct import DescribedEnum, Value
 
 
 class JobStatus(StrEnum):
@@ -22,75 +22,43 @@ class JobStatus(StrEnum):
     DEAD = "dead"
 
 
-class JobReason(StrEnum):
-    """Why a job is in its state. Each is explained in `JOB_REASONS`."""
+class JobReason(DescribedEnum):
+    """Why a job is in its state."""
 
-    SUBMITTED = "submitted"
-    CLAIMED = "claimed"
-    COMPLETED = "completed"
-    PLUGIN_ERROR = "plugin_error"
-    PROTOCOL_ERROR = "protocol_error"
-    BAD_EXIT = "bad_exit"
-    KILLED = "killed"
-    OUTPUT_TOO_LARGE = "output_too_large"
-    STATE_TOO_LARGE = "state_too_large"
-    TOO_MANY_EVENTS = "too_many_events"
-    RUN_TOO_LARGE = "run_too_large"
-    COULD_NOT_START = "could_not_start"
-    PLUGIN_UNAVAILABLE = "plugin_unavailable"
-    RUNNER_LOST = "runner_lost"
-    DEADLINE_EXCEEDED = "deadline_exceeded"
-    ORPHANED = "orphaned"
-    RETRY = "retry"
-    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
-    INTERRUPTED = "interrupted"
-    NO_RESOURCES = "no_resources"
-    RECOVERED = "recovered"
-    BAD_TEMPLATE = "bad_template"
-    BAD_BAGGAGE = "bad_baggage"
-    BAD_CONDITION = "bad_condition"
-    CANCELLED = "cancelled"
-    PLUGIN_REMOVED = "plugin_removed"
-    PURGED = "purged"
-    MANUAL_RETRY = "manual_retry"
-    STEP_FAILED = "step_failed"
-    PARTIAL_SUCCESS = "partial_success"
-    STALLED = "stalled"
-
-
-JOB_REASONS: dict[JobReason, str] = {
-    JobReason.SUBMITTED: "It was accepted and is on disk.",
-    JobReason.CLAIMED: "A worker claimed it; its process starts once this is on disk.",
-    JobReason.COMPLETED: "The plugin answered ok.",
-    JobReason.PLUGIN_ERROR: "The plugin answered with an error.",
-    JobReason.PROTOCOL_ERROR: "What the plugin printed is not a valid answer.",
-    JobReason.BAD_EXIT: "The plugin exited with a failure status and gave no usable answer.",
-    JobReason.KILLED: "A signal ended the plugin before it answered.",
-    JobReason.OUTPUT_TOO_LARGE: "The plugin printed more than the limit.",
-    JobReason.STATE_TOO_LARGE: "The state or fact the plugin wanted to keep is larger than 1 MiB.",
-    JobReason.TOO_MANY_EVENTS: "The plugin emitted more events in one answer than the limit.",
-    JobReason.RUN_TOO_LARGE: "What the step emitted would have made its pipeline run too large.",
-    JobReason.COULD_NOT_START: "The plugin's process could not be started.",
-    JobReason.PLUGIN_UNAVAILABLE: "The plugin is configured but missing or refused.",
-    JobReason.RUNNER_LOST: "The server that had started the process was lost before the answer came.",
-    JobReason.DEADLINE_EXCEEDED: "The plugin was still running at its deadline.",
-    JobReason.ORPHANED: "The daemon died while the job ran.",
-    JobReason.RETRY: "It will be tried again after a delay.",
-    JobReason.ATTEMPTS_EXHAUSTED: "It failed in every attempt it was allowed.",
-    JobReason.INTERRUPTED: "The daemon was stopped while the job ran; no attempt was spent.",
-    JobReason.NO_RESOURCES: "The machine was short of processes, open files or memory; no attempt was spent.",
-    JobReason.RECOVERED: "The daemon had died while the job ran; it will run again.",
-    JobReason.BAD_TEMPLATE: "A `with` template of its step could not be filled in.",
-    JobReason.BAD_BAGGAGE: "The `baggage` of its step could not be claimed.",
-    JobReason.BAD_CONDITION: "The `if` of its step could not be evaluated.",
-    JobReason.CANCELLED: "It was cancelled.",
-    JobReason.PLUGIN_REMOVED: "Its plugin is no longer configured, or is disabled.",
-    JobReason.PURGED: "It was removed from the queue by `queue purge`.",
-    JobReason.MANUAL_RETRY: "A retry was requested.",
-    JobReason.STEP_FAILED: "A step of the pipeline run failed.",
-    JobReason.PARTIAL_SUCCESS: "Some branches of the pipeline run succeeded and others failed.",
-    JobReason.STALLED: "A pipeline run had no live step left and had not ended: a defect of Ductile.",
-}
+    SUBMITTED = "submitted", "It was accepted and is on disk."
+    CLAIMED = "claimed", "A worker claimed it; its process starts once this is on disk."
+    COMPLETED = "completed", "The plugin answered ok."
+    PLUGIN_ERROR = "plugin_error", "The plugin answered with an error."
+    PROTOCOL_ERROR = "protocol_error", "What the plugin printed is not a valid answer."
+    BAD_EXIT = "bad_exit", "The plugin exited with a failure status and gave no usable answer."
+    KILLED = "killed", "A signal ended the plugin before it answered."
+    OUTPUT_TOO_LARGE = "output_too_large", "The plugin printed more than the limit."
+    STATE_TOO_LARGE = "state_too_large", "The state or fact the plugin wanted to keep is larger than 1 MiB."
+    TOO_MANY_EVENTS = "too_many_events", "The plugin emitted more events in one answer than the limit."
+    RUN_TOO_LARGE = "run_too_large", "What the step emitted would have made its pipeline run too large."
+    COULD_NOT_START = "could_not_start", "The plugin's process could not be started."
+    PLUGIN_UNAVAILABLE = "plugin_unavailable", "The plugin is configured but missing or refused."
+    RUNNER_LOST = "runner_lost", "The server that had started the process was lost before the answer came."
+    DEADLINE_EXCEEDED = "deadline_exceeded", "The plugin was still running at its deadline."
+    ORPHANED = "orphaned", "The daemon died while the job ran."
+    RETRY = "retry", "It will be tried again after a delay."
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted", "It failed in every attempt it was allowed."
+    INTERRUPTED = "interrupted", "The daemon was stopped while the job ran; no attempt was spent."
+    NO_RESOURCES = (
+        "no_resources",
+        "The machine was short of processes, open files or memory; no attempt was spent.",
+    )
+    RECOVERED = "recovered", "The daemon had died while the job ran; it will run again."
+    BAD_TEMPLATE = "bad_template", "A `with` template of its step could not be filled in."
+    BAD_BAGGAGE = "bad_baggage", "The `baggage` of its step could not be claimed."
+    BAD_CONDITION = "bad_condition", "The `if` of its step could not be evaluated."
+    CANCELLED = "cancelled", "It was cancelled."
+    PLUGIN_REMOVED = "plugin_removed", "Its plugin is no longer configured, or is disabled."
+    PURGED = "purged", "It was removed from the queue by `queue purge`."
+    MANUAL_RETRY = "manual_retry", "A retry was requested."
+    STEP_FAILED = "step_failed", "A step of the pipeline run failed."
+    PARTIAL_SUCCESS = "partial_success", "Some branches of the pipeline run succeeded and others failed."
+    STALLED = "stalled", "A pipeline run had no live step left and had not ended: a defect of Ductile."
 
 
 class SubmittedBy(StrEnum):

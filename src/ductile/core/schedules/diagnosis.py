@@ -7,54 +7,37 @@ plugin is disabled. Whether the next run could start is decided by `admission`, 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
 from ductile.core.schedules.planner import SkipReason
-from ductile.struct import Value
+from ductile.struct import DescribedEnum, Value
 
 #: With more delay the daemon does not handle the schedule.
 OVERDUE_AFTER = timedelta(minutes=2)
 
 
-class ScheduleCause(StrEnum):
-    NOT_CONFIGURED = "not_configured"
-    PLUGIN_DISABLED = "plugin_disabled"
-    PLUGIN_REFUSED = "plugin_refused"
-    PAUSED = "paused"
-    NO_DAEMON = "no_daemon"
-    NOT_LOADED = "not_loaded"
-    OVERDUE = "overdue"
-    BREAKER_OPEN = "breaker_open"
-    BREAKER_HALF_OPEN = "breaker_half_open"
-    RUNNING = "running"
-    WAITING = "waiting"
-    OUTSTANDING_POLLS = "outstanding_polls"
-    LAST_FAILED = "last_failed"
-    LAST_SKIPPED = "last_skipped"
-    OVER = "over"
-    ON_TIME = "on_time"
+class ScheduleCause(DescribedEnum):
+    NOT_CONFIGURED = "not_configured", "The configuration no longer has this schedule."
+    PLUGIN_DISABLED = "plugin_disabled", "The plugin is disabled."
+    PLUGIN_REFUSED = "plugin_refused", "The plugin cannot run."
+    PAUSED = "paused", "The schedule is paused."
+    NO_DAEMON = "no_daemon", "No daemon is running, and only a daemon runs what is scheduled."
+    NOT_LOADED = "not_loaded", "The daemon has not loaded this schedule."
+    OVERDUE = "overdue", "It was due, and the daemon has not started it."
+    BREAKER_OPEN = "breaker_open", "The circuit breaker is open after too many failures."
+    BREAKER_HALF_OPEN = "breaker_half_open", "The circuit breaker waits for the result of its probe."
+    RUNNING = "running", "The previous run has not ended (`if_running: skip`)."
+    WAITING = "waiting", "Its run is due and waits until other polls of the plugin have ended."
+    OUTSTANDING_POLLS = (
+        "outstanding_polls",
+        "As many polls as `max_outstanding_polls` are queued or running: "
+        "a run that falls due now waits for one of them to end.",
+    )
+    LAST_FAILED = "last_failed", "It runs, and its last run failed."
+    LAST_SKIPPED = "last_skipped", "It works normally; the last due run was skipped."
+    OVER = "over", "It has nothing more to run: its time has come and gone."
+    ON_TIME = "on_time", "Nothing is wrong: it runs when it is due."
 
-
-SCHEDULE_CAUSES: dict[ScheduleCause, str] = {
-    ScheduleCause.NOT_CONFIGURED: "The configuration no longer has this schedule.",
-    ScheduleCause.PLUGIN_DISABLED: "The plugin is disabled.",
-    ScheduleCause.PLUGIN_REFUSED: "The plugin cannot run.",
-    ScheduleCause.PAUSED: "The schedule is paused.",
-    ScheduleCause.NO_DAEMON: "No daemon is running, and only a daemon runs what is scheduled.",
-    ScheduleCause.NOT_LOADED: "The daemon has not loaded this schedule.",
-    ScheduleCause.OVERDUE: "It was due, and the daemon has not started it.",
-    ScheduleCause.BREAKER_OPEN: "The circuit breaker is open after too many failures.",
-    ScheduleCause.BREAKER_HALF_OPEN: "The circuit breaker waits for the result of its probe.",
-    ScheduleCause.RUNNING: "The previous run has not ended (`if_running: skip`).",
-    ScheduleCause.WAITING: "Its run is due and waits until other polls of the plugin have ended.",
-    ScheduleCause.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` are queued or running: "
-    "a run that falls due now waits for one of them to end.",
-    ScheduleCause.LAST_FAILED: "It runs, and its last run failed.",
-    ScheduleCause.LAST_SKIPPED: "It works normally; the last due run was skipped.",
-    ScheduleCause.OVER: "It has nothing more to run: its time has come and gone.",
-    ScheduleCause.ON_TIME: "Nothing is wrong: it runs when it is due.",
-}
 
 _OBSTACLES = {
     SkipReason.BREAKER_OPEN: ScheduleCause.BREAKER_OPEN,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import groupby, islice, pairwise
 from random import Random
 from typing import TypeAlias
@@ -24,7 +23,7 @@ from ductile.core.schedules.rule import (
     snap_to_window,
 )
 from ductile.core.schedules.windows import day_around, is_in_window, next_opening, weekday_of
-from ductile.struct import Value
+from ductile.struct import DescribedEnum, Value
 
 #: The most missed runs that `catch_up: run_all` runs.
 MAX_CATCH_UP = 100
@@ -36,37 +35,24 @@ _MAX_OPENINGS = 16
 LATE_AFTER = timedelta(seconds=1)
 
 
-class SkipReason(StrEnum):
-    """Why an occurrence did not run. `SKIP_REASONS` explains each."""
+class SkipReason(DescribedEnum):
+    """Why an occurrence did not run."""
 
-    MISSED = "missed"
-    CATCH_UP_LIMIT = "catch_up_limit"
-    JOINED = "joined"
-    PAUSED = "paused"
-    OUTSIDE_HOURS = "outside_hours"
-    EXCLUDED_DAY = "excluded_day"
-    RUNNING = "running"
-    WAITING = "waiting"
-    OUTSTANDING_POLLS = "outstanding_polls"
-    BREAKER_OPEN = "breaker_open"
-    BREAKER_HALF_OPEN = "breaker_half_open"
-    BAD_PAYLOAD = "bad_payload"
-
-
-SKIP_REASONS: dict[SkipReason, str] = {
-    SkipReason.MISSED: "The daemon was down or too late for it, and `catch_up` does not make it up.",
-    SkipReason.CATCH_UP_LIMIT: f"More were missed than the {MAX_CATCH_UP} that `run_all` makes up.",
-    SkipReason.JOINED: "It was moved to the start of the preferred window, where a later one runs too.",
-    SkipReason.PAUSED: "The schedule was paused.",
-    SkipReason.OUTSIDE_HOURS: "It was outside `only_between`.",
-    SkipReason.EXCLUDED_DAY: "It was on a day that `not_on` excludes.",
-    SkipReason.RUNNING: "The previous run had not ended (`if_running: skip`).",
-    SkipReason.WAITING: "The one before it still waited for other polls (`max_outstanding_polls`) to end.",
-    SkipReason.OUTSTANDING_POLLS: "As many polls as `max_outstanding_polls` were queued or running.",
-    SkipReason.BREAKER_OPEN: "The circuit breaker was open.",
-    SkipReason.BREAKER_HALF_OPEN: "The circuit breaker was waiting for the result of its probe.",
-    SkipReason.BAD_PAYLOAD: "The payload of the schedule cannot be stored; correct the configuration.",
-}
+    MISSED = "missed", "The daemon was down or too late for it, and `catch_up` does not make it up."
+    CATCH_UP_LIMIT = "catch_up_limit", f"More were missed than the {MAX_CATCH_UP} that `run_all` makes up."
+    JOINED = "joined", "It was moved to the start of the preferred window, where a later one runs too."
+    PAUSED = "paused", "The schedule was paused."
+    OUTSIDE_HOURS = "outside_hours", "It was outside `only_between`."
+    EXCLUDED_DAY = "excluded_day", "It was on a day that `not_on` excludes."
+    RUNNING = "running", "The previous run had not ended (`if_running: skip`)."
+    WAITING = "waiting", "The one before it still waited for other polls (`max_outstanding_polls`) to end."
+    OUTSTANDING_POLLS = (
+        "outstanding_polls",
+        "As many polls as `max_outstanding_polls` were queued or running.",
+    )
+    BREAKER_OPEN = "breaker_open", "The circuit breaker was open."
+    BREAKER_HALF_OPEN = "breaker_half_open", "The circuit breaker was waiting for the result of its probe."
+    BAD_PAYLOAD = "bad_payload", "The payload of the schedule cannot be stored; correct the configuration."
 
 
 class Skip(Value):

@@ -7,7 +7,7 @@ same command, and what to do.
 from __future__ import annotations
 
 from ductile.config.secrets import redact
-from ductile.core.jobs.model import JOB_REASONS, TERMINAL, Hold, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -151,9 +151,10 @@ def _verdict(
         case JobStatus.QUEUED:
             return f"{name} waits: {'' if wait is None else wait.why}"
         case _ if case.run is not None:
-            return f"pipeline {job.command} {_verb(job.status)}: {_failed_step(case.run) or _why(job.reason)}"
+            why = _failed_step(case.run) or job.reason.description
+            return f"pipeline {job.command} {_verb(job.status)}: {why}"
         case _:
-            why = as_sentence(job.last_error or _why(job.reason))
+            why = as_sentence(job.last_error or job.reason.description)
             if job.reason is not JobReason.ATTEMPTS_EXHAUSTED or last is None:
                 return f"{name} {_verb(job.status)} ({job.reason}): {why}"
             tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
@@ -164,17 +165,13 @@ def _verb(status: JobStatus) -> str:
     return "is dead" if status is JobStatus.DEAD else status
 
 
-def _why(reason: JobReason) -> str:
-    return JOB_REASONS[reason]
-
-
 def _failed_step(run: RunRecord) -> str | None:
     """The step that failed first is what the others followed from."""
     bad = [job for job in run.members if job.status in (JobStatus.FAILED, JobStatus.DEAD)]
     if not bad:
         return None
     first = min(bad, key=lambda job: job.completed_at or job.created_at)
-    said = as_sentence(first.last_error or _why(first.reason))
+    said = as_sentence(first.last_error or first.reason.description)
     what = f"step {first.step_path} ({first.plugin} {first.command}, job {first.id})"
     return f"{what} {_verb(first.status)}: {said}"
 
@@ -202,7 +199,7 @@ def _evidence(case: _JobRecords) -> list[str]:
 def _told_of(row: LogRow) -> str:
     ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
     ended = f"signal {row.signal}" if row.signal is not None else ended
-    said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else _why(row.reason))
+    said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else row.reason.description)
     parts = [part for part in (ended, said) if part]
     took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f}s"
     # An error that ends with stderr has told it already.

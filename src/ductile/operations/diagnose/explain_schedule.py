@@ -9,8 +9,8 @@ from ductile.config.snapshot import PluginInstance, Schedule
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import FireView
-from ductile.core.schedules.diagnosis import SCHEDULE_CAUSES, ScheduleCause, ScheduleFacts, decide_cause
-from ductile.core.schedules.planner import SKIP_REASONS, SkipReason, disallowed_reason
+from ductile.core.schedules.diagnosis import ScheduleCause, ScheduleFacts, decide_cause
+from ductile.core.schedules.planner import SkipReason, disallowed_reason
 from ductile.engine.schedules.entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError
 from ductile.operations import parameters as read
@@ -164,7 +164,7 @@ def _facts(case: _ScheduleRecords) -> ScheduleFacts:
 
 def _verdict(case: _ScheduleRecords, cause: ScheduleCause) -> str:
     name = f"{case.name} {case.schedule_id}"
-    sentence = SCHEDULE_CAUSES[cause]
+    sentence = cause.description
     match cause:
         case ScheduleCause.ON_TIME if case.entry is not None:
             sentence = f"{sentence[:-1]}, next at {time_text(case.entry.next_at)}."
@@ -180,7 +180,7 @@ def _verdict(case: _ScheduleRecords, cause: ScheduleCause) -> str:
 
 
 def _why_skipped(row: Occurrence) -> str:
-    return SKIP_REASONS.get(SkipReason(row.reason or ""), row.reason or "") if row.reason else ""
+    return SkipReason(row.reason).description if row.reason else ""
 
 
 def _evidence(case: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
@@ -219,7 +219,7 @@ def _evidence(case: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
 def _coming_skip(case: _ScheduleRecords, next_at: datetime) -> list[str]:
     """What is known already to be skipped, from its hours alone."""
     why = None if case.schedule is None else disallowed_reason(case.schedule.rule, next_at)
-    return [] if why is None else [f"It will be skipped: {SKIP_REASONS[why].removeprefix('It was ')}"]
+    return [] if why is None else [f"It will be skipped: {why.description.removeprefix('It was ')}"]
 
 
 def _advice(case: _ScheduleRecords, cause: ScheduleCause) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.core.jobs.model import JOB_REASONS, TERMINAL, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.remedies import REMEDIES, remedy_for
@@ -69,7 +69,7 @@ async def _take_up_again(context: OperationContext, run_id: str, step: Job) -> s
     if await context.store.check_rerun(run_id, step.step_path, pipeline.graph) is not RetryResult.QUEUED:
         return None
     return (
-        f"{JOB_REASONS[step.reason]} A retry would fail in the same way: correct the pipeline, "
+        f"{step.reason.description} A retry would fail in the same way: correct the pipeline, "
         "`ductile reload`, "
         f"then: ductile job retry {run_id} --from-step {step.step_path}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ductile.core.jobs.model import JOB_REASONS, Hold, Job, JobStatus
+from ductile.core.jobs.model import Hold, Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.differences import first_line
@@ -77,7 +77,7 @@ async def why_waiting(context: OperationContext, job: Job) -> WaitExplanation:
 async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | None:
     match job.hold:
         case Hold.RETRY:
-            said = as_sentence(job.last_error or JOB_REASONS[job.reason])
+            said = as_sentence(job.last_error or job.reason.description)
             due = time_text(job.next_retry_at)
             return WaitExplanation(why=f"{attempt_text(job)} is due at {due}. The one before: {said}")
         case Hold.KEY:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import JOB_REASONS, TERMINAL, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
 from ductile.core.jobs.outcomes import EndedEarly, Orphaned, Outcome
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -126,7 +126,7 @@ def end_queued(
 ) -> SweepResult:
     names = None if plugins is None else to_json(list(plugins))
     rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
-    outcome = EndedEarly(reason=reason, error=JOB_REASONS[reason])
+    outcome = EndedEarly(reason=reason, error=reason.description)
     return _settle_all(session, rows, outcome, rules, limit=limit)
 
 

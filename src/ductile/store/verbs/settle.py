@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ductile.core.jobs.model import JOB_REASONS, Job, JobReason, JobStatus, SubmittedBy, Transition
+from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy, Transition
 from ductile.core.jobs.outcomes import (
     Completed,
     EndedEarly,
@@ -221,7 +221,7 @@ def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = Fal
         job = claim_run(session, run_id)
     ends = ends_of(session, run_id)
     if stalled:
-        outcome = RunEnded(reason=JobReason.STALLED, error=JOB_REASONS[JobReason.STALLED])
+        outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
     else:
         outcome = _with_last_answer(session, summarise_run(ends), last_job(ends), job)
     return _end_with(session, job, outcome, rules)
