@@ -30,8 +30,10 @@ class ScheduleCause(DescribedEnum):
     WAITING = "waiting", "Its run is due and waits until other polls of the plugin have ended."
     OUTSTANDING_POLLS = (
         "outstanding_polls",
-        "As many polls as `max_outstanding_polls` are queued or running: "
-        "a run that falls due now waits for one of them to end.",
+        (
+            "As many polls as `max_outstanding_polls` are queued or running: "
+            "a run that falls due now waits for one of them to end."
+        ),
     )
     LAST_FAILED = "last_failed", "It runs, and its last run failed."
     LAST_SKIPPED = "last_skipped", "It works normally; the last due run was skipped."
