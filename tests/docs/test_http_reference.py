@@ -12,7 +12,7 @@ from builders.described import assert_holds
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schemas
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
-from ductile.http.rejections import RejectionReason
+from ductile.http.protocol import RejectionReason
 from ductile.operations.request import FieldSource, request_fields
 from ductile.operations.shapes import named
 from ductile.operations.submission import SubmissionRequest
@@ -79,6 +79,6 @@ def test_every_metric_reads_as_in_the_code() -> None:
 
 
 def test_every_reason_of_a_listener_is_described() -> None:
-    """A label that nobody explains tells nothing."""
-    part = METRICS_PAGE.partition("| reason | who |")[2].partition("\n\n")[0]
+    """Each label value has a row."""
+    part = METRICS_PAGE.partition("| reason | the client |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in RejectionReason]

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ductile.api.endpoint import ApiRequest, Stream
+from ductile.api.endpoint import ApiRequest
+from ductile.http.responses import Stream
 from ductile.operations.jobs.artifacts import OpenedArtifact, open_artifact
 
 if TYPE_CHECKING:

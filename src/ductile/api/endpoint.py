@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
 from ductile.core.json import JsonObject
+from ductile.http.responses import Document, Header, Stream
 from ductile.operations.access import Access
 from ductile.operations.operation import HttpRoute, Operation
 from ductile.operations.request import FieldSource, RequestField, request_fields
@@ -16,14 +17,11 @@ from ductile.operations.response import Response
 from ductile.struct import Value
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendCallable
-
     from ductile.api.events import EventStreams
     from ductile.http.authentication import Authenticator
     from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
-Header: TypeAlias = tuple[bytes, bytes]
 #: The schema of a reply that is the `result` alone, requested by `?result=only`.
 BARE_RESULT = "BareResult"
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
@@ -56,23 +54,6 @@ class Reply(Value):
     body: Response | JsonObject
     status: int | None = None
     headers: tuple[Header, ...] = ()
-
-
-class Document(Value):
-    """A reply in another format than our JSON objects."""
-
-    content: bytes
-    media_type: str
-    status: int = 200
-    headers: tuple[Header, ...] = ()
-
-
-class Stream(Value):
-    """A reply that is sent as it is made. It ends when the client disconnects."""
-
-    run: Callable[[ASGISendCallable], Awaitable[None]]
-    #: Called at the end, also if it was never started.
-    close: Callable[[], None] = lambda: None
 
 
 ApiReply: TypeAlias = Reply | Document | Stream

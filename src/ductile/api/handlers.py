@@ -10,11 +10,12 @@ from typing import TypeAlias
 import msgspec
 
 from ductile import __version__
-from ductile.api.endpoint import ApiRequest, Document, Handler, Reply, Stream
+from ductile.api.endpoint import ApiRequest, Handler, Reply
 from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
+from ductile.http.responses import Document, Stream
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import resolve_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ductile.api.application import Application
+from ductile.api.application import ApiApplication
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
@@ -48,7 +48,7 @@ class ApiServer:
             streams=self._streams,
             metrics=metrics,
         )
-        application = Application(
+        application = ApiApplication(
             context, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
         )
         self._listener = Listener("api", listen, application, ListenerLimits(), signals)

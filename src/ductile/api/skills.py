@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ductile.api.endpoint import ApiRequest, Document, Endpoint, Reply
+from ductile.api.endpoint import ApiRequest, Endpoint, Reply
 from ductile.core.json import JsonObject
+from ductile.http.responses import Document
 from ductile.operations import parameters as read
 from ductile.operations.plugins.skills import HOW, skills_of
 from ductile.operations.request import FieldSource

@@ -12,9 +12,8 @@ from hmac import compare_digest
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.core.auth_scopes import allows
-from ductile.core.host_names import is_loopback_listener
-from ductile.errors import DeniedError, TooManyError, UnauthorizedError
-from ductile.http.host_check import is_misdirected, misdirected
+from ductile.core.host_names import is_loopback_listener, is_meant_for
+from ductile.errors import DeniedError, MisdirectedError, TooManyError, UnauthorizedError
 from ductile.operations.access import Access
 from ductile.operations.system.probes import is_forwarded
 
@@ -88,7 +87,7 @@ class Authenticator:
         """
         snapshot = self._snapshot()
         needs_none = access.need is None or (access.discovery and is_discovery_open(snapshot))
-        if needs_none and not _is_misdirected(snapshot, access, headers):
+        if needs_none and not _is_refused_by_host(snapshot, access, headers):
             return None
         authorization = headers.get(b"authorization")
         token = self._find(snapshot, authorization)
@@ -155,7 +154,7 @@ def is_discovery_open(snapshot: Snapshot) -> bool:
     return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
 
 
-def _is_misdirected(snapshot: Snapshot, access: Access, headers: Mapping[bytes, bytes]) -> bool:
+def _is_refused_by_host(snapshot: Snapshot, access: Access, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request without a token is refused for the host it names.
 
     The catalogue is exempt if the operator has opened it to everyone. Health is exempt behind a proxy, where
@@ -164,3 +163,20 @@ def _is_misdirected(snapshot: Snapshot, access: Access, headers: Mapping[bytes, 
     if access.discovery:
         return not snapshot.api.open_discovery and is_misdirected(snapshot.api.listen, headers)
     return is_misdirected(snapshot.api.listen, headers) and not is_forwarded(headers)
+
+
+def is_misdirected(listen: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request to a loopback listener names another host, or comes from another host's page
+    (see `ductile.core.host_names`). A listener elsewhere has names that it does not know.
+    """
+    named = (headers.get(name) for name in (b"host", b"origin"))
+    host, origin = (None if value is None else value.decode("latin-1") for value in named)
+    return is_loopback_listener(listen) and not is_meant_for(host, origin, listen)
+
+
+def misdirected(listen: str, *, token_helps: bool) -> MisdirectedError:
+    hint = f"Call it as http://{listen}, and from no page of another host"
+    return MisdirectedError(
+        "the Host or Origin header names another host than this listener's",
+        hint=f"{hint}; or send the header Authorization: Bearer TOKEN." if token_helps else f"{hint}.",
+    )

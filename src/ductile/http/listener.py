@@ -1,4 +1,4 @@
-"""One listening socket: bound before anybody is told that the daemon is ready, closed in stages."""
+"""A listening address: bound before the daemon reports that it is ready, closed in stages."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
 
-from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, DeniedError
-from ductile.http.protocol import BoundedProtocol, ListenerLimits, ListenerState
-from ductile.http.rejections import RejectionLog, RejectionReason
+from ductile.http.log_sampling import LogSampler
+from ductile.http.protocol import BoundedProtocol, ListenerLimits, ListenerState, RejectionReason
 from ductile.telemetry.signals import Signal, SignalBus
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 _BACKLOG = 1024
-#: Connections that are accepted in one turn of the loop, from each socket. It takes three turns until a new
-#: connection is read, and by then no more than its place allows may have come after it: else a burst closes
-#: connections, probes among them, whose requests have arrived and were never looked at.
-_ACCEPTED_AT_ONCE = 32
-#: What a name stands for and this machine does not have.
-_ABSENT = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
-_CLOSING_SECONDS = 0.5
+#: Connections accepted in one turn of the loop, per socket. A new connection is read three turns after it is
+#: accepted, so fewer than `ListenerLimits.connections` accumulate before their first requests are answered.
+_ACCEPTED_PER_TURN = 32
+#: Address families and addresses that a host name resolves to and this machine does not have.
+_UNAVAILABLE = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
+#: Seconds for written responses to leave when the listener closes.
+_FLUSH_SECONDS = 0.5
+_REJECTION_REPORT_SECONDS = 10.0
 
 
 class Listener:
@@ -45,12 +45,11 @@ class Listener:
         self._name = name
         self._listen = listen
         self._signals = signals or SignalBus()
-        self._refusals = RejectionLog(self._tell_refusals)
-        self._state = ListenerState(limits.connections, self._refusals)
-        self._unread_seconds = limits.unread_seconds
+        self._sampler = LogSampler(self._report_rejections, seconds=_REJECTION_REPORT_SECONDS)
+        self._state = ListenerState(limits, self._rejected)
         self._config = Config(
             application,
-            http=type("Protocol", (BoundedProtocol,), {"limits": limits}),
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -64,37 +63,40 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     async def bind(self) -> None:
-        """Take the address. Whoever connects from now on is answered when it is started."""
-        self._bound = await self._sockets()
+        """Bind every address that the name stands for. Connections wait in the backlog until `start`.
+
+        Raises `ConflictError` or `DeniedError` with a hint for the operator.
+        """
+        host, _, port = self._listen.rpartition(":")
         try:
-            for bound in self._bound:
-                bound.listen(_BACKLOG)
-        except OSError as error:
-            self._unbind()
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            self._bound = self._bind_all(dict.fromkeys((family, address) for family, *_, address in found))
+        except (OSError, ValueError) as error:
             raise self._explain(error) from error
 
     async def start(self) -> tuple[str, ...]:
-        """Listen; the addresses, with the port that was given for port 0."""
+        """Accept connections. Returns the addresses, with the real port where 0 was configured."""
         if not self._bound:
             await self.bind()
         self._config.load()
         loop = asyncio.get_running_loop()
         while self._bound:
-            bound = self._bound.pop(0)  # closed with its server from here on
+            bound = self._bound.pop(0)  # from here on it is closed with its server
             self._servers.append(
-                await loop.create_server(self._protocol, sock=bound, backlog=_ACCEPTED_AT_ONCE)
+                await loop.create_server(self._new_protocol, sock=bound, backlog=_ACCEPTED_PER_TURN)
             )
-            bound.listen(_BACKLOG)  # asyncio has one number for both; this is the kernel's queue
+            bound.listen(
+                _BACKLOG
+            )  # asyncio uses one number for both; this is the length of the kernel's queue
         return tuple(_shown(bound.getsockname()) for server in self._servers for bound in server.sockets)
 
-    def _unbind(self) -> None:
+    async def stop(self, grace: float) -> None:
+        """Accept nothing more; let requests finish for up to `grace` seconds, then cancel them."""
         for bound in self._bound:
             bound.close()
         self._bound = []
-
-    async def stop(self, grace: float) -> None:
-        """Take nobody in any more; let what is being answered finish, up to `grace` seconds."""
-        self._unbind()
         for server in self._servers:
             server.close()
         for connection in list(self._state.connections):
@@ -105,65 +107,74 @@ class Listener:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        await self._flush()
-        self._refusals.close()
-
-    def _tell_refusals(self, counts: Mapping[RejectionReason, int], peer: str | None) -> None:
-        refused: JsonObject = {reason.value: count for reason, count in counts.items()}
-        words = ", ".join(f"{count} {reason.value.replace('_', ' ')}" for reason, count in counts.items())
-        self._signals.emit(
-            Signal.LISTENER_REFUSED,
-            f"The {self._name} listener refused callers: {words}.",
-            data={"listener": self._name, "refused": refused, "peer": peer},
-        )
-
-    async def _flush(self) -> None:
-        """What was written is given a moment to leave; whoever does not read it is let go."""
         self._state.emptied.clear()
         if self._state.connections:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSING_SECONDS):
+                async with asyncio.timeout(_FLUSH_SECONDS):
                     await self._state.emptied.wait()
         for connection in list(self._state.connections):
             connection.transport.abort()
+        self._sampler.close()
 
-    def _protocol(self) -> asyncio.Protocol:
-        protocol: asyncio.Protocol = self._config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's own way
-            config=self._config, server_state=self._state, app_state={}
+    def _new_protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(self._config, self._state, {})
+
+    def _rejected(self, reason: RejectionReason, peer: str | None) -> None:
+        if self._sampler.in_full(reason, peer):
+            self._report_rejections({reason: 1}, peer)
+
+    def _report_rejections(self, counts: Mapping[str, int], peer: str | None) -> None:
+        words = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
+        self._signals.emit(
+            Signal.LISTENER_REFUSED,
+            f"The {self._name} listener refused callers: {words}.",
+            data={
+                "listener": self._name,
+                "refused": {str(reason): count for reason, count in counts.items()},
+                "peer": peer,
+            },
         )
-        return protocol
 
-    async def _sockets(self) -> list[socket.socket]:
-        """Every address that the name stands for: `localhost` is two on most machines."""
-        host, _, port = self._listen.rpartition(":")
-        host = host.strip("[]")
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            bound = self._bind(dict.fromkeys((family, address) for family, *_, address in found))
-        except (OSError, ValueError) as error:
-            raise self._explain(error) from error
-        for each in bound:
-            _bound_unsent(each, self._unread_seconds)
-        return bound
-
-    def _bind(self, places: dict[tuple[int, tuple[object, ...]], None]) -> list[socket.socket]:
-        """All that can be had: a machine without IPv6 still knows the name. With port 0, one port for all."""
+    def _bind_all(self, addresses: dict[tuple[int, tuple[object, ...]], None]) -> list[socket.socket]:
+        """Bind and listen. Skips what this machine does not have, such as IPv6, unless nothing is left. With
+        port 0, all addresses get the port of the first.
+        """
         bound: list[socket.socket] = []
-        failure: OSError | None = None
-        for family, address in places:
-            port = bound[0].getsockname()[1] if bound else address[1]
-            try:
-                bound.append(_bound_socket(family, (address[0], port, *address[2:])))
-            except OSError as error:
-                failure = error
-                if error.errno not in _ABSENT:
-                    break
-        if failure is not None and (not bound or failure.errno not in _ABSENT):
+        unavailable: OSError | None = None
+        try:
+            for family, address in addresses:
+                port = bound[0].getsockname()[1] if bound else address[1]
+                try:
+                    bound.append(self._bind_one(family, (address[0], port, *address[2:])))
+                except OSError as error:
+                    if error.errno not in _UNAVAILABLE:
+                        raise
+                    unavailable = error
+            if unavailable is not None and not bound:
+                raise unavailable
+        except OSError:
             for each in bound:
                 each.close()
-            raise failure
+            raise
         return bound
+
+    def _bind_one(self, family: int, address: tuple[object, ...]) -> socket.socket:
+        # The explicit protocol lets asyncio recognise TCP and set TCP_NODELAY on accepted connections.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+                milliseconds = int(self._state.limits.unread_seconds * 1000)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            made.bind(address)
+            made.setblocking(False)
+            made.listen(_BACKLOG)
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _explain(self, error: Exception) -> ConflictError | DeniedError:
         why = getattr(error, "strerror", None) or str(error)
@@ -171,42 +182,17 @@ class Listener:
         if isinstance(error, PermissionError):
             return DeniedError(message, hint="Ports below 1024 are for root: choose another one.")
         if getattr(error, "errno", None) == EADDRINUSE:
+            # Not the very next port: by default webhooks listen one above the API.
+            host, _, port = self._listen.rpartition(":")
+            other = f"{host}:{(int(port) + 2) % 65536 or 8082}"
             return ConflictError(
                 message,
                 hint="Another program, perhaps another Ductile, has this port. Stop it, or choose another: "
-                f"`ductile config set {self._name}.listen {_next_port(self._listen)} --lock`.",
+                f"`ductile config set {self._name}.listen {other} --lock`.",
             )
         return ConflictError(
             message, hint=f"Choose another address, or end what listens there ({self._name}.listen)."
         )
-
-
-def _next_port(listen: str) -> str:
-    """Not the very next: by default webhooks listen one above the API."""
-    host, _, port = listen.rpartition(":")
-    return f"{host}:{(int(port) + 2) % 65536 or 8082}"
-
-
-def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-        made.setblocking(False)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _bound_unsent(listening: socket.socket, seconds: float) -> None:
-    """Every connection inherits it: the kernel takes megabytes for somebody who reads nothing, or has gone
-    without a word, and tells us only when it is full.
-    """
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def _shown(address: tuple[object, ...]) -> str:
@@ -215,9 +201,9 @@ def _shown(address: tuple[object, ...]) -> str:
 
 
 def _silence_uvicorn() -> None:
-    """Its lines are not ours: they could hold what a caller sent, and every request is told as a signal."""
+    """Its log lines could contain request data. Each request is reported by a signal instead."""
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.setLevel(logging.CRITICAL + 1)
-        logger.handlers = []  # with any at all, uvicorn works out a line for each request
+        logger.handlers = []  # with any handler uvicorn formats a line for each request

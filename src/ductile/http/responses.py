@@ -1,49 +1,82 @@
-"""Answers as ASGI messages: JSON objects, and one shape for every error."""
+"""Responses: JSON objects, documents, streams, and one format for every error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import ConfigError, DuctileError, TooBusyError
+from ductile.struct import Value
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendCallable
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable
 
 Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
-#: What whoever was refused for lack of room or strength should wait before trying again.
+#: Sent as Retry-After with 429 and 503, unless the error says otherwise.
 RETRY_SECONDS = 1
 _TOO_MANY, _UNAVAILABLE, _UNAUTHORIZED, _METHOD_NOT_ALLOWED = 429, 503, 401, 405
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+_NO_STORE = (b"cache-control", b"no-store")
 
 _encoder = msgspec.json.Encoder()
 
 
+class JsonReply(Value):
+    """A JSON object, encoded."""
+
+    content: bytes
+    status: int = 200
+    headers: tuple[Header, ...] = ()
+
+
+class Document(Value):
+    """A response in another format than our JSON objects."""
+
+    content: bytes
+    media_type: str
+    status: int = 200
+    headers: tuple[Header, ...] = ()
+
+
+class Stream(Value):
+    """A response that is sent as it is produced. It ends when the client disconnects."""
+
+    run: Callable[[ASGISendCallable], Awaitable[None]]
+    #: Called when the stream is over, also if it never began.
+    close: Callable[[], None] = lambda: None
+
+
+HttpResponse: TypeAlias = JsonReply | Document | Stream
+
+
 def encode(body: object) -> bytes:
-    """The body as JSON; lone surrogates that came in by an odd door are replaced, never a reason to fail."""
+    """Return the body as JSON. Lone surrogates are replaced rather than a reason to fail."""
     try:
         return _encoder.encode(body)
     except UnicodeEncodeError:
-        from json import dumps  # noqa: PLC0415 - only for text that is not text
+        from json import dumps  # noqa: PLC0415 - rarely needed
 
         return dumps(msgspec.to_builtins(body), separators=(",", ":"), default=str).encode("ascii", "replace")
 
 
 def error_body(error: DuctileError) -> JsonObject:
+    """Return the body of every error response: `{"error": {code, message, hint, details}, "message": …}`."""
     details: JsonObject = {key: _plain(value) for key, value in error.details.items()}
     if isinstance(error, ConfigError):
         details["problems"] = [_plain(problem) for problem in error.problems]
-    told: JsonObject = {
+    fields: JsonObject = {
         "code": error.code,
         "message": error.message,
         "hint": error.hint,
         "details": details,
     }
-    return {"error": told, "message": error.message}
+    return {"error": fields, "message": error.message}
 
 
 def _plain(value: object) -> JsonValue:
@@ -51,6 +84,7 @@ def _plain(value: object) -> JsonValue:
 
 
 def error_headers(error: DuctileError) -> list[Header]:
+    """Return the headers that the status of the error requires, such as Retry-After."""
     status = error.http_status
     if status in (_TOO_MANY, _UNAVAILABLE):
         wait = error.details.get("retry_after_seconds", RETRY_SECONDS)
@@ -62,29 +96,9 @@ def error_headers(error: DuctileError) -> list[Header]:
     return []
 
 
-async def send_json(
-    send: ASGISendCallable, status: int, body: JsonObject, headers: Iterable[Header] = ()
-) -> None:
-    await send_bytes(send, status, encode(body), [JSON, *headers])
-
-
-async def send_bytes(
-    send: ASGISendCallable, status: int, content: bytes, headers: list[Header], *, more: bool = False
-) -> None:
-    """Start and body. With `more`, all of it is out and the exchange is still open."""
-    length = (b"content-length", str(len(content)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": content, "more_body": more})
-
-
-async def send_error(send: ASGISendCallable, error: DuctileError, *, close: bool = False) -> None:
-    headers = [*error_headers(error), (b"connection", b"close")] if close else error_headers(error)
-    await send_json(send, error.http_status, error_body(error), headers)
-
-
 def shutdown_error(*, maybe_stored: bool) -> TooBusyError:
-    """For whom the daemon cannot wait any longer. `in_doubt` is who may have been on the way to the disk:
-    it is written all the same if it can be, and to say no would have it sent and run again.
+    """Return the error for a request that is cut off at shutdown. `maybe_stored`: the write may have been
+    committed, and a plain refusal would make the client send it again.
     """
     if maybe_stored:
         return TooBusyError(
@@ -95,8 +109,8 @@ def shutdown_error(*, maybe_stored: bool) -> TooBusyError:
 
 
 def raw_error(error: DuctileError) -> bytes:
-    """The same answer as bytes, for what is refused before there is a request to answer."""
-    from http import HTTPStatus  # noqa: PLC0415 - only where something is refused
+    """Return the whole error response as bytes, for input that is refused before there is a request."""
+    from http import HTTPStatus  # noqa: PLC0415 - rarely needed
 
     content = encode(error_body(error))
     status = HTTPStatus(error.http_status)
@@ -104,3 +118,55 @@ def raw_error(error: DuctileError) -> bytes:
     lines += [b"%s: %s" % header for header in (JSON, *error_headers(error))]
     lines += [b"content-length: %d" % len(content), b"connection: close", b"", content]
     return b"\r\n".join(lines)
+
+
+async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, response: HttpResponse) -> None:
+    """Send the response. A stream is stopped when the client disconnects."""
+    match response:
+        case JsonReply():
+            await send_bytes(send, response.status, response.content, [JSON, *response.headers])
+        case Document():
+            headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING, _NO_STORE]
+            await send_bytes(send, response.status, response.content, [*headers, *response.headers])
+        case Stream():
+            await _send_stream(send, receive, response)
+
+
+async def _send_stream(send: ASGISendCallable, receive: ASGIReceiveCallable, stream: Stream) -> None:
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    streaming = asyncio.ensure_future(stream.run(send))
+    gone = asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({streaming, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if streaming.done():
+            await streaming
+    finally:
+        gone.cancel()
+        streaming.cancel()
+        try:
+            await asyncio.gather(streaming, return_exceptions=True)
+        finally:
+            stream.close()
+
+
+async def send_json(
+    send: ASGISendCallable, status: int, body: JsonObject, headers: Iterable[Header] = ()
+) -> None:
+    await send_bytes(send, status, encode(body), [JSON, *headers])
+
+
+async def send_bytes(
+    send: ASGISendCallable, status: int, content: bytes, headers: list[Header], *, more: bool = False
+) -> None:
+    """Send head and body. With `more` the response stays open, although all of its content is sent."""
+    length = (b"content-length", str(len(content)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+async def send_error(send: ASGISendCallable, error: DuctileError, *, close: bool = False) -> None:
+    headers = [*error_headers(error), (b"connection", b"close")] if close else error_headers(error)
+    await send_json(send, error.http_status, error_body(error), headers)

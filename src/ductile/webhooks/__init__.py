@@ -1,1 +1,1 @@
-"""The listener for signed calls of other services: translates, and calls `operations.webhooks`."""
+"""The listener for incoming webhooks."""

@@ -1,24 +1,168 @@
-"""The life of the listener for webhooks: bound, answering, closed in good order."""
+"""Incoming webhooks: one request from another service becomes a job, a run or an event.
+
+Paths are looked up in the configuration in force, so a reload takes effect by itself. A sender is
+unauthenticated until the signature over its whole body is verified; until then it learns nothing and may use
+little.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
+from ductile.http.application import Exchange, HttpApplication, single_headers
+from ductile.http.authentication import is_misdirected, misdirected
+from ductile.http.body import BodyBudget, read_body
 from ductile.http.listener import Listener
+from ductile.http.log_sampling import LogSampler, described_counts
 from ductile.http.protocol import ListenerLimits
-from ductile.telemetry.signals import Signal, SignalBus
-from ductile.webhooks.application import HEALTH, WebhookApplication
+from ductile.http.responses import JsonReply, encode
+from ductile.operations.system.probes import health, is_forwarded
+from ductile.operations.webhooks.incoming import InvalidSignatureError, find_endpoint, receive
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+    from ductile.core.json import JsonObject
     from ductile.operations.context import OperationContext
 
-#: What is being answered when the listener closes may take so long to finish.
-CLOSING_SECONDS = 5.0
+HEALTH = "/healthz"
 CONNECTIONS = 256
+#: Memory for the bodies of all requests whose signature is not verified yet.
+UNVERIFIED_BYTES = 64 * 1024 * 1024
+BODY_SECONDS = 10.0
+#: Seconds for requests in progress when the listener closes.
+CLOSING_SECONDS = 5.0
+
+_ACCEPTED, _OK = 202, 200
+_MAX_LOGGED_PATH = 300
+
+
+class WebhookExchange(Exchange):
+    #: The name of the endpoint in the configuration.
+    endpoint: str | None = None
+
+
+class WebhookApplication(HttpApplication[WebhookExchange]):
+    def __init__(
+        self,
+        context: OperationContext,
+        signals: SignalBus,
+        *,
+        body_seconds: float = BODY_SECONDS,
+        unverified_bytes: int = UNVERIFIED_BYTES,
+    ) -> None:
+        self._context = context
+        self._signals = signals
+        self._body_seconds = body_seconds
+        self._budget = BodyBudget(unverified_bytes)
+        self._sampler = LogSampler(self._report_sampled)
+
+    def close(self) -> None:
+        """Report what has been counted and not logged yet."""
+        self._sampler.close()
+
+    def new_exchange(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> WebhookExchange:
+        return WebhookExchange(scope, receive, send)
+
+    async def respond(self, exchange: WebhookExchange) -> JsonReply:
+        scope = exchange.scope
+        if scope["path"] == HEALTH:
+            _require_method(scope, "GET", "HEAD")
+            headers = single_headers(scope)
+            listen = self._context.snapshot().webhooks_listen
+            if is_misdirected(listen, headers) and not is_forwarded(headers):
+                raise misdirected(listen, token_helps=False)
+            return JsonReply(content=encode(await health(self._context, exchange.peer, headers)))
+        endpoint = find_endpoint(self._context.snapshot(), scope["path"])
+        exchange.endpoint = endpoint.name
+        _require_method(scope, "POST")
+        self._context.refuse_when_stopping()
+        body = await read_body(
+            scope,
+            exchange.receive,
+            limit=endpoint.max_body_size,
+            seconds=self._body_seconds,
+            budget=self._budget,
+        )
+        exchange.body_read = True
+        # While a slow body arrived, the daemon may have begun to stop, or a reload changed the secret.
+        self._context.refuse_when_stopping()
+        endpoint = find_endpoint(self._context.snapshot(), scope["path"])
+        result = await receive(self._context, endpoint, _joined_headers(scope), body)
+        self._report_accepted(exchange, result)
+        return JsonReply(content=encode(result), status=_OK if "challenge" in result else _ACCEPTED)
+
+    def maybe_stored(self, exchange: WebhookExchange) -> bool:
+        return exchange.body_read
+
+    def on_fault(self, exchange: WebhookExchange, fault: Exception) -> DuctileError:
+        data: JsonObject = {"endpoint": exchange.endpoint, **describe_error(fault)}
+        self._signals.emit(Signal.WEBHOOK_FAULT, data=data)
+        return DuctileError("an unexpected fault in the daemon")
+
+    def on_refusal(self, exchange: WebhookExchange, error: DuctileError) -> None:
+        data: JsonObject = {
+            "endpoint": exchange.endpoint,
+            "path": exchange.scope["path"][:_MAX_LOGGED_PATH],
+            "status": error.http_status,
+            "reason": error.why if isinstance(error, InvalidSignatureError) else error.message,
+            "peer": exchange.peer,
+        }
+        level = SignalLevel.DEBUG if self._is_quiet(exchange, error) else None
+        self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
+
+    def _is_quiet(self, exchange: WebhookExchange, error: DuctileError) -> bool:
+        """Return whether the line is logged at debug level. Refusals of signed requests are all logged;
+        anyone can cause the others, as fast as the network allows.
+        """
+        if isinstance(error, NotFoundError | MethodNotAllowedError):
+            return True
+        signed = exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError)
+        return not signed and not self._sampler.in_full(str(error.http_status), exchange.peer)
+
+    def _report_accepted(self, exchange: WebhookExchange, result: JsonObject) -> None:
+        job_id = result.get("job_id")
+        data: JsonObject = {
+            "endpoint": exchange.endpoint,
+            "peer": exchange.peer,
+            "deduplicated": bool(result.get("deduplicated")),
+        }
+        self._signals.emit(
+            Signal.WEBHOOK_ACCEPTED, job_id=job_id if isinstance(job_id, str) else None, data=data
+        )
+
+    def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+        self._signals.emit(
+            Signal.LISTENER_SAMPLED,
+            f"The webhooks listener refused more requests: {described_counts(counts)}.",
+            data={"listener": "webhooks", "requests": dict(counts), "peer": peer},
+        )
+
+
+def _require_method(scope: HTTPScope, *methods: str) -> None:
+    if scope["method"] not in methods:
+        raise MethodNotAllowedError(
+            f"{scope['method'][:20]} is not for this path", details={"allow": ", ".join(methods)}
+        )
+
+
+def _joined_headers(scope: HTTPScope) -> dict[str, str]:
+    """Return the headers by lower-case name; the values of one that occurs several times are joined."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 class WebhookServer:
-    """Implements `ductile.listeners.Server`."""
+    """Implements `ductile.listeners.ListenerServer`."""
 
     def __init__(self, context: OperationContext, listen: str, signals: SignalBus) -> None:
         self._signals = signals

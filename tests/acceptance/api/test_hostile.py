@@ -212,8 +212,8 @@ def test_many_requests_in_one_breath(door: Door) -> None:
     assert door.send(one * 200 + WELL).count(b"HTTP/1.1 200 OK") == 201
 
 
-def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
-    """Whoever has kept the listener waiting longest gives way to whoever asks."""
+def test_connections_beyond_the_limit_are_answered_503(door: Door) -> None:
+    """Health checks are answered even then, and those inside are served."""
     held: list[socket.socket] = []
     try:
         for _ in range(256):
@@ -221,7 +221,7 @@ def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
             held.append(connection)
         assert door.status(WELL) == 200
-        assert read_all(held[0]) == b""
+        assert door.status(WELL.replace(b"/healthz", b"/other")) == 503
         held[-1].sendall(b" localhost\r\nConnection: close\r\n\r\n")
         assert read_all(held[-1]).startswith(b"HTTP/1.1 200 ")
     finally:
@@ -229,8 +229,8 @@ def test_connections_that_say_nothing_keep_nobody_out(door: Door) -> None:
             connection.close()
 
 
-def test_probes_get_through_when_every_place_is_taken(api: Api) -> None:
-    """A monitor must not take a busy daemon for a dead one: /healthz and /readyz need no free place."""
+def test_probes_are_answered_when_every_connection_is_in_use(api: Api) -> None:
+    """A monitor must not take a busy daemon for a dead one."""
     lines = (
         "POST /plugin/echo/poll HTTP/1.1",
         "Host: localhost",
@@ -243,7 +243,7 @@ def test_probes_get_through_when_every_place_is_taken(api: Api) -> None:
     try:
         for connection in held:
             connection.sendall(head)
-        for connection in held:  # each of them is being read now, and gives way to nobody
+        for connection in held:  # the body of each is being read now
             assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
         assert api.ask("GET", "/jobs").status == 503
         for path in ("/healthz", "/readyz"):

@@ -1,4 +1,4 @@
-"""Whoever is being answered when the daemon cannot wait any longer."""
+"""Requests in progress when the daemon stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import Clock
-from ductile.api.application import Application
+from ductile.api.application import ApiApplication
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.router import Router
@@ -29,7 +29,7 @@ API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*
 
 
 class Call:
-    """One request, of whose body nothing comes unless it is given."""
+    """One request; without a body, reading it blocks."""
 
     def __init__(self, body: bytes | None) -> None:
         self.scope: Any = {
@@ -54,15 +54,15 @@ class Call:
         self.sent.append(message)
 
 
-async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: Path) -> None:
-    """The daemon ends while a commit takes long: what was on its way is on disk afterwards."""
+async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_path: Path) -> None:
+    """The daemon stops during a slow commit: the job exists afterwards, and the response says it may."""
     snapshot = compile_snapshot(loaded(a_config(tmp_path, API)), a_discovery(tmp_path, a_manifest("p")))
     clock = Clock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock, rng=Random(2))
     authenticator = Authenticator(lambda: snapshot, time.monotonic, lambda _peer, _too_many: None)
     services: Any = ApiServices(authenticator=authenticator, streams=None, metrics=None)  # type: ignore[arg-type]
-    application = Application(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
+    application = ApiApplication(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
     disk, stuck = threading.Event(), threading.Event()
 
     def hang(_session: Session) -> None:

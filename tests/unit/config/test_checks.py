@@ -10,7 +10,7 @@ import pytest
 from builders.configs import a_config, a_config_of, loaded, problems_of
 from ductile.config.seal import hash_bytes
 from ductile.config.secrets import digest_of
-from ductile.webhooks.application import UNSIGNED_BYTES
+from ductile.webhooks.server import UNVERIFIED_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -309,7 +309,7 @@ def test_a_webhook_for_huge_bodies_is_doubtful(tmp_path: Path) -> None:
     endpoints = "webhooks: {endpoints: [{path: /a, event: x, secret: '${T}', max_body_size: %s}]}"
     (warning,) = loaded(a_config(tmp_path, endpoints % "10GB"), {"T": "t"}).warnings
     assert (warning.key, "64MiB" in warning.message) == ("webhooks.endpoints[0].max_body_size", True)
-    assert UNSIGNED_BYTES == 64 * 1024 * 1024
+    assert UNVERIFIED_BYTES == 64 * 1024 * 1024
     assert loaded(a_config(tmp_path, endpoints % "64MiB"), {"T": "t"}).warnings == ()
 
 

@@ -1,4 +1,4 @@
-"""The listener for webhooks, on real sockets and a real store."""
+"""Incoming webhooks, on real sockets and a real store."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from ductile.core.webhooks.signatures import (
     sign_body,
     signed_headers,
 )
-from ductile.http.body import UnauthenticatedBodies
-from ductile.http.body_quota import BodyQuota
 from ductile.http.listener import Listener
 from ductile.http.protocol import ListenerLimits
 from ductile.operations.context import OperationContext, RunningEngine
@@ -40,7 +38,7 @@ from ductile.store.session import Session
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
-from ductile.webhooks.application import WebhookApplication
+from ductile.webhooks.server import UNVERIFIED_BYTES, WebhookApplication
 
 ENDPOINTS = """
   - {path: /hook/plain, plugin: p, secret_ref: shared, max_body_size: 1000, delivery_header: X-Delivery}
@@ -138,7 +136,7 @@ async def serving(
     *,
     snapshot: Snapshot | None = None,
     body_seconds: float = 10.0,
-    strangers: UnauthenticatedBodies | None = None,
+    unverified_bytes: int = UNVERIFIED_BYTES,
     engine: RunningEngine | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
@@ -149,7 +147,9 @@ async def serving(
     context = OperationContext(
         store=store, snapshot=lambda: bench.snapshot, now=clock, rng=Random(2), engine=engine
     )
-    application = WebhookApplication(context, signals, body_seconds=body_seconds, strangers=strangers)
+    application = WebhookApplication(
+        context, signals, body_seconds=body_seconds, unverified_bytes=unverified_bytes
+    )
     listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, ListenerLimits())
     (address,) = await listener.start()
     bench.port = int(address.rpartition(":")[2])
@@ -187,7 +187,7 @@ async def test_both_forms_of_the_signature_are_accepted(bench: Bench, form: str)
     assert (await bench.post("/hook/plain", b"{}", **{HEADER: written})).status == 202
 
 
-async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
+async def test_unsigned_requests_learn_nothing(bench: Bench) -> None:
     """403 without details, whatever was wrong; no job."""
     good = sign_body(SECRET, b"{}")
     replies = [
@@ -210,7 +210,7 @@ async def test_who_cannot_sign_learns_nothing(bench: Bench) -> None:
         *["the signature does not fit"] * 4,
         "there is no header x-hub-signature-256",
         *["the signature does not fit"] * 2,
-    ], "whoever has to mend it is told what is the matter"
+    ], "the log says what was wrong"
 
 
 async def test_paths_and_methods(bench: Bench) -> None:
@@ -244,13 +244,13 @@ async def test_a_body_at_the_limit_is_accepted_chunked_or_not(bench: Bench) -> N
     assert (await bench.ask("POST", "/hook/plain", chunked, head)).status == 202
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+async def test_slow_bodies_time_out(tmp_path: Path) -> None:
     async with serving(tmp_path, body_seconds=0.2) as bench:
         reply = await bench.ask("POST", "/hook/plain", b"{", {"Content-Length": "2"})
         assert reply.status == 408
 
 
-async def test_a_body_shorter_than_it_says_is_no_job(tmp_path: Path) -> None:
+async def test_a_body_shorter_than_declared_is_no_job(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         _, writer = await asyncio.open_connection("127.0.0.1", bench.port)
         writer.write(b"POST /hook/plain HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{}")
@@ -290,7 +290,7 @@ async def test_lone_surrogates_do_no_harm(bench: Bench) -> None:
     assert await bench.event(reply.body["job_id"])
 
 
-async def test_headers_come_along_without_what_opens_doors(bench: Bench) -> None:
+async def test_headers_are_passed_without_credentials(bench: Bench) -> None:
     """Lower-case, without credentials and signature."""
     reply = await bench.signed(
         "/hook/plain",
@@ -329,17 +329,17 @@ async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
     assert not (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
 
 
-async def test_deliveries_of_two_endpoints_never_meet(bench: Bench) -> None:
+async def test_delivery_ids_are_per_endpoint(bench: Bench) -> None:
     """Keys are namespaced by endpoint."""
     one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     other = await bench.signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
     assert one.body["job_id"] != other.body["job_id"]
 
 
-async def test_whoever_gets_the_name_of_another_endpoint_does_not_get_its_deliveries(
+async def test_an_endpoint_that_takes_over_a_name_does_not_take_over_deliveries(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """A reload may give a name away; what its former bearer was sent is another matter."""
+    """After a reload gives the name to another path, its delivery ids start anew."""
     one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
     other = "  - {path: /other, name: plain, plugin: p, secret: another, delivery_header: X-Delivery}\n"
     bench.snapshot = a_snapshot(tmp_path / "other", other)
@@ -348,7 +348,7 @@ async def test_whoever_gets_the_name_of_another_endpoint_does_not_get_its_delive
     assert reply.body["job_id"] != one.body["job_id"]
 
 
-async def test_without_an_id_every_delivery_is_its_own(bench: Bench) -> None:
+async def test_deliveries_without_an_id_are_not_deduplicated(bench: Bench) -> None:
     one, other = [(await bench.signed("/hook/plain", b"{}")).body["job_id"] for _ in range(2)]
     assert one != other
 
@@ -363,7 +363,7 @@ async def test_without_an_id_every_delivery_is_its_own(bench: Bench) -> None:
         ("/hook/standard", STANDARD),
     ],
 )
-async def test_presets_know_their_sender(bench: Bench, path: str, scheme: SignatureScheme) -> None:
+async def test_presets_verify_their_sender(bench: Bench, path: str, scheme: SignatureScheme) -> None:
     """Header, format, delivery id and replay window of the preset."""
     body = b'{"id": "evt_1", "event_id": "evt_1"}'
 
@@ -394,15 +394,15 @@ async def test_presets_know_their_sender(bench: Bench, path: str, scheme: Signat
 async def test_a_recorded_request_without_an_id_is_not_run_again(
     bench: Bench, path: str, scheme: SignatureScheme, body: bytes
 ) -> None:
-    """Presets whose senders name every delivery know one that has no name by what was signed."""
+    """Presets whose senders identify every delivery fall back to the signed content."""
     headers = signed_headers(scheme, SECRET, message_id="", body=body, now=bench.clock.now)
     first, second = await bench.post(path, body, **headers), await bench.post(path, body, **headers)
     assert (first.status, first.body["deduplicated"]) == (202, False)
     assert (second.body["job_id"], second.body["deduplicated"]) == (first.body["job_id"], True)
 
 
-async def test_slack_is_told_that_the_address_is_ours(bench: Bench) -> None:
-    """What Slack asks before it sends anything else; it is no job."""
+async def test_the_challenge_of_slack_is_answered(bench: Bench) -> None:
+    """Slack verifies the URL before it sends events; that is no job."""
     body = b'{"type": "url_verification", "challenge": "3eZbrw1aB"}'
     headers = signed_headers(SLACK, SECRET, message_id="-", body=body, now=START)
     reply = await bench.post("/hook/slack", body, **headers)
@@ -411,7 +411,7 @@ async def test_slack_is_told_that_the_address_is_ours(bench: Bench) -> None:
     assert await bench.count() == 0
 
 
-async def test_names_commands_and_headers_of_the_operators_choice(bench: Bench) -> None:
+async def test_name_command_and_header_are_configurable(bench: Bench) -> None:
     assert (await bench.signed("/hook/custom", b"{}")).status == 403
     reply = await bench.post("/hook/custom", b"{}", **{"X-Sig": sign_body(SECRET, b"{}")})
     job = await bench.store.job(reply.body["job_id"])
@@ -435,8 +435,8 @@ async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
     assert (again.body["job_id"], again.body["deduplicated"]) == (run.id, True)
 
 
-async def test_a_pipeline_that_is_not_for_this_one_is_no_fault_of_the_sender(bench: Bench) -> None:
-    """A pipeline's `if`; a refusal would make senders try again, or switch the webhook off."""
+async def test_a_pipeline_whose_condition_fails_is_answered_202(bench: Bench) -> None:
+    """A refusal would make senders retry, or disable the webhook."""
     reply = await bench.signed("/hook/line", b'{"action": "closed"}')
     assert (reply.status, reply.body["job_id"]) == (202, None)
     assert "does not start" in reply.body["message"]
@@ -458,8 +458,8 @@ async def test_an_endpoint_publishes_an_event(bench: Bench) -> None:
     ]
 
 
-async def test_a_disabled_plugin_is_closed_here_too(bench: Bench) -> None:
-    """`enabled: false` is enforced at every door; strangers do not learn of it."""
+async def test_a_disabled_plugin_gets_no_jobs(bench: Bench) -> None:
+    """`enabled: false` is enforced for webhooks; unsigned requests do not learn of it."""
     plugin = replace(bench.snapshot.plugins["p"], enabled=False)
     bench.snapshot = replace(bench.snapshot, plugins={"p": plugin})
     assert (await bench.signed("/hook/plain", b"{}")).status == 422
@@ -483,8 +483,8 @@ async def test_health_is_there_without_a_signature(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-proto", "Via"])
-async def test_whoever_a_proxy_asks_for_is_not_on_this_machine(bench: Bench, header: str) -> None:
-    """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+async def test_forwarded_requests_do_not_count_as_local(bench: Bench, header: str) -> None:
+    """Remote peers get `status` only, and behind a proxy every peer address is local."""
     reply = await bench.ask("GET", "/healthz", b"", {header: "203.0.113.7"})
     assert (reply.status, reply.body["status"]) == (200, "ok")
     assert not {"queue_depth", "version", "uptime_seconds"} & reply.body.keys()
@@ -493,14 +493,14 @@ async def test_whoever_a_proxy_asks_for_is_not_on_this_machine(bench: Bench, hea
 async def begun(
     bench: Bench, body: bytes, sent: int, path: str = "/hook/plain"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A signed request of whose body only the beginning has been sent."""
+    """Send a signed request with only the beginning of its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
     writer.write(
         f"POST {path} HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
     )
     async with asyncio.timeout(20):
-        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # from here on it is being read
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # from here on the body is being read
     writer.write(body[:sent])
     return reader, writer
 
@@ -510,44 +510,28 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
         return await reader.readuntil(b"\r\n\r\n")
 
 
-async def test_the_body_that_was_waited_for_longest_gives_way(tmp_path: Path) -> None:
-    """Whoever sends half a body keeps nobody out. It is told 503; nothing is lost of others."""
-    async with serving(tmp_path, strangers=BodyQuota(3, 10_000)) as bench:
-        held = [await begun(bench, b"{}", 1) for _ in range(3)]
-        assert (await bench.signed("/hook/plain", b"{}")).status == 202
-        told = await answered(held[0][0])
-        assert told.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1\r\n" in told
-        assert b"connection: close\r\n" in told
-        for reader, writer in held[1:]:
-            writer.write(b"}")
-            assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
-        for _, writer in held:
-            writer.close()
-        assert await bench.count() == 3
-        assert bench.refusals() == [503]
-
-
-async def test_bodies_of_strangers_fill_no_memory(tmp_path: Path) -> None:
-    """So many bytes are held for all of them; the oldest that holds any gives way."""
+async def test_unverified_bodies_share_a_memory_budget(tmp_path: Path) -> None:
+    """A body that does not fit is answered 503; bodies that are done give their memory back."""
     body = b'"' + b"x" * 900 + b'"'
-    async with serving(tmp_path, strangers=BodyQuota(9, 1500)) as bench:
-        patient = await begun(bench, b"{}", 0)
-        first, second = await begun(bench, body, 800), await begun(bench, body, 800)
-        assert (await answered(first[0])).startswith(b"HTTP/1.1 503 ")
-        for (reader, writer), rest in ((second, body[800:]), (patient, b"{}")):
+    async with serving(tmp_path, unverified_bytes=1500) as bench:
+        empty, held = await begun(bench, b"{}", 0), await begun(bench, body, 800)
+        refused = await bench.signed("/hook/plain", body)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        for (reader, writer), rest in ((held, body[800:]), (empty, b"{}")):
             writer.write(rest)
             assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
-        for _, writer in (patient, first, second):
             writer.close()
+        assert (await bench.signed("/hook/plain", body)).status == 202
+        assert await bench.count() == 3
+        assert bench.refusals() == [503]
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [("/hook/plain", b"{}"), ("/hook/line", b'{"action": "closed"}'), ("/hook/event", b"{}")],
 )
-async def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, path: str, body: bytes) -> None:
-    """Intake has ended when the daemon stops, also for who is not for the pipeline anyway."""
+async def test_a_slow_body_is_refused_once_the_daemon_stops(tmp_path: Path, path: str, body: bytes) -> None:
+    """503, also for an event that would start nothing."""
     engine: Any = SimpleNamespace(stopping=False)
     async with serving(tmp_path, engine=engine) as bench:
         reader, writer = await begun(bench, body, 1, path)
@@ -558,23 +542,23 @@ async def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, pat
         assert await bench.count() == 0
 
 
-async def test_whose_body_has_not_come_when_the_daemon_ends_is_told_to_come_back(tmp_path: Path) -> None:
-    """503 with Retry-After in our own shape, and not a fault of the daemon; no job."""
+async def test_a_half_sent_body_is_answered_503_at_shutdown(tmp_path: Path) -> None:
+    """503 with Retry-After in our error format; no job."""
     async with serving(tmp_path) as bench:
         reader, writer = await begun(bench, b"{}", 1)
         await bench.listener.stop(0)
-        told = await answered(reader)
-        assert told.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1\r\n" in told
-        assert b"connection: close\r\n" in told
+        head = await answered(reader)
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in head
+        assert b"connection: close\r\n" in head
         assert (await reader.read()).startswith(b'{"error":{"code":"too_busy"')
         writer.close()
         assert await bench.count() == 0
         assert bench.refusals() == [503]
 
 
-async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: Path) -> None:
-    """The daemon ends while a commit takes long. The job is there afterwards, and nobody said no."""
+async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_path: Path) -> None:
+    """The daemon stops during a slow commit: the job exists afterwards, and the response says it may."""
     async with serving(tmp_path) as bench:
         disk, stuck = threading.Event(), threading.Event()
         assert isinstance(bench.store, SqliteStore)
@@ -600,7 +584,7 @@ async def test_who_cannot_be_told_whether_it_is_on_disk_is_told_that(tmp_path: P
         assert await bench.count() == 1
 
 
-async def test_refusals_are_told_without_what_was_sent(bench: Bench) -> None:
+async def test_refusals_are_logged_without_request_data(bench: Bench) -> None:
     await bench.post("/hook/plain", b"canary", Authorization="canary", **{HEADER: "canary"})
     await bench.signed("/hook/plain?token=canary", b"{}")
     assert bench.refusals() == [403]

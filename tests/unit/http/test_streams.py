@@ -1,4 +1,4 @@
-"""Answers that are sent as they come: what they hold is let go of, however they end."""
+"""Streamed responses release what they hold, however they end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from ductile.api.application import ApiExchange, _stream
-from ductile.api.endpoint import Stream
+from ductile.http.responses import Stream, send_response
 
 
-def an_exchange() -> Any:
-    async def receive() -> Any:
-        await asyncio.Event().wait()
+async def receive() -> Any:
+    await asyncio.Event().wait()
 
-    async def send(_message: object) -> None: ...
 
-    return ApiExchange(scope={}, receive=receive, send=send, peer=None)  # type: ignore[typeddict-item]
+async def send(_message: object) -> None: ...
 
 
 class Held:
-    """What a stream holds, such as an open file."""
+    """A resource of a stream, such as an open file."""
 
     def __init__(self) -> None:
         self.history: list[str] = []
@@ -36,15 +33,17 @@ class Held:
         self.history.append("closed")
 
 
-async def test_it_is_closed_when_it_is_over() -> None:
+async def test_a_stream_is_closed_at_its_end() -> None:
     held = Held()
-    await _stream(an_exchange(), Stream(run=held.run, close=held.close))
+    await send_response(send, receive, Stream(run=held.run, close=held.close))
     assert held.history == ["sent", "closed"]
 
 
-async def test_it_is_closed_although_its_request_was_cancelled_before_the_first_byte() -> None:
+async def test_a_stream_is_closed_if_cancelled_before_its_first_byte() -> None:
     held = Held()
-    answering = asyncio.create_task(_stream(an_exchange(), Stream(run=held.never_send, close=held.close)))
+    answering = asyncio.create_task(
+        send_response(send, receive, Stream(run=held.never_send, close=held.close))
+    )
     await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -52,8 +51,8 @@ async def test_it_is_closed_although_its_request_was_cancelled_before_the_first_
     assert held.history == ["closed"]
 
 
-async def test_it_is_closed_although_its_request_was_cancelled_twice() -> None:
-    """The second time while what it was sending is being ended."""
+async def test_a_stream_is_closed_if_cancelled_twice() -> None:
+    """The second time while the sender is being cancelled."""
     held, ending = Held(), asyncio.Event()
 
     async def reluctant(_send: object) -> None:
@@ -63,7 +62,7 @@ async def test_it_is_closed_although_its_request_was_cancelled_twice() -> None:
             ending.set()
             await asyncio.Event().wait()
 
-    answering = asyncio.create_task(_stream(an_exchange(), Stream(run=reluctant, close=held.close)))
+    answering = asyncio.create_task(send_response(send, receive, Stream(run=reluctant, close=held.close)))
     await asyncio.sleep(0)
     answering.cancel()
     await asyncio.wait_for(ending.wait(), 20)

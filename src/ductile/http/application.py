@@ -1,0 +1,150 @@
+"""The frame of every HTTP surface: one request from its first byte to its response or refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+import msgspec
+
+from ductile.errors import DuctileError, TooLargeError, TooSlowError, UsageError
+from ductile.http.body import ClientDisconnectedError, content_length, refuse_body
+from ductile.http.responses import HttpResponse, Stream, send_error, send_response, shutdown_error
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+#: The status that is logged for a client that disconnected before its response; it is never sent.
+CLIENT_CLOSED_REQUEST = 499
+#: A refused body up to this size is not read.
+_SMALL_BODY = 64 * 1024
+#: Headers that may occur once only.
+_SINGLE_HEADERS = (b"authorization", b"host", b"origin", b"idempotency-key")
+
+Result = TypeVar("Result")
+
+
+class Exchange(msgspec.Struct):
+    """One request and what is known about it so far."""
+
+    scope: HTTPScope
+    receive: ASGIReceiveCallable
+    send: ASGISendCallable
+    body_read: bool = False
+    #: Whether the response has begun.
+    started: bool = False
+    status: int = 200
+
+    @property
+    def peer(self) -> str | None:
+        """The address of the client."""
+        client = self.scope["client"]
+        return None if client is None else client[0]
+
+
+SomeExchange = TypeVar("SomeExchange", bound=Exchange)
+
+
+class HttpApplication(ABC, Generic[SomeExchange]):
+    """An ASGI application that sends every error in our format."""
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        exchange = self.new_exchange(cast("HTTPScope", scope), receive, send)
+        try:
+            try:
+                response = await self.respond(exchange)
+            except ClientDisconnectedError:
+                raise
+            except DuctileError as error:
+                self.on_refusal(exchange, error)
+                await _refuse(exchange, error)
+            except Exception as fault:  # noqa: BLE001 - the client gets 500; the fault is reported without its text
+                await _refuse(exchange, self.on_fault(exchange, fault))
+            else:
+                exchange.started = True  # a failure from here on cannot be answered
+                if not isinstance(response, Stream):
+                    exchange.status = response.status
+                await send_response(send, receive, response)
+        except ClientDisconnectedError:
+            exchange.status = CLIENT_CLOSED_REQUEST
+        except asyncio.CancelledError:
+            # The listener is closing and its grace period is over.
+            if not exchange.started:
+                cut_off = shutdown_error(maybe_stored=self.maybe_stored(exchange))
+                exchange.status = cut_off.http_status
+                self.on_refusal(exchange, cut_off)
+                await send_error(send, cut_off, close=True)
+            raise
+        finally:
+            self.on_end(exchange)
+
+    @abstractmethod
+    def new_exchange(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> SomeExchange: ...
+
+    @abstractmethod
+    async def respond(self, exchange: SomeExchange) -> HttpResponse:
+        """Return the response. Raises `DuctileError` for a refusal."""
+
+    @abstractmethod
+    def maybe_stored(self, exchange: SomeExchange) -> bool:
+        """Return whether a request that is cut off now may already be on its way to the disk."""
+
+    @abstractmethod
+    def on_fault(self, exchange: SomeExchange, fault: Exception) -> DuctileError:
+        """Report an unexpected exception. Returns the error to send."""
+
+    def on_refusal(self, exchange: SomeExchange, error: DuctileError) -> None:
+        """Called before a refusal is sent, except after `on_fault`."""
+
+    def on_end(self, exchange: SomeExchange) -> None:
+        """Called when the exchange is over, in whatever way."""
+
+
+async def _refuse(exchange: Exchange, error: DuctileError) -> None:
+    exchange.status, exchange.started = error.http_status, True
+    if isinstance(error, TooLargeError | TooSlowError) or _is_sending_body(exchange):
+        await refuse_body(exchange.receive, exchange.send, error)
+    else:
+        await send_error(exchange.send, error)
+
+
+def _is_sending_body(exchange: Exchange) -> bool:
+    """Return whether the client may still be sending a body too large for the socket buffers."""
+    if exchange.body_read or exchange.scope["method"] in ("GET", "HEAD"):
+        return False
+    chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
+    return chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
+
+
+def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:
+    """Return the headers by name. Raises `UsageError` if one that identifies the caller occurs twice: a proxy
+    may check the first and we would use the last.
+    """
+    pairs = list(scope["headers"])
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for name in _SINGLE_HEADERS:
+            if names.count(name) > 1:
+                raise UsageError(f"there is more than one {name.decode()} header", hint="Send one.")
+    return headers
+
+
+async def unless_disconnected(receive: ASGIReceiveCallable, work: Awaitable[Result]) -> Result:
+    """Return the result of `work`. If the client disconnects first, cancel it and raise
+    `ClientDisconnectedError`.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnectedError
+        return await task
+    finally:
+        gone.cancel()
+        task.cancel()
