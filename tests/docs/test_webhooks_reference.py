@@ -71,11 +71,11 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert MAX_DELIVERY_DELAY.total_seconds() == 3600
     assert "at most an hour later" in PAGE
     assert MAX_PER_RECEIVER == 4
-    assert "has four places of its own, of 256 in all" in PAGE
+    assert "may have four requests in flight, of 256 in all" in PAGE
     assert MAX_IN_FLIGHT == 256
-    assert f"within {PROMPT.total_seconds():.0f} seconds has four" in PAGE
-    assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all} places" in PAGE
-    assert f"those nobody knows yet {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all}," in PAGE
+    assert f"within {PROMPT.total_seconds():.0f} seconds may have four" in PAGE
+    assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all} slots" in PAGE
+    assert f"all unknown ones {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all}," in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
     assert f"{CONNECTIONS} connections are served at once" in PAGE
     assert f"{UNVERIFIED_BYTES // 1024**2} MiB of memory together" in PAGE
