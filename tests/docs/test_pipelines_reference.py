@@ -18,7 +18,7 @@ from ductile.config.schema.types import Section
 from ductile.core.expressions.conditions import Comparison, explain_condition
 from ductile.core.expressions.operators import Operator, compare
 from ductile.core.expressions.paths import MISSING, PORTABLE_ROOTS, EvalContext, Root
-from ductile.core.expressions.redacted_quote import LONGEST_QUOTE, MASK
+from ductile.core.expressions.redacted_quote import MASK, MAX_QUOTE_LENGTH
 from ductile.core.expressions.regex import BUDGET_SECONDS
 from ductile.core.expressions.templates import compile_template, fill
 from ductile.core.json import JsonObject, JsonValue
@@ -128,5 +128,5 @@ def test_the_sentence_is_the_one_that_is_told() -> None:
 
 def test_the_limits_are_the_program_s() -> None:
     assert f"may compute for {BUDGET_SECONDS} s" in PAGE
-    assert f"cut to {LONGEST_QUOTE} characters" in PAGE
+    assert f"cut to {MAX_QUOTE_LENGTH} characters" in PAGE
     assert f"`{MASK}`" in PAGE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from builders.jobs import START
-from ductile.core.jobs.dedupe import LONGEST_KEY
+from ductile.core.jobs.dedupe import MAX_KEY_LENGTH
 from ductile.core.webhooks.signatures import (
     GITHUB,
     REPLAY_WINDOW,
@@ -256,7 +256,7 @@ def test_a_delivery_without_a_name_is_known_by_what_was_signed(
 
 def test_the_length_of_a_delivery_id_is_bounded() -> None:
     """It is kept with the job, and comes back with every job that is listed."""
-    longest, longer = "d" * LONGEST_KEY, "d" * (LONGEST_KEY + 1)
+    longest, longer = "d" * MAX_KEY_LENGTH, "d" * (MAX_KEY_LENGTH + 1)
     assert delivery_id(GITHUB, {"x-github-delivery": longest}, b"", {}) == longest
     hashed = delivery_id(GITHUB, {"x-github-delivery": longer}, b"", {})
     assert hashed is not None

@@ -1,4 +1,4 @@
-"""The part of the configuration that the pure core decides by. `config.compile` builds it."""
+"""The part of the configuration that decisions of the core depend on. `ductile.config.compile` builds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ductile.struct import Value, field, hide_in_repr
 
 
 class FactRule(Value):
-    """State updates of this command are kept as facts of this type."""
+    """State updates of the command are recorded as facts of this type."""
 
     command: str
     fact_type: str
@@ -25,19 +25,19 @@ class FactRule(Value):
 
 @hide_in_repr("config")
 class PluginPolicy(Value):
-    """What the core needs to know of one configured plugin instance."""
+    """The policy of one configured plugin."""
 
     retry: RetryPolicy = RetryPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
     facts: tuple[FactRule, ...] = ()
     parallelism: int = 1
-    #: By schedule id: the end of a scheduled run decides when the next one is.
+    #: By schedule id: the end of a scheduled run decides the next slot.
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
-    #: The `model` of its configuration, told in state webhooks.
+    #: The `model` of its configuration, which state webhooks contain.
     model: str | None = None
-    #: Whether pipelines with `on-hook` are told of the end of its root jobs.
+    #: Whether the end of its root jobs fires hooks.
     notify_on_complete: bool = False
-    #: What conditions see as `config`. It may hold secrets, so it is never shown.
+    #: What conditions see as `config`. Not shown: it can contain secrets.
     config: JsonObject = field(default_factory=dict)
 
     def fact_rule(self, command: str) -> FactRule | None:
@@ -54,13 +54,13 @@ class Policy(Value):
     dedupe_ttl: timedelta = timedelta(hours=24)
     max_hops: int = 20
     max_workers: int = 1
-    #: Tells by the name of a key whether its value must not be shown.
+    #: Decides by the name of a key whether its value is masked.
     is_secret: Callable[[str], bool] = lambda _key: False
-    #: The computing time for the conditions of one transaction. None: each match has a limit of its own.
+    #: The CPU time for all conditions of one transaction. None: each match has its own limit.
     budget: MatchBudget | None = None
 
     def plugin(self, name: str) -> PluginPolicy:
-        """The rules of a plugin; the defaults for one that is no longer configured."""
+        """Return the policy of a plugin; the defaults if it is no longer configured."""
         return self.plugins.get(name, DEFAULT_PLUGIN_POLICY)
 
 

@@ -19,7 +19,7 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.expressions.operators import json_equal
 from ductile.core.ids import make_trace_id
-from ductile.core.jobs.dedupe import LONGEST_KEY, KeyNamespace, holds_key, namespaced_key, normalise_key
+from ductile.core.jobs.dedupe import MAX_KEY_LENGTH, KeyNamespace, holds_key, namespaced_key, normalise_key
 from ductile.core.jobs.model import Callback, Job, NewJob, SubmittedBy
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
@@ -89,7 +89,7 @@ class KeyedRequest(Value):
         str | None,
         Meta(
             description="A succeeded job with this key makes it a duplicate.",
-            extra_json_schema={"maxLength": LONGEST_KEY},
+            extra_json_schema={"maxLength": MAX_KEY_LENGTH},
         ),
     ] = None
     idempotency_key: Annotated[
@@ -273,8 +273,8 @@ def _key(snapshot: Snapshot, door: Source, given: JsonObject) -> tuple[str | Non
 
 
 def _bounded(key: str | None, name: str) -> str | None:
-    if key is not None and len(key) > LONGEST_KEY:
-        raise read.refused(name, f"{name} is longer than {LONGEST_KEY} characters")
+    if key is not None and len(key) > MAX_KEY_LENGTH:
+        raise read.refused(name, f"{name} is longer than {MAX_KEY_LENGTH} characters")
     return key
 
 

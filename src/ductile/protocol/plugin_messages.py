@@ -13,7 +13,7 @@ from json import dumps
 
 import msgspec
 
-from ductile.core.jobs.dedupe import LONGEST_KEY
+from ductile.core.jobs.dedupe import MAX_KEY_LENGTH
 from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.timestamps import format_timestamp
@@ -247,8 +247,8 @@ def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
             raise _expected(f"{place}.type", "a text", kind)
         payload = _mapping(entry, "payload", f"{place}.payload")
         key = _text(entry, "dedupe_key", place)
-        if key is not None and len(key) > LONGEST_KEY:
-            raise _Violation(f"{place}.dedupe_key is longer than {LONGEST_KEY} characters")
+        if key is not None and len(key) > MAX_KEY_LENGTH:
+            raise _Violation(f"{place}.dedupe_key is longer than {MAX_KEY_LENGTH} characters")
         events.append(PluginEvent(type=kind, payload={} if payload is None else payload, dedupe_key=key))
     return tuple(events)
 

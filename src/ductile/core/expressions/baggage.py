@@ -1,7 +1,6 @@
-"""What a step claims from its payload for every step after it.
+"""Baggage: values that a step claims from its payload for all steps after it.
 
-Baggage only grows: what was claimed once keeps its value to the end of the run, so that a later step
-can rely on it whoever wrote the steps between.
+Baggage only grows: a claimed value stays the same until the end of the run, so later steps can rely on it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, ne
 from ductile.struct import Value
 
 MAX_BAGGAGE_BYTES = 1024 * 1024
-#: What the core itself puts into the context.
+#: The prefix of keys that the core adds to the context.
 RESERVED_PREFIX = "ductile_"
-_WHOLE = ("from", "namespace")
+_SPREAD_KEYS = ("from", "namespace")
 _SOURCE = "a path such as payload.x or context.x"
 
 
 class BaggageError(ValueError):
-    """The claim cannot be read or met; `path` is the path in the baggage that it was for."""
+    """The claim is invalid or cannot be fulfilled; `path` is its path in the baggage."""
 
     def __init__(self, message: str, *, path: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +35,7 @@ class BaggageError(ValueError):
 
 
 class BaggageClaim(Value, array_like=True):
-    """Keep what is at `source` under `target`; if `spread`, an object key by key."""
+    """Keep the value at `source` under `target`; with `spread`, an object key by key."""
 
     target: tuple[str, ...]
     source: str
@@ -44,7 +43,7 @@ class BaggageClaim(Value, array_like=True):
 
 
 def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageClaim, ...]:
-    """The claims of a step. BaggageError for the first fault; `faults_in_baggage` tells them all."""
+    """Return the claims of a step. Raises BaggageError for the first fault."""
     for fault in faults_in_baggage(written):
         raise BaggageError(f"{fault.message}, in baggage", path=str(fault.where[0]) if fault.where else None)
     if "from" in written:
@@ -54,8 +53,8 @@ def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageClaim, ...
 
 
 def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
-    """Everything wrong with the baggage of a step, in the order it is written."""
-    if any(key in written for key in _WHOLE):
+    """Yield all faults in the baggage of a step, in the order in which it is written."""
+    if any(key in written for key in _SPREAD_KEYS):
         yield from _faults_in_whole(written)
         return
     for path, source in written.items():
@@ -70,7 +69,7 @@ def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFa
 
 
 def _faults_in_whole(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
-    if set(written) != set(_WHOLE):
+    if set(written) != set(_SPREAD_KEYS):
         yield ExpressionFault(
             where=(),
             message="`from` and `namespace` go together, and with nothing else",
@@ -105,14 +104,14 @@ def _fault_in_target(path: str) -> str | None:
     return None
 
 
-def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext) -> JsonObject:
-    """The inherited baggage with the claims added; the inherited one is left as it is.
+def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:
+    """Return the inherited baggage with the claims added, as a new value.
 
-    BaggageError if a source is missing, if an inherited path would change, or if it grows too large.
+    Raises BaggageError if a source is missing, an inherited value would change, or it becomes too large.
     """
     baggage = inherited
-    for wanted in claims:
-        baggage = _with_claim(baggage, wanted, _claimed_value(wanted, scope), depth=0)
+    for claim in claims:
+        baggage = _with_claim(baggage, claim, _claimed_value(claim, context), depth=0)
     if nests_too_deep(baggage):
         raise BaggageError(f"the baggage nests deeper than {MAX_DEPTH} levels")
     if encoded_size(baggage) > MAX_BAGGAGE_BYTES:
@@ -120,40 +119,40 @@ def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, scope:
     return baggage
 
 
-def _claimed_value(wanted: BaggageClaim, scope: EvalContext) -> JsonValue:
-    name = ".".join(wanted.target)
-    value = look_up(wanted.source, scope)
+def _claimed_value(claim: BaggageClaim, context: EvalContext) -> JsonValue:
+    name = ".".join(claim.target)
+    value = look_up(claim.source, context)
     if value is MISSING:
-        raise BaggageError(f"there is no {wanted.source} to keep as {name}", path=name)
-    if wanted.spread and not isinstance(value, dict):
+        raise BaggageError(f"there is no {claim.source} to keep as {name}", path=name)
+    if claim.spread and not isinstance(value, dict):
         raise BaggageError(
-            f"{wanted.source} is not an object, so it has no names to keep in {name}", path=name
+            f"{claim.source} is not an object, so it has no names to keep in {name}", path=name
         )
     return value
 
 
-def _with_claim(baggage: JsonObject, wanted: BaggageClaim, value: JsonValue, *, depth: int) -> JsonObject:
-    """The baggage with one claim more. Only the objects on the way to it are copied, each once."""
-    key = wanted.target[depth]
-    held = baggage.get(key, MISSING)
-    if depth < len(wanted.target) - 1 and (held is MISSING or isinstance(held, dict)):
-        inner = {} if held is MISSING else held
-        return {**baggage, key: _with_claim(inner, wanted, value, depth=depth + 1)}
-    if depth == len(wanted.target) - 1:
-        if held is MISSING:
+def _with_claim(baggage: JsonObject, claim: BaggageClaim, value: JsonValue, *, depth: int) -> JsonObject:
+    """Return the baggage with one claim added. Only the objects on its path are copied."""
+    key = claim.target[depth]
+    existing = baggage.get(key, MISSING)
+    if depth < len(claim.target) - 1 and (existing is MISSING or isinstance(existing, dict)):
+        inner = {} if existing is MISSING else existing
+        return {**baggage, key: _with_claim(inner, claim, value, depth=depth + 1)}
+    if depth == len(claim.target) - 1:
+        if existing is MISSING:
             return {**baggage, key: value}
-        if wanted.spread and isinstance(held, dict) and isinstance(value, dict):
-            return {**baggage, key: _merge_objects(held, value, wanted.target)}
-        if json_equal(held, value):
+        if claim.spread and isinstance(existing, dict) and isinstance(value, dict):
+            return {**baggage, key: _merge_objects(existing, value, claim.target)}
+        if json_equal(existing, value):
             return baggage
-    raise _conflict_error(wanted.target[: depth + 1])
+    raise _conflict_error(claim.target[: depth + 1])
 
 
-def _merge_objects(held: JsonObject, value: JsonObject, target: tuple[str, ...]) -> JsonObject:
-    for key in value.keys() & held.keys():
-        if not json_equal(held[key], value[key]):
+def _merge_objects(existing: JsonObject, value: JsonObject, target: tuple[str, ...]) -> JsonObject:
+    for key in value.keys() & existing.keys():
+        if not json_equal(existing[key], value[key]):
             raise _conflict_error((*target, key))
-    return value | held
+    return value | existing
 
 
 def _conflict_error(target: tuple[str, ...]) -> BaggageError:

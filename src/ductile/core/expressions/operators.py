@@ -1,4 +1,4 @@
-"""When two JSON values are the same: strictly by type, with one kind of number."""
+"""The operators of conditions: JSON values compared without coercion."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ductile.core.json import JsonValue
 
 
 def json_equal(one: JsonValue, other: JsonValue) -> bool:
-    """Deep equality in which `true` is not 1 and 1 is 1.0, at every depth.
+    """Return whether two values are equal at every depth: `true` is not 1, and 1 is 1.0.
 
-    Python compares integers and floats exactly, so that 2^53 + 1 is not 2^53 in either form. It also
-    takes `True` for 1; that is why its own equality of lists and maps cannot be used.
+    Python's own equality of lists and dicts cannot be used, because `True == 1`.
     """
     match one, other:
         case (bool(), _) | (_, bool()):
@@ -50,11 +49,11 @@ def compare(
     value: JsonValue,
     match: Callable[[str, str], bool] = matches,
 ) -> bool:
-    """Whether it holds. What is missing counts as null where values are equated, and is false elsewhere.
+    """Return whether the comparison holds.
 
-    `match` tells whether a regular expression matches a text.
-    Types that an operator has no meaning for make it false, never an error: the payload is a stranger's.
-    PatternError if a regular expression cannot be used.
+    A missing value equals null and makes other operators false. So does a value of a type that the operator
+    does not support: payloads come from outside, and an error would fail the step. `match` decides whether a
+    regular expression matches a text. Raises PatternError if a regular expression cannot be used.
     """
     match op:
         case Operator.EXISTS:
@@ -95,7 +94,7 @@ def _in_order(found: JsonValue, op: Operator, value: JsonValue) -> bool:
 
 
 def _order(found: JsonValue, value: JsonValue) -> int | None:
-    """-1, 0 or 1 for what can be ordered: two numbers, or two texts by their characters."""
+    """Return -1, 0 or 1 for two numbers or two texts, which are compared by characters; else None."""
     match found, value:
         case (bool(), _) | (_, bool()):
             return None
@@ -108,7 +107,7 @@ def _order(found: JsonValue, value: JsonValue) -> int | None:
 
 
 def _contains(found: JsonValue, value: JsonValue) -> bool:
-    """Text in text whatever the case, an element in a list, a key in an object."""
+    """Find a text in a text without regard to case, an element in a list, a key in an object."""
     match found, value:
         case str(), str():
             return value.casefold() in found.casefold()

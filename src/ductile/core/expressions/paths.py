@@ -1,8 +1,7 @@
-"""Paths into what a step can see, as conditions, templates and baggage write them.
+"""Paths into the evaluation context, as conditions, templates and baggage write them.
 
-A path is a root and keys or list positions, joined by dots: `payload.items.0.name`. In a list of objects that
-have an `id`, an item can be named by it: `payload.branches.build.status`. A key that holds a dot cannot be
-reached; its parent can.
+A path is a root and keys or indices, joined by dots: `payload.items.0.name`. In a list of objects with an
+`id`, the id can stand for the index: `payload.branches.build.status`. A key with a dot cannot be addressed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.struct import Value, field
 
 FaultPath: TypeAlias = tuple[str | int, ...]
-#: No list is longer, and Python refuses to read numbers that are much longer.
+#: No list is longer, and Python rejects much longer numbers.
 _MAX_DIGITS = 9
 
 
@@ -26,7 +25,7 @@ class Root(StrEnum):
     EVENT = "event"
 
 
-#: What templates and baggage may refer to. Configuration may hold secrets, which must not travel.
+#: The roots that templates and baggage may use. Configuration can contain secrets, which must not spread.
 PORTABLE_ROOTS = (Root.PAYLOAD, Root.CONTEXT)
 
 
@@ -34,14 +33,15 @@ class _Missing(Enum):
     MISSING = "missing"
 
 
-#: What stands where a path leads nowhere: not null, which is a value.
+#: The result for a path without a value; null is a value.
 MISSING: Final = _Missing.MISSING
 Missing: TypeAlias = Literal[_Missing.MISSING]
 
 
 class EvalContext(Value):
-    """One snapshot of what a step sees when it is created. `event` has a `type`, a `source`, and
-    of a webhook `headers` with names in lower case.
+    """The values that the expressions of a step can refer to.
+
+    `event` has a `type`, a `source`, and for a webhook `headers` with names in lower case.
     """
 
     payload: JsonObject = field(default_factory=dict)
@@ -51,7 +51,7 @@ class EvalContext(Value):
 
 
 class ExpressionFault(Value):
-    """Something wrong in what was written; `where` leads to it. Only `found` quotes what was written."""
+    """A fault in a written expression at the key path `where`. Only `found` quotes the expression."""
 
     where: FaultPath
     message: str
@@ -60,10 +60,10 @@ class ExpressionFault(Value):
     hint: str | None = None
 
 
-def look_up(path: str, scope: EvalContext) -> JsonValue | Missing:
-    """The value at a path that was judged good, or that there is none."""
+def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
+    """Return the value at a valid path, or MISSING."""
     root, *keys = path.split(".")
-    found: JsonValue = getattr(scope, Root(root).value)
+    found: JsonValue = getattr(context, Root(root).value)
     for key in keys:
         match found:
             case dict() if key in found:
@@ -79,7 +79,7 @@ def look_up(path: str, scope: EvalContext) -> JsonValue | Missing:
 
 
 def _find_item(items: list[JsonValue], key: str) -> JsonValue | Missing:
-    """The item at this position; else the first object with this `id`."""
+    """Return the item at the index, or the first object with the `id`."""
     position = _list_index(key)
     if position is not None and position < len(items):
         return items[position]
@@ -92,7 +92,7 @@ def _list_index(key: str) -> int | None:
 
 
 def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:
-    """What is wrong with a path, if anything, in words that follow "this path"."""
+    """Return the fault of a path, in words that follow "this path"; None if it is valid."""
     root, *keys = path.split(".")
     if root not in roots:
         return f"begins with none of {', '.join(roots)}"

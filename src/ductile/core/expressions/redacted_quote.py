@@ -1,4 +1,4 @@
-"""A JSON value quoted for people: cut to a length, with nothing secret in it."""
+"""Quote a JSON value: shortened, with secrets masked."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterator
 from ductile.core.json import JsonValue
 
 MASK = "***"
-LONGEST_QUOTE = 80
+MAX_QUOTE_LENGTH = 80
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-#: `scheme://user:password@host`. No slash may come between, so that a long text is read only once.
+#: `scheme://user:password@host`. Without slashes between, so that a long text is scanned only once.
 _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 
 
 def quote_redacted(value: JsonValue, is_secret: Callable[[str], bool]) -> str:
-    """The value as JSON, as far as it fits; what lies under a secret key, or has a password, is masked."""
+    """Return the value as shortened JSON. Values of secret keys and URLs with a password are masked."""
     text = ""
     for piece in _pieces(value, is_secret):
         text += piece
-        if len(text) > LONGEST_QUOTE:
-            return f"{text[:LONGEST_QUOTE]}…"
+        if len(text) > MAX_QUOTE_LENGTH:
+            return f"{text[:MAX_QUOTE_LENGTH]}…"
     return text
 
 
 def _pieces(value: JsonValue, is_secret: Callable[[str], bool]) -> Iterator[str]:
-    """Piece by piece, so that of a large value only the beginning is looked at."""
+    """Yield the quote in pieces, so that only the beginning of a large value is processed."""
     match value:
         case dict():
             comma = "{"
@@ -49,6 +49,6 @@ def _pieces(value: JsonValue, is_secret: Callable[[str], bool]) -> Iterator[str]
 
 
 def _text(text: str) -> str:
-    """Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark."""
-    shown = _ENCODER.encode(text[: LONGEST_QUOTE + 1])
+    """Quote text. Half a surrogate pair, which UTF-8 cannot encode, becomes a question mark."""
+    shown = _ENCODER.encode(text[: MAX_QUOTE_LENGTH + 1])
     return shown.encode(errors="replace").decode()

@@ -1,11 +1,10 @@
-"""Regular expressions of operators over texts of strangers: compiled once, matched within a time limit.
+"""Regular expressions with a time limit: patterns of operators matched against untrusted texts.
 
-The one module of the core that uses a third-party library. The standard library's matcher cannot be
-stopped, and conditions are judged inside the store's transaction, where one bad pattern would hold up
-every job. Apart from that limit, a match depends on nothing but its arguments.
+The only module of the core that uses a third-party library. The standard library cannot stop a match, and
+conditions are evaluated inside a transaction of the store, where one bad pattern would delay every job.
 
-The limits are computing time. The library counts that of the whole process and not the time of day: on a
-machine with more to do than it has processors, a match that is stopped has taken longer by the clock.
+The limits are CPU time of the whole process, as the library counts it. On a busy machine a match that is
+stopped has taken longer by the clock.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-#: Ordinary patterns take microseconds. One match may take this long where there is no budget.
+#: The limit of one match without a budget. Ordinary patterns take microseconds.
 MATCH_SECONDS = 0.1
-#: All conditions that are judged in one transaction may take this long together.
+#: The limit of all conditions in one transaction together.
 BUDGET_SECONDS = 0.05
-#: Of each match, this much is not counted: a thousand events with a harmless pattern must not use it up.
+#: Not counted of each match, so that a thousand events with a harmless pattern do not use up the budget.
 FREE_SECONDS = 0.001
-#: A condition is given no less than this while there is anything left.
-_LEAST_SECONDS = 0.0005
+#: The least share of a condition while anything is left.
+_MIN_SHARE_SECONDS = 0.0005
 
 
 class _Pattern(Protocol):
-    """The one method of the library that is used; it ships no types."""
+    """The used part of the library, which has no type hints."""
 
     def fullmatch(self, text: str, /, *, timeout: float) -> object | None: ...
 
 
 class PatternError(ValueError):
-    """The pattern cannot be read, or took too long. The message quotes neither pattern nor text."""
+    """The pattern is invalid, or took too long. The message quotes neither pattern nor text."""
 
 
 class MatchBudget:
-    """The computing time that conditions may take together; made anew for each transaction.
+    """The CPU time that the conditions of one transaction may take together.
 
-    Each condition may take half of what is left. The one that takes too long fails, and there is enough
-    left for those after it. `timer` gives the seconds that the calling thread has computed so far.
+    Each condition may take half of what is left, so that enough remains for those after one that takes too
+    long. `timer` returns the CPU seconds of the calling thread.
     """
 
     __slots__ = ("_left", "_share", "_timer")
@@ -49,14 +48,14 @@ class MatchBudget:
         self._share = 0.0
 
     def next_condition(self) -> None:
-        """A condition is about to be judged."""
-        self._share = min(self._left, max(self._left / 2, _LEAST_SECONDS))
+        """Set the share of the next condition."""
+        self._share = min(self._left, max(self._left / 2, _MIN_SHARE_SECONDS))
 
     def matches(self, pattern: str, text: str) -> bool:
-        """As the function of this name, within the share of the condition that is judged."""
+        """Match within the share of the current condition. Raises PatternError if it is exceeded."""
         if self._share <= 0:
             raise _budget_error()
-        compiled = _compiled(pattern)  # not counted: the first one loads the library
+        compiled = _compiled(pattern)  # not counted: the first call loads the library
         began = self._timer()
         try:
             return compiled.fullmatch(text, timeout=self._share + FREE_SECONDS) is not None
@@ -76,19 +75,15 @@ def _budget_error() -> PatternError:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the pattern matches all of the text, whatever its case."""
+    """Return whether the pattern matches the whole text, without regard to case. Raises PatternError."""
     try:
-        return _match(pattern, text, MATCH_SECONDS)
+        return _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS) is not None
     except TimeoutError:
         raise PatternError(f"the regular expression took longer than {MATCH_SECONDS} s") from None
 
 
-def _match(pattern: str, text: str, seconds: float) -> bool:
-    return _compiled(pattern).fullmatch(text, timeout=seconds) is not None
-
-
 def pattern_fault(pattern: str) -> str | None:
-    """What is wrong with a pattern, if anything."""
+    """Return the fault of a pattern; None if it is valid."""
     try:
         _compiled(pattern)
     except PatternError as error:
@@ -98,8 +93,8 @@ def pattern_fault(pattern: str) -> str | None:
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> _Pattern:
-    # Imported late: 30 ms that only a configuration with such a condition has to pay.
-    import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - it ships no types; late, see above
+    # Imported late: it takes 30 ms, and few configurations have such a condition.
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - see above
 
     try:
         compiled: _Pattern = regex.compile(pattern, regex.IGNORECASE)

@@ -1,7 +1,7 @@
-"""What a step's `with` makes of the payload and the context.
+"""Templates: the `with` of a step, filled in from the payload and the context.
 
-A template is stored as it was written and compiled when the graph is loaded. Filling one in copies
-nothing it refers to: the result shares its parts with the scope, and neither is to be changed.
+A template is stored as written and compiled when the graph is loaded. A filled template shares its parts with
+the evaluation context; neither may be changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOUBLE_IT = "for a brace that is only text, write it twice: {{ or }}"
 
 
 class TemplateError(ValueError):
-    """The template cannot be read or filled in; `where` leads to the key of `with` that it was for."""
+    """The template is invalid or cannot be filled in; `where` is the path of the key in `with`."""
 
     def __init__(self, message: str, *, where: FaultPath = ()) -> None:
         super().__init__(message)
@@ -40,19 +40,19 @@ class TemplateError(ValueError):
 
 
 class TemplateConstant(Value, kw_only=False):
-    """A value that is not a text: it stays as it is."""
+    """A value that is not text and stays as it is."""
 
     value: JsonValue
 
 
 class TemplateReference(Value, kw_only=False):
-    """A lone reference: what it refers to keeps its type."""
+    """A single reference: the value keeps its type."""
 
     path: str
 
 
 class TemplateText(Value, kw_only=False):
-    """Text with references in it; the result is text."""
+    """Text with references; the result is text."""
 
     parts: tuple[str | TemplateReference, ...]
 
@@ -62,7 +62,7 @@ class TemplateList(Value, kw_only=False):
 
 
 class TemplateObject(Value, kw_only=False):
-    """Keys are literal: only values are filled in."""
+    """An object. Only its values are filled in, not its keys."""
 
     entries: tuple[tuple[str, Template], ...]
 
@@ -71,7 +71,7 @@ Template: TypeAlias = TemplateConstant | TemplateReference | TemplateText | Temp
 
 
 def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
-    """TemplateError for the first fault; `faults_in_template` tells them all."""
+    """Compile a template. Raises TemplateError for the first fault."""
     match value:
         case dict():
             return TemplateObject(
@@ -90,7 +90,7 @@ def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
 
 
 def faults_in_template(value: JsonValue, where: FaultPath = ()) -> Iterator[ExpressionFault]:
-    """Everything wrong in a template, in the order it is written."""
+    """Yield all faults in a template, in the order in which it is written."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -105,14 +105,14 @@ def faults_in_template(value: JsonValue, where: FaultPath = ()) -> Iterator[Expr
 
 
 def references_in(text: str) -> Iterator[str]:
-    """The paths that a text refers to."""
+    """Yield the paths that a text refers to."""
     for token in _TOKEN.finditer(text):
         if token["path"]:
             yield token["path"]
 
 
 def paths_in(template: Template) -> Iterator[str]:
-    """The paths that a template refers to; one that leads nowhere makes filling it in fail."""
+    """Yield the paths that a template refers to. Filling it in fails if one of them is missing."""
     match template:
         case TemplateReference(path):
             yield path
@@ -129,7 +129,7 @@ def paths_in(template: Template) -> Iterator[str]:
 
 
 def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tuple[str, str]]:
-    """Each reference with the key that holds it, as an error names it: `("with.to", "payload.email")`."""
+    """Yield each reference with its key, as in error messages: `("with.to", "payload.email")`."""
     match template:
         case TemplateList(items):
             for at, item in enumerate(items):
@@ -142,7 +142,7 @@ def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tup
 
 
 def escape_template(text: str) -> str:
-    """The template that gives this text, whatever is in it."""
+    """Return the template whose result is this text."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -179,9 +179,9 @@ def _fault_in_token(token: re.Match[str]) -> str | None:
     return f"the reference {place} {fault}" if fault else None
 
 
-def fill(template: Template, scope: EvalContext) -> JsonValue:
-    """The value that a template makes. TemplateError if a path leads nowhere or the result is too large."""
-    filled = _TemplateFiller(scope=scope).fill(template, ())
+def fill(template: Template, context: EvalContext) -> JsonValue:
+    """Fill in a template. Raises TemplateError if a value is missing or the result is too large."""
+    filled = _TemplateFiller(context=context).fill(template, ())
     if nests_too_deep(filled):
         raise TemplateError(f"what `with` makes nests deeper than {MAX_DEPTH} levels")
     if encoded_size(filled) > MAX_FILLED_BYTES:
@@ -191,11 +191,11 @@ def fill(template: Template, scope: EvalContext) -> JsonValue:
 
 @dataclass(slots=True)
 class _TemplateFiller:
-    """One template being filled in. What is put in is counted as it goes: a hundred references to a
-    large payload must fail before they have been written out, not after.
+    """Fills in one template. The size is counted on the way, so that a hundred references to a large payload
+    fail before they are copied.
     """
 
-    scope: EvalContext
+    context: EvalContext
     bytes_left: int = MAX_FILLED_BYTES
 
     def fill(self, template: Template, where: FaultPath) -> JsonValue:
@@ -214,7 +214,7 @@ class _TemplateFiller:
                 return {key: self.fill(inner, (*where, key)) for key, inner in entries}
 
     def _look_up(self, reference: TemplateReference, where: FaultPath) -> JsonValue:
-        value = look_up(reference.path, self.scope)
+        value = look_up(reference.path, self.context)
         if value is MISSING:
             raise TemplateError(
                 f"there is no {reference.path}, which {_key_name(where)} refers to", where=where
@@ -235,5 +235,5 @@ class _TemplateFiller:
 
 
 def _key_name(where: FaultPath) -> str:
-    """`with.list[0].text`: the key as an error names it."""
+    """Return the key as in error messages: `with.list[0].text`."""
     return "with" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)

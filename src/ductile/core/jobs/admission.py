@@ -1,7 +1,7 @@
-"""Which queued job may start next, and why another may not yet.
+"""Decide which queued job starts next, and why another has to wait.
 
-The store keeps the heads: for each plugin with ready jobs, the one that has waited longest. Jobs that
-may not start at all carry a `Hold` and are no heads, so a decision looks at plugins, never at rows.
+The store keeps the heads: for each plugin with ready jobs, the oldest one. A job that may not start has a
+`Hold` and is not a head, so the decision depends on the number of plugins, not of jobs.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ductile.struct import Value, field
 
 
 class Caps(Value):
-    """How many jobs may run at once: in all, and of each plugin."""
+    """Limits of concurrent jobs: in total, and per plugin."""
 
     workers: int
     plugins: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, plugin: str) -> int:
-        """A plugin without a cap of its own is bounded by the pool alone."""
+        """Return the cap of a plugin: without its own, the number of workers."""
         return self.plugins.get(plugin, self.workers)
 
 
 def choose_next_plugin(heads: Mapping[str, int], running: Mapping[str, int], caps: Caps) -> str | None:
-    """The plugin whose head starts next: the lowest sequence number among those below their cap."""
+    """Return the plugin whose head starts next: the oldest among those below their cap."""
     if sum(running.values()) >= caps.workers:
         return None
     return min(
@@ -44,10 +44,10 @@ def decide_hold(
     suspect: bool = False,
     other_suspect_active: bool = False,
 ) -> Hold | None:
-    """Why a queued job must wait, or None if it is ready.
+    """Return why a queued job has to wait; None if it is ready.
 
-    At most one job of a dedupe key is ready or running, and at most one suspect of a crash; the
-    others wait and are released one by one, oldest first.
+    At most one job of a dedupe key and at most one suspect of a crash is ready or running. The others wait
+    and are released one by one, oldest first.
     """
     if retry_at is not None and retry_at > now:
         return Hold.RETRY

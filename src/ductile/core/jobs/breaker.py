@@ -1,4 +1,4 @@
-"""The circuit breaker of one (plugin, command): a fold over scheduler jobs' verdicts."""
+"""The circuit breaker of one (plugin, command): it counts the failures of scheduled jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BreakerReason(StrEnum):
 
 
 class BreakerSignal(StrEnum):
-    """What the end of a scheduler's job says about the plugin."""
+    """What the end of a scheduled job says about the plugin."""
 
     SUCCESS = "success"
     FAILURE = "failure"
-    NONE = "none"  # cancelled, purged, removed: nothing was learnt
+    NONE = "none"  # cancelled, purged or removed
 
 
 class BreakerPolicy(Value):
@@ -41,7 +41,7 @@ class Breaker(Value):
     opened_at: datetime | None = None
     last_failure_at: datetime | None = None
     last_job_id: str | None = None
-    #: The one job that may run while half open.
+    #: The job that runs while the breaker is half open.
     probe_job_id: str | None = None
 
 
@@ -64,7 +64,7 @@ def _after_failure(breaker: Breaker, *, job_id: str, policy: BreakerPolicy, now:
     failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
     if breaker.state is BreakerState.HALF_OPEN:
         if breaker.probe_job_id not in (None, job_id):
-            return failed  # an older job's failure does not decide for the probe
+            return failed  # only the probe decides
         return replace(failed, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
     if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
         return replace(failed, state=BreakerState.OPEN, opened_at=now)
@@ -72,7 +72,7 @@ def _after_failure(breaker: Breaker, *, job_id: str, policy: BreakerPolicy, now:
 
 
 def breaker_change_reason(before: Breaker, after: Breaker) -> BreakerReason | None:
-    """Why the state changed through a job's end, or None if it did not."""
+    """Return why the end of a job changed the state; None if it did not."""
     if before.state is after.state:
         return None
     if after.state is BreakerState.CLOSED:

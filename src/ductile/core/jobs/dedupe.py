@@ -1,4 +1,4 @@
-"""When a submission is a duplicate of a job that is already there."""
+"""Dedupe keys, and when a submission is a duplicate of an existing job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import StrEnum
 
 from ductile.struct import Value
 
-#: Characters of a key. It names something, and comes back with every job that is listed.
-LONGEST_KEY = 1024
+#: Characters of a key.
+MAX_KEY_LENGTH = 1024
 
 
 class KeyNamespace(StrEnum):
-    """The namespaces of keys as they are stored. Keys of different ones never meet, whatever their text.
+    """The prefixes of stored keys: equal keys of different namespaces do not match.
 
-    Explicit keys (of callers, commands, events and routes) are one namespace. Namespaces are internal:
-    plugins, logs, the ledger and answers have a key as it was given (`given_key`).
+    Explicit keys (of callers, commands, events and routes) are one namespace. Plugins, logs, the ledger and
+    responses contain the key without its namespace (`bare_key`).
     """
 
     EXPLICIT = "key"
@@ -23,9 +23,9 @@ class KeyNamespace(StrEnum):
     DELIVERY = "delivery"
 
 
-#: Those whose keys belong to somebody: a token, an endpoint.
+#: Namespaces whose keys contain an owner: a token or an endpoint.
 _OWNED_PREFIXES = (f"{KeyNamespace.IDEMPOTENCY}:", f"{KeyNamespace.DELIVERY}:")
-#: Before schema version 3 the keys of events were a namespace of their own; a few may be left of it.
+#: Before schema version 3, keys of events had their own namespace; old stores can contain it.
 _LEGACY_EVENT_PREFIX = "event:"
 
 
@@ -33,28 +33,28 @@ class KeyMatch(Value):
     """A job with the same plugin, command and key."""
 
     job_id: str
-    #: When it succeeded; None while it is queued or running.
+    #: None while the job is queued or running.
     succeeded_at: datetime | None
 
 
 def normalise_key(key: str | None) -> str | None:
-    """Keys are trimmed, and a blank one is none."""
+    """Return the key without surrounding space; None if it is blank."""
     return (key.strip() or None) if key is not None else None
 
 
 def namespaced_key(door: KeyNamespace, key: str | None, *, owner: str | None = None) -> str | None:
-    """The key as it is stored: its namespace, in some whose it is (token, endpoint), and its text."""
+    """Return the key as stored: its namespace, its owner (token, endpoint) if any, and its text."""
     text = normalise_key(key)
     if text is None:
         return None
     if owner is None:
         return f"{door}:{text}"
-    # Where the owner ends must not depend on what it is called.
+    # Escaped, so that the end of the owner is unambiguous.
     return f"{door}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
 
 
 def bare_key(stored: str | None) -> str | None:
-    """The key as it was given, without its namespace."""
+    """Return a stored key without its namespace."""
     if stored is None:
         return None
     if stored.startswith(_OWNED_PREFIXES):
@@ -67,10 +67,10 @@ def bare_key(stored: str | None) -> str | None:
 def find_duplicate(
     matches: tuple[KeyMatch, ...], *, window: timedelta, override: bool, now: datetime
 ) -> KeyMatch | None:
-    """The match that makes a submission a duplicate, or None if it may be enqueued.
+    """Return the match that makes a submission a duplicate; None if it can be enqueued.
 
-    A success counts while it lies within the window. A queued or running match counts only with a
-    per-call override: otherwise a second job with the key is accepted and waits its turn.
+    A success counts within the window. A queued or running match counts only with `override`, the window of
+    the call; otherwise a second job with the key is accepted and waits.
     """
     for match in matches:
         if match.succeeded_at is None:
@@ -82,5 +82,5 @@ def find_duplicate(
 
 
 def holds_key(ended_at: datetime | None, *, window: timedelta, now: datetime) -> bool:
-    """Whether a job that ended then still has its key; one that has not ended has."""
+    """Return whether a job that ended at `ended_at` still holds its key; one that has not ended does."""
     return ended_at is None or now - ended_at <= window

@@ -1,4 +1,4 @@
-"""The ledger's vocabulary: every kind of entry there is, and what it tells."""
+"""The kinds of ledger entries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Jobs: what one is, the states it may be in, and every edge between them.
+"""Jobs: their values, their states, and every transition between states.
 
-`EDGES` is the one table of the state machine. The SQL constraints, the diagram in the docs and the
-API's enumerations repeat it and are tested against it.
+`EDGES` is the table of the state machine. The SQL constraints, the diagram in docs/reference/jobs.md and the
+enumerations of the API are tested against it.
 """
 
 from __future__ import annotations
@@ -76,49 +76,41 @@ class Hold(StrEnum):
     """Why a queued job may not be claimed yet. A job without a hold is ready."""
 
     RETRY = "retry"  # until next_retry_at
-    KEY = "key"  # another job with its dedupe key is ready or running
+    KEY = "key"  # another job with the same dedupe key is ready or running
     PREDECESSOR = "predecessor"  # the job it replaces has not ended yet
-    SUSPECT = "suspect"  # it was running at a crash; such jobs restart one at a time
-    RUN = "run"  # it is a pipeline run: its steps are claimed, it never is
+    SUSPECT = "suspect"  # it ran when the daemon crashed; such jobs restart one at a time
+    RUN = "run"  # it is a pipeline run: only its steps are claimed
 
 
-#: A status that ends a job. Only an operator's retry leads out of one.
+#: The statuses that end a job. Only a retry by an operator leads out of them.
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD})
 
-#: `timed_out` is passed through inside one transaction; no row ever rests in it.
+#: The statuses of rows. A job passes through `timed_out` inside one transaction.
 RESTING = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
 
 _Q, _R, _S = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
 _F, _T, _D = JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.DEAD
 
-#: Every edge there is, from `None` for a job that comes into being. Nothing else can be recorded.
-EDGES: frozenset[tuple[JobStatus | None, JobStatus]] = frozenset(
-    {
-        (None, _Q),
-        (_Q, _R),
-        (_Q, _F),
-        (_Q, _D),
-        (_R, _S),
-        (_R, _F),
-        (_R, _T),
-        (_R, _Q),
-        (_R, _D),
-        (_F, _Q),
-        (_F, _D),
-        (_T, _Q),
-        (_T, _D),
-        (_D, _Q),
-    }
-)
+#: From each status, None for a new job, to all that can follow.
+_NEXT: dict[JobStatus | None, tuple[JobStatus, ...]] = {
+    None: (_Q,),
+    _Q: (_R, _F, _D),
+    _R: (_S, _F, _T, _Q, _D),
+    _F: (_Q, _D),
+    _T: (_Q, _D),
+    _D: (_Q,),
+}
+#: Every transition that can be recorded.
+EDGES = frozenset((source, target) for source, targets in _NEXT.items() for target in targets)
 
-#: What an UPDATE may do to a row: the edges with what is only passed through left out.
+#: The changes of rows: without the states that a job only passes through.
 RESTING_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
     {(a, b) for a, b in EDGES if a is not None and _T not in (a, b)} - {(_F, _D)}
 )
 
 
 class Transition(Value):
-    """One edge that was taken, and why."""
+    """One change of a job's status, and why."""
 
     from_status: JobStatus | None
     to_status: JobStatus
@@ -130,7 +122,7 @@ class Transition(Value):
 
 
 class Origin(Value):
-    """What makes a child job the same child: which execution produced it, from which event, for whom."""
+    """The identity of a child job: the execution and event that produced it, and its target."""
 
     job_id: str
     execution: int
@@ -139,16 +131,16 @@ class Origin(Value):
 
 
 class Callback(Value):
-    """Where a job's state is pushed to, and what is told with it."""
+    """The subscription of a state webhook to a job."""
 
     url: str
     model: str | None = None
-    #: The states that are sent; None means all of them.
+    #: The states to send; None for all of them.
     events: tuple[str, ...] | None = None
 
 
 class NewJob(Value):
-    """A job that is to be put on the queue."""
+    """A job to enqueue."""
 
     id: str
     plugin: str
@@ -158,7 +150,7 @@ class NewJob(Value):
     payload: JsonObject | None = None
     submitted_detail: str | None = None
     dedupe_key: str | None = None
-    #: Per-call window in seconds; given, a queued or running match counts as a duplicate too.
+    #: The dedupe window of this call in seconds; with it, a queued or running match is a duplicate too.
     dedupe_ttl: float | None = None
     parent_job_id: str | None = None
     source_event_id: str | None = None
@@ -169,12 +161,12 @@ class NewJob(Value):
     trace_id: str | None = None
     origin: Origin | None = None
     callback: Callback | None = None
-    #: Not to start before this job has ended.
+    #: The job starts only after this one has ended.
     after_job_id: str | None = None
 
 
 class Job(Value):
-    """A job as it stands in the store."""
+    """A stored job."""
 
     id: str
     seq: int
@@ -204,7 +196,7 @@ class Job(Value):
     cancel_requested_at: datetime | None
     owner: str | None
     lease_until: datetime | None
-    #: Position of the latest claim among all claims: later claimed, larger number.
+    #: The sequence number of the latest claim among all claims.
     claim_seq: int
     suspect: bool
     callback: Callback | None

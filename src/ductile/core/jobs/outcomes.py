@@ -1,4 +1,4 @@
-"""How a job can end: a closed union. Every one of them goes through `settlement.settle`."""
+"""The outcomes of an execution: a closed union that `ductile.core.jobs.settlement.settle` decides about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PluginEvent(Value):
 
 
 class PluginResponse(Value):
-    """A valid answer of a plugin, decoded."""
+    """A valid response of a plugin, decoded."""
 
     ok: bool
     result: JsonValue = None
@@ -31,7 +31,7 @@ class PluginResponse(Value):
 
 
 class Evidence(Value):
-    """What one execution left behind, kept verbatim in the log whatever it means."""
+    """The output and exit of one execution, kept verbatim in the log."""
 
     stdout: str | None = None
     stderr: str | None = None
@@ -44,14 +44,14 @@ NO_EVIDENCE = Evidence()
 
 
 class Completed(Value):
-    """The plugin answered ok."""
+    """The plugin responded `ok`."""
 
     response: PluginResponse
     evidence: Evidence = NO_EVIDENCE
 
 
 class Failed(Value):
-    """The plugin answered with an error, broke the protocol, exited badly or never started."""
+    """The plugin responded with an error, violated the protocol, exited with a failure or did not start."""
 
     reason: JobReason
     error: str
@@ -67,22 +67,22 @@ class TimedOut(Value):
 
 
 class Interrupted(Value):
-    """The daemon stopped before the plugin had answered, or could not start a process; costs no attempt."""
+    """The daemon stopped during the execution, or could not start a process. Costs no attempt."""
 
     reason: JobReason = JobReason.INTERRUPTED
-    #: Why no process could be started; None if the daemon was stopped.
+    #: Why no process could be started; None if the daemon stopped.
     error: str | None = None
     evidence: Evidence = NO_EVIDENCE
 
 
 class Orphaned(Value):
-    """The daemon had died while the job ran; found at the next start."""
+    """The daemon died while the job ran; detected at the next start."""
 
     evidence: Evidence = NO_EVIDENCE
 
 
 class EndedEarly(Value):
-    """Somebody or something ended it before its time: cancelled, plugin removed, purged."""
+    """The job was cancelled or purged, or its plugin was removed."""
 
     reason: JobReason
     error: str
@@ -90,11 +90,11 @@ class EndedEarly(Value):
 
     def __post_init__(self) -> None:
         if self.reason not in EARLY_END_REASONS:
-            raise ValueError(f"{self.reason} does not end a job before its time")
+            raise ValueError(f"{self.reason} does not end a job early")
 
 
 class StepNotCreated(Value):
-    """A queued step whose template, baggage or condition could not be evaluated; it never ran."""
+    """A step whose template, baggage or condition could not be evaluated. It never ran."""
 
     reason: JobReason
     error: str
@@ -102,9 +102,9 @@ class StepNotCreated(Value):
 
 
 class RunEnded(Value):
-    """No line of a pipeline run is live any more.
+    """No token of a pipeline run is live any more.
 
-    `result` and `evidence` are those of its last step, `artifacts` those of all its steps.
+    `result` and `evidence` are those of the last step, `artifacts` those of all steps.
     """
 
     reason: JobReason

@@ -1,4 +1,4 @@
-"""What becomes of `state_updates`: merged into the state, or a fact that may replace it."""
+"""Apply the `state_updates` of a response: merge them into the state, or record a fact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ductile.core.policy import Policy
 from ductile.struct import Value
 
 MAX_STATE_BYTES = 1024 * 1024
-#: Commands the core runs for itself: their events are not routed and their state is not kept.
+#: Commands that the core runs: their events are not routed and their state is not stored.
 CORE_COMMANDS = frozenset({"health", "init"})
 
 
@@ -21,7 +21,7 @@ class FactEntry(Value):
 class StateUpdate(Value):
     state: JsonObject | None = None
     fact: FactEntry | None = None
-    #: The size of what was to be kept, if that is more than may be.
+    #: The size of a state that exceeds the limit.
     too_large: int | None = None
     ledger: tuple[LedgerEntry, ...] = ()
 
@@ -30,12 +30,12 @@ NO_STATE_UPDATE = StateUpdate()
 
 
 def apply_state_updates(
-    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, rules: Policy
+    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, policy: Policy
 ) -> StateUpdate:
-    """`state` is what the plugin has now, written by the job with that claim number."""
+    """Return the new state or fact. `state_claim_seq` is the claim number of the last writer."""
     if not updates or job.command in CORE_COMMANDS:
         return NO_STATE_UPDATE
-    rule = rules.plugin(job.plugin).fact_rule(job.command)
+    rule = policy.plugin(job.plugin).fact_rule(job.command)
     new = {**state, **updates} if rule is None else updates
     if (size := encoded_size(new)) > MAX_STATE_BYTES:
         return StateUpdate(too_large=size)

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Retry policy: the delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 
 from ductile.struct import Value
 
-#: Past this many doublings every base has long met its cap; the bound keeps the arithmetic finite.
-_MOST_DOUBLINGS = 40
+#: With more doublings every delay is above its cap. The limit keeps the arithmetic finite.
+_MAX_DOUBLINGS = 40
 
 
 class RetryPolicy(Value):
@@ -18,8 +18,8 @@ class RetryPolicy(Value):
 
 
 def plan_delay(policy: RetryPolicy, attempt: int, rng: Random) -> timedelta:
-    """The wait after a failed `attempt`: doubling from the base, up to one more base of chance, capped."""
+    """Return the delay after a failed `attempt`: exponential from the base, with up to one base of jitter."""
     base = policy.backoff_base.total_seconds()
     cap = policy.backoff_max.total_seconds()
-    doubled = base * 2 ** min(max(attempt, 1) - 1, _MOST_DOUBLINGS)
+    doubled = base * 2 ** min(max(attempt, 1) - 1, _MAX_DOUBLINGS)
     return timedelta(seconds=min(doubled + rng.uniform(0, base), cap))

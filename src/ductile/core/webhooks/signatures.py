@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ductile.core.jobs.dedupe import LONGEST_KEY, normalise_key
+from ductile.core.jobs.dedupe import MAX_KEY_LENGTH, normalise_key
 from ductile.struct import Value
 
 REPLAY_WINDOW = timedelta(minutes=5)
@@ -171,7 +171,7 @@ def delivery_id(
     """
     named = normalise_key(_named_delivery(scheme, headers, payload))
     if named is not None:
-        return named if len(named) <= LONGEST_KEY else _hashed(named.encode(errors="replace"))
+        return named if len(named) <= MAX_KEY_LENGTH else _hashed(named.encode(errors="replace"))
     if not scheme.known_by_content:
         return None
     instant = _instant_signed(scheme, headers.get(scheme.header, ""), headers) or ""
