@@ -1,4 +1,4 @@
-"""The snapshot: everything resolved that a file may leave open."""
+"""The snapshot with all defaults and references resolved."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_defaults_that_depend_on_the_machine(tmp_path: Path) -> None:
     assert snapshot.plugins["echo"].schedules[0].rule.timezone == "Europe/Vienna"
     assert snapshot.plugins["echo"].schedules[0].rule.trigger == Every(interval=CalendarStep.DAILY)
     assert snapshot.state == SqliteLocation(path=tmp_path / "data/state.db")
-    told = a_snapshot(tmp_path, "service: {max_workers: 9, timezone: UTC}\nstate: {path: /x/y.db}")
-    assert (told.max_workers, told.timezone) == (9, "UTC")
-    assert str(told.state.path if isinstance(told.state, SqliteLocation) else "") == "/x/y.db"
+    explicit = a_snapshot(tmp_path, "service: {max_workers: 9, timezone: UTC}\nstate: {path: /x/y.db}")
+    assert (explicit.max_workers, explicit.timezone) == (9, "UTC")
+    assert str(explicit.state.path if isinstance(explicit.state, SqliteLocation) else "") == "/x/y.db"
 
 
 def test_a_database_url(tmp_path: Path) -> None:
@@ -69,10 +69,7 @@ def test_a_database_url(tmp_path: Path) -> None:
         ("max_attempts: 7, retry: {max_attempts: 2}", 2),
     ],
 )
-def test_of_two_limits_on_attempts_the_one_under_retry_wins(
-    tmp_path: Path, settings: str, attempts: int
-) -> None:
-    """Max_attempts (retry's wins)."""
+def test_retry_max_attempts_wins_over_max_attempts(tmp_path: Path, settings: str, attempts: int) -> None:
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}")
     assert snapshot.plugins["echo"].retry == RetryPolicy(max_attempts=attempts)
     assert snapshot.rules.plugin("echo").retry.max_attempts == attempts
@@ -85,7 +82,7 @@ def test_policies_of_a_plugin(tmp_path: Path) -> None:
     assert plugin.breaker == BreakerPolicy(threshold=9)
 
 
-def test_timeouts_by_command_then_by_plugin_then_the_usual(tmp_path: Path) -> None:
+def test_timeouts_by_command_then_by_plugin_then_the_default(tmp_path: Path) -> None:
     plugin = a_snapshot(tmp_path, "plugins: {echo: {}}").plugins["echo"]
     found = [
         plugin.timeout_for(name).total_seconds() for name in ("poll", "handle", "health", "init", "sync")
@@ -113,7 +110,7 @@ def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: 
     assert bool(snapshot.warnings) == warned
 
 
-def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
+def test_uses_makes_an_instance_with_its_own_settings(tmp_path: Path) -> None:
     """`uses` makes an instance with its own config and schedules."""
     yaml = "plugins: {one: {uses: echo, config: {x: 1}}, echo: {config: {x: 2}, schedule: {cron: '@hourly'}}}"
     snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo"), a_manifest("spare"))
@@ -127,8 +124,8 @@ def test_an_alias_is_an_instance_of_its_own(tmp_path: Path) -> None:
     assert list(snapshot.available) == ["spare"]
 
 
-def test_a_plugin_that_cannot_run_is_carried_with_the_reason(tmp_path: Path) -> None:
-    """Missing or refused is no config error; the daemon starts and shows it as refused."""
+def test_a_plugin_that_cannot_run_carries_the_reason(tmp_path: Path) -> None:
+    """A missing or refused plugin is not a config error; the daemon starts and lists it as refused."""
     yaml = """
         plugins:
           gone: {schedule: {every: 1h, command: anything}}
@@ -167,7 +164,7 @@ def test_a_plugin_that_cannot_run_is_carried_with_the_reason(tmp_path: Path) -> 
     ],
 )
 def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> None:
-    """Unknown plugin or command, at load."""
+    """An unknown command is found when the configuration is compiled."""
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, f"plugins: {{echo: {{}}}}\n{yaml}")
     (problem,) = refused.value.problems
@@ -186,15 +183,14 @@ def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> 
         ("plugins: {echo: {}}\npipelines: [{name: p, steps: [{uses: echo.zzz}]}]", None),
     ],
 )
-def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path: Path, yaml: str, hint: str | None) -> None:
-    """Did-you-mean."""
+def test_a_misspelt_command_suggests_the_closest(tmp_path: Path, yaml: str, hint: str | None) -> None:
     with pytest.raises(ConfigError) as refused:
         a_snapshot(tmp_path, yaml)
     assert [problem.hint for problem in refused.value.problems] == [hint]
 
 
-def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    """Did-you-mean; a plugin that was found and refused is one that may be meant, too."""
+def test_a_misspelt_plugin_suggests_the_closest(tmp_path: Path) -> None:
+    """A refused plugin can be suggested too."""
     yaml = "plugins: {announce: {uses: ecko}, fetsh: {}, other: {}}"
     plugins = a_snapshot(tmp_path, yaml, a_manifest("echo"), refused=("fetch",)).plugins
     hints = [(plugins[name].refused or pytest.fail(name)).hint or "" for name in plugins]
@@ -203,26 +199,26 @@ def test_a_misspelt_plugin_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert all("plugin_roots" in hint for hint in hints)
 
 
-def test_a_key_that_a_manifest_does_not_name_is_warned_about(tmp_path: Path) -> None:
-    """It is passed on all the same."""
+def test_a_key_that_a_manifest_does_not_name_is_a_warning(tmp_path: Path) -> None:
+    """The key is passed on to the plugin."""
     yaml = "plugins: {echo: {config: {mesage: hunter2, model: m}}, loud: {uses: echo, config: {zzz: 1}}}"
     snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo", optional_config=("message", "tone")))
-    told = [(warning.key, warning.message, warning.hint) for warning in snapshot.warnings]
-    assert told == [
+    warnings = [(warning.key, warning.message, warning.hint) for warning in snapshot.warnings]
+    assert warnings == [
         ("plugins.echo.config.mesage", "echo does not name the key mesage", "did you mean message?"),
         ("plugins.loud.config.zzz", "echo does not name the key zzz", "it names message, tone"),
     ]
     assert "mesage" in snapshot.plugins["echo"].config.reveal()
 
 
-def test_a_slip_in_a_required_key_is_told_as_well(tmp_path: Path) -> None:
+def test_a_misspelt_required_key_is_a_warning_too(tmp_path: Path) -> None:
     needy = a_manifest("needy", required_config=("city",))
     snapshot = a_snapshot(tmp_path, "plugins: {needy: {config: {ciyt: Graz}}}", needy)
     assert [warning.hint for warning in snapshot.warnings] == ["did you mean city?"]
 
 
 def test_a_manifest_that_names_no_keys_takes_any(tmp_path: Path) -> None:
-    """Published plugins need not say what they read."""
+    """Published plugins need not list the keys they read."""
     assert a_snapshot(tmp_path, "plugins: {echo: {config: {mesage: hi}}}").warnings == ()
 
 
@@ -281,8 +277,8 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["${T}", "secret-t"])
-def test_of_a_token_there_is_the_digest_only(tmp_path: Path, written: str) -> None:
-    """Whatever can be reached from a snapshot, no token's secret is in it, and none is printed."""
+def test_a_snapshot_holds_only_digests_of_tokens(tmp_path: Path, written: str) -> None:
+    """No token is reachable from a snapshot or printed with it."""
     config = a_config_of(
         tmp_path,
         {
@@ -304,7 +300,7 @@ def test_of_a_token_there_is_the_digest_only(tmp_path: Path, written: str) -> No
 
 
 def reachable(start: object) -> Iterator[object]:
-    """Everything that a value holds, but no code: from there all of the program could be reached."""
+    """Return every object a value holds, except code: from code the whole program is reachable."""
     seen: dict[int, object] = {}
     left = [start]
     while left:
@@ -316,8 +312,8 @@ def reachable(start: object) -> Iterator[object]:
     yield from seen.values()
 
 
-def test_a_token_without_a_name_has_one_that_stays(tmp_path: Path) -> None:
-    """What its holder may repeat is remembered by it, whatever other tokens come and go."""
+def test_the_name_of_an_unnamed_token_is_stable(tmp_path: Path) -> None:
+    """Idempotency keys belong to that name, so other tokens must not change it."""
 
     def names(*tokens: str) -> list[str]:
         listed = ", ".join(f"{{token: '{token}', scopes: ['*']}}" for token in tokens)
@@ -330,7 +326,7 @@ def test_a_token_without_a_name_has_one_that_stays(tmp_path: Path) -> None:
     assert one != two
 
 
-def test_rules_for_the_core(tmp_path: Path) -> None:
+def test_the_policy_for_the_core(tmp_path: Path) -> None:
     facts = (FactOutput(command="poll", fact_type="weight"),)
     yaml = "service: {max_hops: 5, dedupe_ttl: 1h}\nplugins: {echo: {config: {model: m}}}"
     rules = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts)).rules
@@ -356,7 +352,7 @@ def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configu
 
 
 def test_the_fingerprint_changes_with_a_token(tmp_path: Path) -> None:
-    """The value of a token is in no part of a snapshot, and another one is another configuration."""
+    """The token's value is not in the snapshot, but changes its fingerprint."""
     yaml = "environment_vars: {include: [.env]}\napi: {auth: {tokens: [{token: '${X}', scopes: ['*']}]}}\n"
 
     def fingerprint(value: str) -> str:

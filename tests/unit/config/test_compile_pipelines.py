@@ -1,4 +1,4 @@
-"""Pipelines as they are written, and the graphs that runs follow."""
+"""Compiles pipelines into the graphs that runs follow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIGH = {"path": "payload.n", "op": "gt", "value": 1}
 
 
 def shape(*steps: dict[str, Any]) -> dict[str, str | None]:
-    """By path: where a line goes from there."""
+    """Return the next path of each node."""
     return {path: node.next for path, node in graph_of(*steps).nodes.items()}
 
 
@@ -27,12 +27,12 @@ def test_steps_follow_one_another() -> None:
     assert shape(uses("a"), uses("b"), uses("c")) == {"a": "b", "b": "c", "c": None}
 
 
-def test_a_step_without_an_id_is_known_by_its_number() -> None:
+def test_a_step_without_an_id_is_named_by_its_number() -> None:
     steps = ({"steps": [uses(), uses("named")]}, uses())
     assert shape(*steps) == {"1": "2", "1/1": "1/named", "1/named": "2", "2": None}
 
 
-def test_a_nested_sequence_goes_on_where_its_step_does() -> None:
+def test_a_nested_sequence_continues_after_its_step() -> None:
     assert shape({"id": "n", "steps": [uses("a"), {"id": "m", "steps": [uses("b")]}]}, uses("z")) == {
         "n": "z",
         "n/a": "n/m",
@@ -42,7 +42,7 @@ def test_a_nested_sequence_goes_on_where_its_step_does() -> None:
     }
 
 
-def test_a_branch_ends_with_itself_and_the_split_goes_on() -> None:
+def test_a_branch_has_no_next_and_the_split_continues() -> None:
     graph = graph_of(split("s", uses("x"), {"steps": [uses("y")]}, join="always"), uses("z"))
     node = graph.nodes["s"]
     assert isinstance(node, SplitNode)
@@ -69,15 +69,15 @@ def test_handlers_of_events_come_before_the_next_step() -> None:
     }
 
 
-def test_handlers_of_no_steps_are_none() -> None:
-    """Such events go straight to the next step, like those of types that are not listed."""
+def test_a_handler_without_steps_is_left_out() -> None:
+    """Such events go straight to the next step, like those of unlisted types."""
     node = graph_of(uses("a", on_events={"e": []}), uses("b")).nodes["a"]
     assert isinstance(node, UseNode)
     assert node.on_events == {}
 
 
-def test_the_type_of_an_event_cannot_be_taken_for_a_path() -> None:
-    """A step's identity is its path, so no two steps may have one."""
+def test_an_event_type_with_a_slash_does_not_collide_with_a_path() -> None:
+    """A step is identified by its path, so no two steps may share one."""
     handlers = {"e": [{"steps": [uses(plugin="q")]}], "e/1": [uses(plugin="r")], "e~11": [uses()]}
     graph = graph_of(uses("a", on_events=handlers))
     assert len(graph.nodes) == 5
@@ -92,8 +92,8 @@ def test_the_type_of_an_event_cannot_be_taken_for_a_path() -> None:
     assert plugins == ["q", "r", "p"]
 
 
-def test_a_call_is_put_in_place_and_comes_back() -> None:
-    """`call-id/step-id`; called twice, its steps are there twice."""
+def test_a_called_pipeline_is_inlined() -> None:
+    """Paths are `call-id/step-id`; a pipeline called twice has its steps twice."""
     inner = {"name": "inner", "if": HIGH, "steps": [uses("x"), uses("y")]}
     steps = [{"id": "c", "call": "inner", "if": LOW}, {"call": "inner"}, uses("z")]
     graph = rules_of(inner, {"name": "flow", "steps": steps}).pipelines.by_name["flow"].graph
@@ -113,7 +113,7 @@ def test_a_call_is_put_in_place_and_comes_back() -> None:
     assert isinstance(second.condition, Comparison)
 
 
-def test_positions_are_the_order_in_which_it_is_written() -> None:
+def test_positions_follow_the_written_order() -> None:
     graph = graph_of(
         split("s", uses("x", on_events={"e": [uses("h")]}), uses("y")),
         {"id": "n", "steps": [uses("a")]},
@@ -123,7 +123,7 @@ def test_positions_are_the_order_in_which_it_is_written() -> None:
     assert ordered == ["s", "s/x", "s/x/e/h", "s/y", "n", "n/a", "z"] == list(graph.nodes)
 
 
-def test_what_a_step_leaves_open_of_its_retry_is_as_the_plugin_has_it() -> None:
+def test_a_step_inherits_the_open_retry_settings_of_its_plugin() -> None:
     node = graph_of(uses("a", retry={"max_attempts": 7}, timeout="5s")).step("a")
     assert node is not None
     assert node.retry is not None
@@ -136,8 +136,8 @@ def test_what_a_step_leaves_open_of_its_retry_is_as_the_plugin_has_it() -> None:
     assert (plain.retry, plain.timeout) == (None, None)
 
 
-def test_a_fingerprint_tells_graphs_apart_and_nothing_else() -> None:
-    """A run finds the graph it began with by it."""
+def test_the_fingerprint_identifies_the_graph() -> None:
+    """A run finds its graph by the fingerprint."""
     one = graph_of(uses("a"), uses("b"))
     assert graph_of(uses("a"), uses("b")).fingerprint == one.fingerprint
     others = [
@@ -152,7 +152,7 @@ def test_a_fingerprint_tells_graphs_apart_and_nothing_else() -> None:
     assert len({graph.fingerprint for graph in [one, *others]}) == 8
 
 
-def test_what_starts_a_pipeline() -> None:
+def test_the_triggers_of_a_pipeline() -> None:
     rules = rules_of(
         {"name": "first", "on": "found", "steps": [uses()]},
         {"name": "second", "on": "found", "from_plugin": "q", "steps": [uses()]},
@@ -163,13 +163,13 @@ def test_what_starts_a_pipeline() -> None:
     assert [one.name for one in table.started_by("found", "q")] == ["first", "second"]
     assert [one.name for one in table.started_by("found", "p")] == ["first"]
     assert table.started_by("lost", "p") == ()
-    assert [one.name for one in table.hooked(Hook.FAILED, "anybody")] == ["hooked"]
-    assert table.hooked(Hook.COMPLETED, "anybody") == ()
+    assert [one.name for one in table.hooked(Hook.FAILED, "any")] == ["hooked"]
+    assert table.hooked(Hook.COMPLETED, "any") == ()
     assert table.by_name["hooked"].notify_on_complete
 
 
-def test_a_pipeline_that_goes_deeper_than_any_is_written_is_refused() -> None:
-    """Each calls the one before it: no stack may run out over that."""
+def test_a_pipeline_that_nests_too_deep_is_refused() -> None:
+    """Each pipeline calls the one before it; the stack must not overflow."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}]} for number in range(1, 400)]
     with pytest.raises(ConfigError) as refused:
         rules_of({"name": "p0", "steps": [uses()]}, *calls)
@@ -177,8 +177,8 @@ def test_a_pipeline_that_goes_deeper_than_any_is_written_is_refused() -> None:
     assert (first.key, "100 levels deep" in first.message) == ("pipelines[101].steps", True)
 
 
-def test_a_pipeline_that_grows_beyond_all_bounds_is_refused() -> None:
-    """Each calls the one before it ten times: what is short to write becomes thousands of steps."""
+def test_a_pipeline_with_too_many_steps_is_refused() -> None:
+    """Each pipeline calls the one before it ten times, which makes thousands of steps."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10} for number in (1, 2, 3)]
     pipelines: list[dict[str, Any]] = [{"name": "p0", "steps": [uses()] * 10}, *calls]
     with pytest.raises(ConfigError) as refused:

@@ -1,4 +1,4 @@
-"""Every problem is told at once, with file, line, key, what was expected and found."""
+"""All problems of a configuration are reported together, each with file, line, key, expected and found."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ductile.errors import Problem
 
 
-def test_every_problem_is_told_together_with_its_place(tmp_path: Path) -> None:
-    """File, line, key path, expected, found; unknown keys too, with did-you-mean."""
+def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
+    """Unknown keys are included, with a did-you-mean hint."""
     config = a_config(
         tmp_path,
         "include: [a.yaml]\nservcie: {}\n"
@@ -79,20 +79,20 @@ def only_problem(tmp_path: Path, yaml: str) -> Problem:
         ("service: {name: .inf}", "finite"),
     ],
 )
-def test_each_kind_says_what_it_expects(tmp_path: Path, yaml: str, expected: str) -> None:
+def test_each_type_names_what_it_expects(tmp_path: Path, yaml: str, expected: str) -> None:
     problems = problems_of(a_config(tmp_path, yaml))
     assert any(expected in (problem.expected or "") for problem in problems), problems
 
 
 @pytest.mark.parametrize("listener", ["api", "webhooks"])
-def test_a_bare_port_is_told_to_lack_its_host(tmp_path: Path, listener: str) -> None:
-    """Quotes would not make an address of it, so nobody is told to put it in quotes."""
+def test_a_bare_port_expects_host_and_port(tmp_path: Path, listener: str) -> None:
+    """Quotes would not make it an address, so the hint does not suggest them."""
     problem = only_problem(tmp_path, f"{listener}: {{listen: 8080}}")
     assert (problem.key, problem.expected) == (f"{listener}.listen", "host:port, such as localhost:8080")
     assert problem.hint is None
 
 
-def test_a_missing_required_key_is_told_with_what_it_is_for(tmp_path: Path) -> None:
+def test_a_missing_required_key_comes_with_its_description(tmp_path: Path) -> None:
     problem = only_problem(tmp_path, "plugins: {e: {}}\nroutes:\n  - from: e\n    to: e\n")
     assert '"event_type" is missing' in problem.message
     assert (problem.line, problem.key) == (3, "routes[0]")
@@ -122,14 +122,14 @@ def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
     assert third.after == timedelta(seconds=90)
 
 
-def test_environment_values_are_what_was_written(tmp_path: Path) -> None:
+def test_environment_values_are_texts_as_written(tmp_path: Path) -> None:
     """`PORT: 8080` and `DEBUG: true` are texts in an environment."""
     config = a_config(tmp_path, "plugins: {e: {env: {PORT: 8080, DEBUG: true, E: , Z: 007}}}\n")
     env = loaded(config).model.plugins["e"].env.reveal()
     assert env == {"PORT": "8080", "DEBUG": "true", "E": "", "Z": "007"}
 
 
-def test_null_means_not_set_but_is_a_value_where_any_value_is(tmp_path: Path) -> None:
+def test_null_means_not_set_except_where_any_value_is_allowed(tmp_path: Path) -> None:
     config = a_config(
         tmp_path,
         """
@@ -149,8 +149,8 @@ def test_null_means_not_set_but_is_a_value_where_any_value_is(tmp_path: Path) ->
     assert condition.value is None
 
 
-def test_older_words_are_understood(tmp_path: Path) -> None:
-    """`kill` is accepted for `cancel`; other programs write WARNING for warn."""
+def test_older_words_are_accepted(tmp_path: Path) -> None:
+    """`kill` is accepted for `cancel`, WARNING for `warn`."""
     config = a_config(
         tmp_path,
         "service: {log_level: WARNING}\nplugins: {e: }\n"

@@ -44,14 +44,14 @@ plugins:
 """
 
 
-def test_a_key_as_its_parts() -> None:
+def test_a_key_is_split_into_parts() -> None:
     assert parse_key("plugins.echo.schedules[0].every") == ("plugins", "echo", "schedules", 0, "every")
     for wrong in ("", ".", "a..b", "a[", "a[x]", "a b[0]c", "a.", "[0"):
         with pytest.raises(UsageError):
             parse_key(wrong)
 
 
-def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
+def test_get_returns_the_set_value_or_the_default(tmp_path: Path) -> None:
     result = loaded(a_config(tmp_path, MAIN, more_yaml=MORE))
     setting = get_setting(result, "plugins.echo.schedules[2].every")
     assert setting.value == "3h"
@@ -87,7 +87,7 @@ def test_getting_what_is_set_and_what_is_not(tmp_path: Path) -> None:
 def test_setting_changes_one_value_in_the_file_that_defines_it(
     tmp_path: Path, key: str, value: str, file: str, before: str | None, after: str
 ) -> None:
-    """The file where the key is defined, else `config.yaml`; comments, order and the rest stay."""
+    """A key defined nowhere goes to `config.yaml`; comments, order and the rest stay."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     edit = plan_edit(config, key, value, {})
     assert edit.path == tmp_path / file
@@ -141,7 +141,7 @@ tokens: []
 def test_only_the_characters_of_the_value_change(
     tmp_path: Path, key: str, value: str, old: str, new: str, bom: str, line_break: str
 ) -> None:
-    """What was sealed by a person stays as that person wrote it, to the last byte."""
+    """All other bytes of the file stay as they are."""
     before = (bom + ODD.replace("\n", line_break)).encode()
     config = a_config(tmp_path, "")
     config.write_bytes(before)
@@ -157,8 +157,8 @@ def test_only_the_characters_of_the_value_change(
         ("api.max_sync_timeout", "1m", 2),
     ],
 )
-def test_a_new_key_leaves_every_other_line_alone(tmp_path: Path, key: str, value: str, added: int) -> None:
-    """A line is added, or the one line that the key goes into is written again."""
+def test_a_new_key_keeps_every_other_line(tmp_path: Path, key: str, value: str, added: int) -> None:
+    """A line is added, or the one line that gets the key is rewritten."""
     config = a_config(tmp_path, ODD)
     after = plan_edit(config, key, value, {}).after.decode()
     lines = ODD.splitlines()
@@ -174,8 +174,8 @@ def test_an_empty_line_after_the_change_stays(tmp_path: Path) -> None:
     assert after == b"service: {log_level: info, timezone: UTC}\r\n\r\nplugins: {}"
 
 
-def test_line_breaks_stay_as_they_are_where_they_are_mixed(tmp_path: Path) -> None:
-    """And a file that ends without one can be added to."""
+def test_mixed_line_breaks_stay(tmp_path: Path) -> None:
+    """A key can be added to a file that ends without a line break."""
     config = a_config(tmp_path, "")
     config.write_bytes(b"service:\r\n  name: a\n  log_level: info\r\nplugins: {}")
     assert plan_edit(config, "service.name", "b", {}).after == config.read_bytes().replace(b"a\n", b"b\n")
@@ -225,7 +225,7 @@ def test_a_change_that_would_break_the_configuration_is_not_made(
     assert (config.read_text(), (tmp_path / "more.yaml").read_text()) == (MAIN, MORE)
 
 
-def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     edit = plan_edit(config, "service.log_level", "debug", {})
     config.write_text(MAIN + "# another hand\n")
@@ -234,8 +234,8 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert config.read_text() == MAIN + "# another hand\n"
 
 
-def test_a_plain_change_never_renews_the_seal_and_a_renewing_one_does(tmp_path: Path) -> None:
-    """Plain `config set` never renews; `--lock` verifies the file first."""
+def test_only_a_locking_change_renews_the_seal(tmp_path: Path) -> None:
+    """Plain `config set` never renews it; `--lock` verifies the file first."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     write_checksums(tmp_path, build_checksums(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
@@ -260,22 +260,22 @@ def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "# mine\n\n", "# mine"])
-def test_an_empty_file_can_be_begun(tmp_path: Path, text: str) -> None:
+def test_a_key_can_be_set_in_an_empty_file(tmp_path: Path, text: str) -> None:
     config = a_config(tmp_path, text)
     apply_edit(plan_edit(config, "service.name", "begun", {}))
     assert loaded(config).model.service.name == "begun"
     assert config.read_text().startswith(text)
 
 
-def test_what_several_keys_share_by_an_anchor_is_not_changed_behind_ones_back(tmp_path: Path) -> None:
+def test_a_value_shared_by_an_anchor_is_not_changed(tmp_path: Path) -> None:
     yaml = "plugins:\n  a: {timeouts: &t {poll: 1m}}\n  b: {timeouts: *t}\n"
     config = a_config(tmp_path, yaml)
     with pytest.raises(ConfigError, match="without changing something else"):
         plan_edit(config, "plugins.b.timeouts.poll", "2m", {})
 
 
-def test_a_value_that_cannot_be_read_can_be_set_right(tmp_path: Path) -> None:
-    """`config set` is how a broken setting is mended; it must not need the configuration to be good first."""
+def test_an_invalid_value_can_be_corrected(tmp_path: Path) -> None:
+    """`config set` must not need a valid configuration: it is the way to repair one."""
     path = tmp_path / "config.yaml"
     path.write_text("service:\n  tick_interval: often  # hm\n", encoding="utf-8")
     edit = plan_edit(path, "service.tick_interval", "30s", {})
@@ -295,7 +295,7 @@ pipelines:
 
 
 @pytest.mark.parametrize("key", ["pipelines.1.timeout", "pipelines[1].timeout"])
-def test_an_entry_of_a_list_is_found_in_the_file_that_has_it(tmp_path: Path, key: str) -> None:
+def test_a_list_entry_is_changed_in_its_own_file(tmp_path: Path, key: str) -> None:
     config = a_config(tmp_path, "include: [more.yaml]\nplugins: {echo: {}}\n", more_yaml=PIPELINES)
     apply_edit(plan_edit(config, key, "5s", {}))
     assert get_setting(loaded(config), key).value == "5s"
@@ -325,7 +325,7 @@ def test_an_entry_is_added_at_the_end_of_a_list(
     assert get_setting(loaded(config), edit.key).value == to_plain(parse_yaml(value, file="value"))
 
 
-def test_what_would_have_no_effect_is_refused_and_says_why(tmp_path: Path) -> None:
+def test_a_change_without_effect_is_refused(tmp_path: Path) -> None:
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     with pytest.raises(ConfigError, match=r"schedules would not have this value") as refused:
         plan_edit(config, "plugins.echo.schedules", "[{id: z, every: 9h}]", {})
@@ -348,7 +348,7 @@ def test_what_would_have_no_effect_is_refused_and_says_why(tmp_path: Path) -> No
         ("webhooks.endpoints[0].signature_header", "x-hub-signature-256"),
     ],
 )
-def test_a_computed_default_is_the_value_in_force(tmp_path: Path, key: str, value: object) -> None:
+def test_get_returns_computed_defaults(tmp_path: Path, key: str, value: object) -> None:
     text = (
         "plugins: {echo: {max_attempts: 7, schedules: [{every: 1h}]}}\n"
         "webhooks: {endpoints: [{path: /hook/gh, plugin: echo, secret: s}]}\n"

@@ -1,4 +1,4 @@
-"""No secret in any output: canary values that must never turn up."""
+"""No secret in any output: canary values must never appear."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def a_secretive_config(directory: Path) -> Path:
     return a_config_of(directory, {"config.yaml": CONFIG, ".env": f"FROM_FILE={CANARY}-13\n"})
 
 
-def test_no_secret_is_in_what_is_shown_of_a_configuration(tmp_path: Path) -> None:
-    """Repr, str, the shown tree, warnings, the snapshot, `config get` and the schema."""
+def test_no_secret_is_in_any_form_of_a_configuration(tmp_path: Path) -> None:
+    """Repr, str, the redacted tree, warnings, the snapshot, `config get` and the schema."""
     result = loaded(a_secretive_config(tmp_path), ENVIRON)
     snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
     outputs = [
@@ -81,8 +81,8 @@ def test_no_secret_is_in_what_is_shown_of_a_configuration(tmp_path: Path) -> Non
         assert CANARY not in output
 
 
-def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
-    """The test above proves nothing if they were never read."""
+def test_reveal_returns_the_secrets(tmp_path: Path) -> None:
+    """Otherwise the test above would prove nothing."""
     result = loaded(a_secretive_config(tmp_path), ENVIRON)
     snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
     revealed = json.dumps(snapshot.plugins["echo"].config.reveal()) + json.dumps(
@@ -94,7 +94,7 @@ def test_the_secrets_are_there_for_those_who_ask(tmp_path: Path) -> None:
         assert f"{CANARY}-{number}" in revealed
 
 
-def test_what_is_shown_names_the_variable_and_keeps_what_is_no_secret(tmp_path: Path) -> None:
+def test_the_redacted_form_names_variables_and_keeps_other_values(tmp_path: Path) -> None:
     shown = loaded(a_secretive_config(tmp_path), ENVIRON).model.plugins["echo"].config.redacted()
     assert shown == {
         "password": MASK,
@@ -109,8 +109,8 @@ def test_what_is_shown_names_the_variable_and_keeps_what_is_no_secret(tmp_path: 
     }
 
 
-def test_no_secret_of_a_url_is_in_what_a_change_shows(tmp_path: Path) -> None:
-    """The line beside the change is shown too."""
+def test_no_secret_of_a_url_is_in_a_diff(tmp_path: Path) -> None:
+    """The lines beside the change are shown too."""
     text = f"plugins: {{e: {{config: {{a: 'https://h/?token={CANARY}'}}}}}}\nservice: {{log_level: info}}\n"
     diff = plan_edit(a_config_of(tmp_path, {"config.yaml": text}), "service.log_level", "debug", {}).diff
     assert f"?token={MASK}" in diff
@@ -118,7 +118,7 @@ def test_no_secret_of_a_url_is_in_what_a_change_shows(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
-    """A value from a variable is told by its name, one under a secret key not at all."""
+    """An error names the variable of a value, and omits a value under a secret key."""
     config = a_config_of(
         tmp_path,
         {
@@ -155,14 +155,14 @@ def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
     "written", ["tokens: {canary}", "tokens: [{canary}]", "plugins: {{e: {{env: {{TOKEN: [{canary}]}}}}}}"]
 )
 def test_a_literal_in_the_place_of_a_secret_is_not_quoted(tmp_path: Path, written: str) -> None:
-    """Who forgets the map around a token is told so, without the token."""
+    """If the map around a token is missing, the error does not quote the token."""
     found = problems_of(a_config_of(tmp_path, {"config.yaml": written.format(canary=CANARY)}))
     assert found
     assert CANARY not in repr(found)
 
 
 def test_no_secret_is_in_an_error_about_names(tmp_path: Path) -> None:
-    """Names are looked up only when all else is well, so their messages need a test of their own."""
+    """Names are looked up only if there are no other errors, so they need their own test."""
     config = a_config_of(
         tmp_path,
         {
@@ -186,7 +186,7 @@ def test_no_secret_is_in_the_diff_of_a_change(tmp_path: Path) -> None:
         assert CANARY not in repr(edit)
 
 
-def test_a_secret_gives_its_value_to_reveal_alone() -> None:
+def test_only_reveal_returns_a_secret() -> None:
     secret = Secret(CANARY)
     assert secret.reveal() == CANARY
     assert CANARY not in f"{secret} {secret!r} {secret!s} {secret:>20} {[secret]} {vars_of(secret)}"
@@ -200,7 +200,7 @@ def vars_of(secret: Secret) -> str:
     return str(getattr(secret, "__dict__", ""))
 
 
-def test_what_is_guarded_cannot_be_changed_through_what_it_gives() -> None:
+def test_changing_revealed_values_does_not_change_the_map() -> None:
     """A snapshot is immutable; a plugin's request is built from a copy."""
     guarded: SecretMap[object] = SecretMap({"a": {"b": 1}}, {"a": "shown"})
     inner = guarded.reveal()["a"]
@@ -347,7 +347,7 @@ def test_keys_that_look_secret(key: str) -> None:
         "oath",
     ],
 )
-def test_keys_that_do_not(key: str) -> None:
+def test_keys_that_do_not_look_secret(key: str) -> None:
     """Masking too much makes `config show` useless."""
     assert not looks_secret(key)
 
@@ -373,7 +373,7 @@ def test_keys_that_do_not(key: str) -> None:
         ("sqlite:///data/state.db", "sqlite:///data/state.db"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+def test_masking_of_urls(url: str, shown: str) -> None:
     assert redact(url) == shown
 
 
@@ -381,19 +381,19 @@ def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
     ("url", "warned"),
     [("tgram://TOKEN/chat", True), ("tgram://${TOKEN}/chat", False), ("s3://bucket/key", False)],
 )
-def test_a_token_written_out_in_a_url_is_warned_about(tmp_path: Path, url: str, *, warned: bool) -> None:
+def test_a_literal_token_in_a_url_is_a_warning(tmp_path: Path, url: str, *, warned: bool) -> None:
     config = a_config_of(tmp_path, {"config.yaml": f"plugins: {{e: {{config: {{urls: ['{url}']}}}}}}\n"})
     messages = [warning.message for warning in loaded(config, {"TOKEN": "x"}).warnings]
     assert any("secret" in message for message in messages) == warned
 
 
-def test_a_long_text_is_masked_in_time_by_its_length() -> None:
-    """What a plugin keeps may have a megabyte; by the square of that it would stop the daemon for an hour."""
+def test_masking_takes_linear_time() -> None:
+    """Plugin state may have a megabyte; quadratic time would block the daemon for an hour."""
     assert str(redact("f" * 2**20 + " http://user:canary@host/")).endswith(" http://user:********@host/")
 
 
 def test_redaction_of_a_plain_tree() -> None:
-    """State shown by the command line masks what lies under secret-looking keys, at any depth."""
+    """State shown by the command line is masked under secret-looking keys, at any depth."""
     tree: JsonValue = {
         "token": "x",
         "a": [{"password": {"deep": "x"}, "n": 1}],

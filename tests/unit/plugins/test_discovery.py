@@ -1,4 +1,4 @@
-"""What is found under the plugin roots, and what is refused."""
+"""Plugins found under the roots, and their refusals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def the_refusal(root: Path, name: str = "echo", *, allow_symlinks: bool = False)
 
 
 def follow_the_hint(refused: RefusedPlugin) -> None:
-    """As somebody does who copies it into a terminal."""
+    """Run the commands of a hint."""
     assert refused.hint is not None
     subprocess.run(["/bin/sh", "-c", refused.hint], check=True)
 
 
 def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
-    """The plugin is known by the name in its manifest, whatever its directory is called."""
+    """The name in the manifest counts, not that of the directory."""
     directory = a_plugin(tmp_path, "echo", directory="some-folder")
     found = discover([tmp_path])
     plugin = found.installed["echo"]
@@ -42,7 +42,7 @@ def test_a_directory_with_a_manifest_is_a_plugin(tmp_path: Path) -> None:
     assert not found.warnings
 
 
-def test_the_first_root_wins_a_name_and_later_ones_are_warned_about(tmp_path: Path) -> None:
+def test_the_first_root_wins_and_later_copies_are_warnings(tmp_path: Path) -> None:
     """Roots are scanned in order."""
     own = a_plugin(tmp_path / "own", "echo")
     shipped = a_plugin(tmp_path / "shipped", "echo")
@@ -54,13 +54,13 @@ def test_the_first_root_wins_a_name_and_later_ones_are_warned_about(tmp_path: Pa
 
 
 def test_a_root_that_is_named_twice_is_scanned_once(tmp_path: Path) -> None:
-    """A plugin is not a rival of itself."""
+    """Otherwise each plugin would be reported as a second copy."""
     a_plugin(tmp_path)
     assert discover([tmp_path, tmp_path]).warnings == ()
 
 
 def test_one_bad_plugin_does_not_stop_the_others(tmp_path: Path) -> None:
-    """Each directory is judged by itself."""
+    """Each directory is examined separately."""
     a_plugin(tmp_path, "bad", manifest="]")
     a_plugin(tmp_path, "good")
     found = discover([tmp_path])
@@ -68,8 +68,8 @@ def test_one_bad_plugin_does_not_stop_the_others(tmp_path: Path) -> None:
     assert set(found.refused) == {"bad"}
 
 
-def test_a_refused_copy_does_not_keep_a_good_one_of_its_name_from_loading(tmp_path: Path) -> None:
-    """One bad plugin never stops another, and it is said which one is used."""
+def test_a_good_copy_replaces_a_refused_one(tmp_path: Path) -> None:
+    """The warning names the copy that is used."""
     a_plugin(tmp_path / "own", "echo", mode=0o644)
     shipped = a_plugin(tmp_path / "shipped", "echo")
     found = discover([tmp_path / "own", tmp_path / "shipped"])
@@ -79,8 +79,7 @@ def test_a_refused_copy_does_not_keep_a_good_one_of_its_name_from_loading(tmp_pa
     assert "not executable" in warning.message
 
 
-def test_two_refused_copies_are_told_apart(tmp_path: Path) -> None:
-    """The first keeps the name among the refused ones too."""
+def test_of_two_refused_copies_the_first_is_kept(tmp_path: Path) -> None:
     first = a_plugin(tmp_path / "a", "echo", mode=0o644)
     a_plugin(tmp_path / "b", "echo", script=None)
     found = discover([tmp_path / "a", tmp_path / "b"])
@@ -89,8 +88,8 @@ def test_two_refused_copies_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("telltale", ["run.py", "run.sh", "main.go", "manifest.yml"])
-def test_what_looks_like_a_plugin_without_manifest_is_warned_about(tmp_path: Path, telltale: str) -> None:
-    """Otherwise its author edits a file that nothing ever runs."""
+def test_a_plugin_without_manifest_is_a_warning(tmp_path: Path, telltale: str) -> None:
+    """Otherwise its author edits a file that never runs."""
     (tmp_path / "forgotten").mkdir()
     (tmp_path / "forgotten" / telltale).write_text("")
     [warning] = discover([tmp_path]).warnings
@@ -99,15 +98,14 @@ def test_what_looks_like_a_plugin_without_manifest_is_warned_about(tmp_path: Pat
 
 
 @pytest.mark.parametrize("folder", ["lib", ".git", "__pycache__", "notes"])
-def test_other_folders_are_passed_over_in_silence(tmp_path: Path, folder: str) -> None:
-    """`lib/` holds what plugins share."""
+def test_other_directories_are_ignored(tmp_path: Path, folder: str) -> None:
+    """`lib/` holds shared code."""
     (tmp_path / folder).mkdir()
     (tmp_path / folder / ("readme.md" if folder == "notes" else "run.py")).write_text("")
     assert discover([tmp_path]).warnings == ()
 
 
 def test_a_missing_root_is_a_warning_and_the_others_are_scanned(tmp_path: Path) -> None:
-    """One bad root never stops the others either."""
     a_plugin(tmp_path / "there")
     found = discover([tmp_path / "gone", tmp_path / "there"])
     assert set(found.installed) == {"echo"}
@@ -117,7 +115,7 @@ def test_a_missing_root_is_a_warning_and_the_others_are_scanned(tmp_path: Path) 
 
 
 class TestRefusals:
-    """Each reason of SPEC 3.1 has its own code, a message that names the file, and a hint."""
+    """Each refusal has its own code, a message that names the file, and a hint."""
 
     def test_missing_entrypoint(self, tmp_path: Path) -> None:
         a_plugin(tmp_path, script=None)
@@ -145,8 +143,8 @@ class TestRefusals:
         a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
         assert the_refusal(tmp_path).code == RefusalCode.ENTRYPOINT_OUTSIDE
 
-    def test_dots_in_a_file_name_lead_nowhere(self, tmp_path: Path) -> None:
-        """SPEC 3.1 refuses `..` as a step of the path; `run..sh` is a name like any other."""
+    def test_dots_in_a_file_name_are_allowed(self, tmp_path: Path) -> None:
+        """`..` is refused only as a step of the path; `run..sh` is an ordinary name."""
         directory = a_plugin(tmp_path, manifest=a_manifest(entrypoint="run..sh"))
         (directory / "run.sh").rename(directory / "run..sh")
         assert "echo" in discover([tmp_path]).installed
@@ -155,7 +153,7 @@ class TestRefusals:
         "what", ["", "run.sh", "bin", "bin/run.sh", "manifest.yaml", "other.py", "deep/inside"]
     )
     def test_world_writable(self, tmp_path: Path, what: str) -> None:
-        """Whatever it is, it may be code that the plugin loads."""
+        """Any file may be code that the plugin loads."""
         entrypoint = "bin/run.sh" if what.startswith("bin") else "run.sh"
         directory = a_plugin(tmp_path, manifest=a_manifest(entrypoint=entrypoint))
         (directory / "bin").mkdir()
@@ -172,7 +170,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("mode", "accepted"), [(0o777, False), (0o1777, False), (0o775, True)])
     def test_world_writable_root(self, tmp_path: Path, mode: int, *, accepted: bool) -> None:
-        """Sticky or not: anybody could put a plugin there."""
+        """Also if it is sticky: any user could add a plugin."""
         root = tmp_path / "a root"
         a_plugin(root)
         root.chmod(mode)
@@ -187,7 +185,7 @@ class TestRefusals:
     def test_world_writable_directory_above_the_root(
         self, tmp_path: Path, mode: int, *, accepted: bool
     ) -> None:
-        """In a sticky one, such as /tmp, others cannot put something else in the place of the root."""
+        """In a sticky directory, such as /tmp, other users cannot replace the root."""
         a_plugin(tmp_path / "above" / "between" / "root")
         (tmp_path / "above").chmod(mode)
         found = discover([tmp_path / "above" / "between" / "root"])
@@ -196,8 +194,8 @@ class TestRefusals:
             reason = found.refused["echo"].reason
             assert reason == f"every user of this machine can change the directory {tmp_path / 'above'}"
 
-    def test_a_link_on_the_way_is_followed_by_the_look(self, tmp_path: Path) -> None:
-        """What counts is every directory that the system passes through, also behind a link."""
+    def test_permissions_are_checked_behind_links_on_the_path(self, tmp_path: Path) -> None:
+        """Every directory counts that the system passes through."""
         a_plugin(tmp_path / "open" / "real" / "root")
         (tmp_path / "open").chmod(0o777)
         (tmp_path / "link").symlink_to("open/real")
@@ -206,7 +204,7 @@ class TestRefusals:
         assert str(tmp_path / "open") in refused.reason
 
     @pytest.mark.parametrize("what", ["lib", "lib/shared.py"])
-    def test_what_plugins_share_may_not_be_open_either(self, tmp_path: Path, what: str) -> None:
+    def test_world_writable_shared_code(self, tmp_path: Path, what: str) -> None:
         a_plugin(tmp_path, "echo", directory="other-name")
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib" / "shared.py").touch(0o644)
@@ -215,7 +213,7 @@ class TestRefusals:
         assert refused.code == RefusalCode.WORLD_WRITABLE
         assert str(tmp_path / what) in refused.reason
 
-    def test_a_stranger_who_owns_a_directory_on_the_way(self, tmp_path: Path) -> None:
+    def test_foreign_owner_of_a_directory_on_the_path(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
         policy = TrustPolicy(roots=(tmp_path,))
         refused = load_plugin(directory, root=tmp_path, policy=policy, owners={123_456_789})
@@ -225,7 +223,7 @@ class TestRefusals:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
     @pytest.mark.parametrize("what", ["..", "", "run.sh", "manifest.yaml", "other.py", "bin"])
-    def test_a_stranger_who_owns_part_of_it(self, tmp_path: Path, what: str) -> None:
+    def test_foreign_owner_of_a_file(self, tmp_path: Path, what: str) -> None:
         directory = a_plugin(tmp_path / "root")
         (directory / "bin").mkdir()
         (directory / "other.py").touch(0o644)
@@ -239,8 +237,8 @@ class TestRefusals:
         assert "echo" in discover([tmp_path / "root"]).installed
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-    def test_a_link_of_a_stranger_on_the_way(self, tmp_path: Path) -> None:
-        """In a sticky directory its owner can make it lead elsewhere later."""
+    def test_foreign_owner_of_a_link_on_the_path(self, tmp_path: Path) -> None:
+        """In a sticky directory its owner can redirect it later."""
         a_plugin(tmp_path / "real" / "root")
         (tmp_path / "link").symlink_to("real")
         os.chown(tmp_path / "link", 65534, -1, follow_symlinks=False)
@@ -250,7 +248,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("protocol", ["1", "3"])
     def test_unsupported_protocol(self, tmp_path: Path, protocol: str) -> None:
-        """The rest of such a manifest is not judged: it follows other rules."""
+        """The rest of such a manifest is not read: it follows other rules."""
         a_plugin(tmp_path, manifest=f"name: echo\nprotocol: {protocol}\n")
         refused = the_refusal(tmp_path)
         assert refused.code == RefusalCode.PROTOCOL_UNSUPPORTED
@@ -267,7 +265,7 @@ class TestRefusals:
         (tmp_path / "echo" / "manifest.yaml").mkdir(parents=True)
         assert the_refusal(tmp_path).code == RefusalCode.UNREADABLE
 
-    def test_manifest_that_is_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_manifest_that_is_a_pipe_is_not_opened(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
         (directory / "manifest.yaml").unlink()
         os.mkfifo(directory / "manifest.yaml")
@@ -303,7 +301,7 @@ class TestSymlinks:
         (directory / "run.sh").symlink_to("real.sh")
         assert the_refusal(tmp_path / "root").code == RefusalCode.SYMLINK
 
-    def test_a_link_inside_the_plugin_that_nothing_leads_through(self, tmp_path: Path) -> None:
+    def test_a_link_inside_the_plugin_that_is_not_used(self, tmp_path: Path) -> None:
         """A virtual environment is full of them."""
         directory = a_plugin(tmp_path / "root")
         (directory / "python").symlink_to("/usr/bin/env")
@@ -341,7 +339,7 @@ class TestSymlinks:
             (inside / what).symlink_to(outside / what)
         assert the_refusal(tmp_path / "root", allow_symlinks=True).code == RefusalCode.SYMLINK_ESCAPES
 
-    def test_the_directory_behind_a_link_may_not_be_open_either(self, tmp_path: Path) -> None:
+    def test_world_writable_directory_behind_a_link(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
         (tmp_path / "lib").mkdir()
         (directory / "run.sh").rename(tmp_path / "lib" / "run.sh")

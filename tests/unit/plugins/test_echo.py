@@ -1,4 +1,4 @@
-"""The echo plugin speaks protocol 2."""
+"""The echo plugin implements protocol 2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(**request: object) -> JsonObject:
 
 
 def test_every_shipped_plugin_is_found_and_trusted() -> None:
-    """What we ship passes our own checks without a warning."""
+    """Shipped plugins pass the trust checks without a warning."""
     found = discover([ROOT])
     assert "echo" in found.installed
     assert not found.refused
@@ -39,7 +39,7 @@ def test_every_shipped_plugin_is_found_and_trusted() -> None:
 
 
 def test_it_has_the_commands_its_manifest_declares() -> None:
-    """A declared command is answered, another one is an error that is not tried again."""
+    """An undeclared command is an error that is not retried."""
     for command in discover([ROOT]).installed["echo"].manifest.commands:
         assert answer(command=command, event={"payload": {}})["status"] == "ok"
     refusal = answer(command="dance")
@@ -47,7 +47,7 @@ def test_it_has_the_commands_its_manifest_declares() -> None:
 
 
 def test_poll_counts_in_its_state() -> None:
-    """What was put in state_updates comes back as state."""
+    """`state_updates` come back as state."""
     reply = answer(command="poll", config={"message": "hi"}, state={"count": 6})
     assert reply["result"] == "hi"
     assert reply["state_updates"] == {"count": 7}
@@ -57,15 +57,15 @@ def test_poll_counts_in_its_state() -> None:
     ("payload", "said"),
     [({"message": "hi"}, "hi"), ({"a": 1}, '{"a": 1}'), ({"message": " "}, '{"message": " "}'), ({}, "{}")],
 )
-def test_handle_says_back_what_it_is_told(payload: JsonObject, said: str) -> None:
+def test_handle_returns_its_payload(payload: JsonObject, said: str) -> None:
     """An ok response has a result that is not blank."""
     reply = answer(command="handle", event={"type": "t", "payload": payload})
     assert reply["result"] == said
     assert reply["events"] == [{"type": "echo.said", "payload": {"message": said}}]
 
 
-def test_another_protocol_is_a_configuration_fault() -> None:
-    """Exit 78, which is never retried."""
+def test_another_protocol_exits_with_78() -> None:
+    """Exit status 78 is never retried."""
     done = ask({"protocol": 3, "command": "poll"})
     assert done.returncode == 78
     assert "protocol" in done.stderr

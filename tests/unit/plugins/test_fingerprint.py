@@ -24,19 +24,18 @@ def print_of(manifest: bytes, code: bytes) -> str:
 
 @given(FILES, FILES)
 def test_equal_only_for_equal_files(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-    """It is the hash of both files, and of each by itself."""
+    """The fingerprint covers both files, each by itself."""
     assert (print_of(*one) == print_of(*other)) == (one == other)
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_moving_the_border_between_the_files_changes_it(data: bytes, one: int, two: int) -> None:
-    """Bytes cannot be shifted from one file into the other unnoticed."""
+def test_moving_bytes_between_the_files_changes_it(data: bytes, one: int, two: int) -> None:
     same = data[:one] == data[:two]
     assert (print_of(data[:one], data[one:]) == print_of(data[:two], data[two:])) == same
 
 
 def test_a_changed_file_changes_it(tmp_path: Path) -> None:
-    """What discovery reports is over the files as they are on disk."""
+    """Discovery reports the fingerprint of the files on disk."""
     directory = a_plugin(tmp_path)
     seen = {discover([tmp_path]).installed["echo"].fingerprint}
     for name in ("manifest.yaml", "run.sh"):

@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration says what the model says."""
+"""The JSON Schema of the configuration matches the model."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def test_every_key_of_the_model_is_described() -> None:
         assert (key.name in section.get("required", [])) == key.required
 
 
-def test_it_is_json_and_names_its_dialect() -> None:
+def test_the_schema_is_json_and_names_its_dialect() -> None:
     schema = json.loads(json.dumps(config_schema()))
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert set(schema["properties"]) == {key.name for key in keys_of(Config)}
     assert schema["properties"]["service"]["anyOf"][0] == {"$ref": "#/$defs/ServiceSettings"}
 
 
-def test_a_reference_is_allowed_wherever_a_variable_can_stand() -> None:
-    """An editor must not complain about `max_workers: ${WORKERS}`."""
+def test_a_reference_is_allowed_for_every_value() -> None:
+    """An editor must accept `max_workers: ${WORKERS}`."""
     service = config_schema()["$defs"]["ServiceSettings"]["properties"]
     for key in ("max_workers", "tick_interval", "log_level", "strict_mode"):
         assert {"type": "string", "pattern": r"\$\{"} in service[key]["anyOf"]

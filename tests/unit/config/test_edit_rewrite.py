@@ -1,4 +1,4 @@
-"""A file keeps its looks when one of its keys is changed."""
+"""The indentation of a file is kept when a key changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ductile.protocol.yaml import parse_yaml
         ("a: {\n        b: 1}\nc:\n   d: 1\n", 3, 0),
     ],
 )
-def test_it_is_measured_in_the_file_itself(text: str, keys: int, dashes: int) -> None:
-    """Whatever stands first in it."""
+def test_indentation_is_measured(text: str, keys: int, dashes: int) -> None:
     found = measure_indentation(parse_yaml(text, file="f"))
     assert found == Indentation(keys=keys, dashes=dashes)

@@ -40,13 +40,13 @@ def plugin_config(tmp_path: Path, yaml: str, environ: dict[str, str] | None = No
         ("/run/${DUCTILE_JOB_ID}/${V}", "/run/${DUCTILE_JOB_ID}/v"),
     ],
 )
-def test_references_escapes_and_what_is_left_alone(tmp_path: Path, written: str, value: object) -> None:
+def test_references_and_escapes(tmp_path: Path, written: str, value: object) -> None:
     """`$${` is literal, bare `$X` untouched, `${DUCTILE_…}` in plugin config stays for run time."""
     environ = {"V": "v", "EMPTY": "", "NUMBER": "5", "DUCTILE_JOB_ID": "not this"}
     assert plugin_config(tmp_path, written, environ) == {"x": value}
 
 
-def test_our_own_variables_are_interpolated_outside_plugin_config(tmp_path: Path) -> None:
+def test_ductile_variables_are_interpolated_outside_plugin_config(tmp_path: Path) -> None:
     config = a_config(
         tmp_path, "service: {name: '${DUCTILE_NAME}'}\nplugins: {e: {env: {A: '${DUCTILE_NAME}'}}}\n"
     )
@@ -55,8 +55,7 @@ def test_our_own_variables_are_interpolated_outside_plugin_config(tmp_path: Path
     assert model.plugins["e"].env.reveal() == {"A": "${DUCTILE_NAME}"}
 
 
-def test_every_unset_variable_is_told_at_once_with_file_line_and_key(tmp_path: Path) -> None:
-    """An unset variable without default is an error naming file, line and key, all at once."""
+def test_all_unset_variables_are_reported_with_file_line_and_key(tmp_path: Path) -> None:
     config = a_config(
         tmp_path,
         "include: [a.yaml]\nservice:\n  name: ${ONE}\n  max_workers: ${TWO}\n",
@@ -74,8 +73,8 @@ def test_every_unset_variable_is_told_at_once_with_file_line_and_key(tmp_path: P
 
 
 @pytest.mark.parametrize("written", ["${", "${}", "${1X}", "${V-default}", "${a b}", "${V:-x", "${V:?x}"])
-def test_what_is_nearly_a_reference_is_an_error(tmp_path: Path, written: str) -> None:
-    """It would otherwise reach a plugin as it is, and nobody would know why."""
+def test_a_malformed_reference_is_an_error(tmp_path: Path, written: str) -> None:
+    """Otherwise it would reach a plugin unchanged."""
     (problem,) = problems_of(a_config(tmp_path, f"service:\n  name: '{written}'\n"), {"V": "v"})
     assert problem.key == "service.name"
     assert problem.hint is not None
@@ -87,8 +86,8 @@ def test_keys_are_not_interpolated(tmp_path: Path) -> None:
     assert loaded(config, {"V": "v"}).model.plugins["echo"].config.reveal() == {"${V}": 1}
 
 
-def test_a_number_from_a_variable_may_stand_where_text_is_expected(tmp_path: Path) -> None:
-    """Who writes `token: ${TOKEN}` cannot know that the token will be all digits."""
+def test_a_number_from_a_variable_is_accepted_as_text(tmp_path: Path) -> None:
+    """`token: ${TOKEN}` must work for a token of digits."""
     config = a_config(
         tmp_path,
         "service: {name: '${N}'}\nplugins:\n  e:\n    uses: ${P}\ntokens:\n  - name: a\n    key: ${N}\n",
@@ -99,8 +98,8 @@ def test_a_number_from_a_variable_may_stand_where_text_is_expected(tmp_path: Pat
     assert loaded(config, {"N": "123"}).model.service.name == "123"
 
 
-def test_environment_files_stand_behind_the_real_environment(tmp_path: Path) -> None:
-    """Env files are loaded first and the real environment wins; so does a later file."""
+def test_the_real_environment_wins_over_environment_files(tmp_path: Path) -> None:
+    """A later file wins over an earlier one."""
     config = a_config_of(
         tmp_path,
         {
@@ -114,7 +113,7 @@ def test_environment_files_stand_behind_the_real_environment(tmp_path: Path) -> 
     assert values == {"a": "real", "b": "more", "c": "file"}
 
 
-def test_environment_files_named_in_an_include_count_and_are_relative_to_the_config_directory(
+def test_environment_files_of_an_include_are_relative_to_the_config_directory(
     tmp_path: Path,
 ) -> None:
     config = a_config_of(
@@ -131,7 +130,9 @@ def test_environment_files_named_in_an_include_count_and_are_relative_to_the_con
 @pytest.mark.parametrize(
     ("entry", "words"), [("gone.env", "cannot be read"), ("'${X}'", "variables"), ("http://x/.env", "URL")]
 )
-def test_a_bad_environment_file_is_told_with_its_place(tmp_path: Path, entry: str, words: str) -> None:
+def test_an_unreadable_environment_file_is_reported_with_its_location(
+    tmp_path: Path, entry: str, words: str
+) -> None:
     config = a_config(tmp_path, f"environment_vars:\n  include:\n    - {entry}\n")
     (problem, *_) = problems_of(config, {"X": "x"})
     assert words in problem.message
@@ -147,17 +148,17 @@ def test_a_bad_environment_file_is_told_with_its_place(tmp_path: Path, entry: st
         ("tokens: [{name: t, key: '${V}', scopes: ['*']}]", "environment_vars.include"),
     ],
 )
-def test_a_default_is_no_advice_for_a_secret(tmp_path: Path, text: str, hint: str) -> None:
-    """It would be written in the clear into the configuration."""
-    told = problems_of(a_config(tmp_path, f"{text}\n"))
-    (found,) = [problem.hint for problem in told if "is not set" in problem.message]
+def test_the_hint_never_advises_a_default_for_a_secret(tmp_path: Path, text: str, hint: str) -> None:
+    """It would be a literal secret in the configuration."""
+    problems = problems_of(a_config(tmp_path, f"{text}\n"))
+    (found,) = [problem.hint for problem in problems if "is not set" in problem.message]
     assert found is not None
     assert hint in found
     assert ("default" in found) is ("default" in hint)
 
 
-def test_what_is_not_set_may_be_in_the_file_that_is_missing(tmp_path: Path) -> None:
-    """After a restore without its file of variables that is the one thing to do."""
+def test_the_hint_names_a_missing_environment_file(tmp_path: Path) -> None:
+    """After a restore without that file, putting it back is the remedy."""
     config = a_config(tmp_path, "environment_vars: {include: [.env]}\nservice: {name: '${V}'}\n")
     (found,) = [
         problem.hint for problem in problems_of(config) if problem.message == "the variable V is not set"
@@ -183,7 +184,7 @@ def test_the_lines_of_an_environment_file() -> None:
     }
 
 
-def test_a_bad_line_of_an_environment_file_is_named_by_number_and_never_quoted() -> None:
+def test_an_invalid_line_is_reported_by_number_and_never_quoted() -> None:
     """The line may hold a secret."""
     _, problems = parse_environment(b"A=1\ncanary without equals\nB='canary\n", file=".env")
     assert [problem.line for problem in problems] == [2, 3]

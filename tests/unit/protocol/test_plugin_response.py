@@ -1,4 +1,4 @@
-"""What counts as an answer, and what is said about what does not."""
+"""Valid responses of a plugin, and the violations of invalid ones."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def test_error_needs_a_text(error: JsonValue) -> None:
     assert "`error`" in fault(status="error", error=error)
 
 
-def test_an_error_may_be_retried_unless_it_says_otherwise() -> None:
-    """`retry` is true by default."""
+def test_an_error_is_retried_by_default() -> None:
     lasting = answer(status="error", error="no", retry=False)
     passing = answer(status="error", error="no", events=[{"type": "t", "payload": {}}])
     assert isinstance(lasting, DecodedResponse)
@@ -65,8 +64,8 @@ def test_an_error_may_be_retried_unless_it_says_otherwise() -> None:
     )
 
 
-def test_everything_a_response_may_carry() -> None:
-    """Events, state, artifacts and log lines; unknown fields are ignored."""
+def test_every_field_of_a_response() -> None:
+    """Unknown fields are ignored."""
     found = answer(
         status="ok",
         result={"n": 1},
@@ -133,8 +132,7 @@ def test_null_is_the_same_as_absent() -> None:
         ({"artifacts": [{"name": "f", "path": "/f", "sha256": 1}]}, "`artifacts[0]`.sha256"),
     ],
 )
-def test_wrong_types_are_named(fields: dict[str, JsonValue], place: str) -> None:
-    """A wrong type is a protocol error, and the message says where it is."""
+def test_a_wrong_type_is_reported_with_its_path(fields: dict[str, JsonValue], place: str) -> None:
     assert place in fault(**{"status": "ok", "result": "x", **fields})
 
 
@@ -163,8 +161,8 @@ def test_wrong_types_are_named(fields: dict[str, JsonValue], place: str) -> None
         (b"\0" * 10, "not one JSON object"),
     ],
 )
-def test_what_is_not_one_json_object(stdout: bytes, words: str) -> None:
-    """Each is a protocol error with a reason that helps to find the mistake."""
+def test_output_that_is_not_one_json_object(stdout: bytes, words: str) -> None:
+    """The message helps to find the mistake."""
     found = decode_response(stdout)
     assert isinstance(found, ProtocolViolation)
     assert words in found.message
@@ -172,8 +170,8 @@ def test_what_is_not_one_json_object(stdout: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 1_000, 5_000, 500_000])
-def test_deep_nesting_is_refused_whatever_the_depth(opening: bytes, levels: int) -> None:
-    """A plugin may never crash the core, neither here nor where the answer is stored."""
+def test_deep_nesting_is_refused(opening: bytes, levels: int) -> None:
+    """A plugin must not crash the daemon, neither here nor where the response is stored."""
     closing = b"]" if opening == b"[" else b"}"
     stdout = b'{"status": "ok", "result": ' + opening * levels + b"1" + closing * levels + b"}"
     found = decode_response(stdout)
@@ -181,8 +179,8 @@ def test_deep_nesting_is_refused_whatever_the_depth(opening: bytes, levels: int)
     assert "nested deeper" in found.message
 
 
-def test_nesting_up_to_the_limit_is_fine_and_width_does_not_count() -> None:
-    """The limit is on depth alone."""
+def test_nesting_up_to_the_limit_is_accepted() -> None:
+    """Only depth is limited, not width."""
     levels = MAX_DEPTH - 1
     deep = b'{"status": "ok", "result": ' + b"[" * levels + b"]" * levels + b"}"
     assert isinstance(decode_response(deep), DecodedResponse)

@@ -1,4 +1,4 @@
-"""YAML as it is read: meaning, places, and refusals."""
+"""Reading YAML: types, locations and refusals."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_scalars_have_their_yaml_1_2_meaning(text: str, value: object) -> None:
     assert plain(text) == value
 
 
-def test_an_empty_file_is_nothing() -> None:
+def test_an_empty_file_is_none() -> None:
     assert parse_yaml("", file="f") is None
     assert parse_yaml("# only a comment\n", file="f") is None
 
 
-def test_every_node_knows_where_it_was_written() -> None:
-    """A problem names file and line, so a node has to know them; both count from 1."""
+def test_every_node_has_its_location() -> None:
+    """Line and column count from 1."""
     root = parse_yaml("a: 1\nb:\n  - x\n  -  y\n", file="f.yaml")
     assert isinstance(root, MapNode)
     listed = root.get("b")
@@ -72,8 +72,7 @@ def test_every_node_knows_where_it_was_written() -> None:
     assert root.entries[1][0].location.line == 2
 
 
-def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
-    """Duplicate keys are an error."""
+def test_all_duplicate_keys_are_reported_with_both_lines() -> None:
     first, second = problems("a: 1\nb: [{d: {c: 1, c: 2}}]\na: 3\n")
     assert (first.line, first.key) == (2, "b[0].d.c")
     assert (second.line, second.key) == (3, "a")
@@ -103,8 +102,8 @@ def test_duplicate_keys_are_refused_naming_both_lines_and_all_at_once() -> None:
         ("a: 'open", "not closed"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) -> None:
-    """Syntax, tags, several documents, cycles and numbers without a JSON form: told, never a traceback."""
+def test_invalid_yaml_is_a_problem(data: bytes | str, words: str) -> None:
+    """Syntax, tags, several documents, cycles and numbers without a JSON form: never a traceback."""
     (problem, *_) = problems(data)
     assert words in problem.message
     assert problem.file == "f.yaml"
@@ -126,10 +125,10 @@ def test_what_cannot_be_used_is_refused_in_words(data: bytes | str, words: str) 
     ],
 )
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-def test_a_mistake_is_told_where_it_was_made(
+def test_a_mistake_is_reported_at_its_cause(
     monkeypatch: pytest.MonkeyPatch, loader: str, text: str, place: tuple[int, int], message: str, hint: str
 ) -> None:
-    """Not where the parser gave up, which may be the end of the file."""
+    """Not where the parser stops, which may be the end of the file."""
     if loader == "SafeLoader":
         monkeypatch.delattr(yaml, "CSafeLoader")
         message = message.replace("did not find expected", "expected")
@@ -139,26 +138,26 @@ def test_a_mistake_is_told_where_it_was_made(
     assert hint in (problem.hint or "")
 
 
-def test_the_line_of_a_bad_byte_is_told() -> None:
+def test_an_invalid_byte_is_reported_with_its_line() -> None:
     (problem,) = problems(b"a: 1\nb: 2\nc: \xff\n")
     assert problem.line == 3
 
 
 def test_aliases_cannot_expand_without_bound() -> None:
-    """A few lines of aliases to aliases must not become a billion values."""
+    """A few lines of nested aliases must not become a billion values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 10)]
     assert "expand" in problems("\n".join(lines))[0].message
 
 
 def test_aliases_cannot_nest_without_bound() -> None:
-    """Depth counts what an alias brings along, or a later recursion would overflow."""
+    """The depth of an alias's content counts, or a later recursion would overflow."""
     deep = "a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60
     assert "nested deeper" in problems(deep)[0].message
 
 
-def test_merge_keys_bring_in_what_is_not_written() -> None:
-    """`<<` takes one mapping or several: what is written wins, then the first that has the key."""
+def test_merge_keys_add_missing_entries() -> None:
+    """`<<` takes one mapping or several: written keys win, then the first mapping that has the key."""
     text = "d: &d {a: 1, b: 2}\ne: &e {b: 3, c: 4}\nf: {<<: [*d, *e], a: 9}\n"
     assert plain(text) == {"d": {"a": 1, "b": 2}, "e": {"b": 3, "c": 4}, "f": {"a": 9, "b": 2, "c": 4}}
     assert plain('"<<": 5') == {"<<": 5}
@@ -172,8 +171,8 @@ def plain_bytes(data: bytes) -> object:
     return to_plain(parse_yaml(data, file="f"))
 
 
-def test_it_reads_the_same_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyYAML may have been built without libyaml; the pure Python parser must give the same tree."""
+def test_the_tree_is_the_same_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML may have been built without libyaml."""
     text = "on: yes\na: [1, 'x', {b: 22:00}]\nc: |\n  text\nd: &d {e: 1}\nf: *d\n"
     with_libyaml = parse_yaml(text, file="f")
     monkeypatch.delattr(yaml, "CSafeLoader")
@@ -181,7 +180,7 @@ def test_it_reads_the_same_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(with_libyaml, MapNode)
 
 
-def test_quotes_are_remembered() -> None:
+def test_quoted_scalars_are_marked() -> None:
     root = parse_yaml("a: 5\nb: '5'\n", file="f")
     assert isinstance(root, MapNode)
     first, second = root.get("a"), root.get("b")

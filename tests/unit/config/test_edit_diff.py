@@ -1,4 +1,4 @@
-"""What `config set` shows of a change, without the secrets around it."""
+"""The diff that `config set` shows, with secrets masked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def config(secret: str) -> bytes:
 
 @pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
 def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
-    """By its place. What follows it is still shown."""
+    """It is masked by position; the text after it is shown."""
     lines = mask_lines(config(written), "f")
     assert "anary" not in "\n".join(lines)
     assert re.fullmatch(r"      api_key: \[?\*{8}", lines[3])
@@ -50,7 +50,7 @@ def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
 
 
 def test_a_reference_is_not_a_secret() -> None:
-    """The name of a variable helps and tells nothing."""
+    """The name of a variable is helpful and not secret."""
     assert mask_lines(config("${KEY}"), "f")[3] == "      api_key: ${KEY}"
 
 
@@ -64,8 +64,8 @@ def test_a_secret_behind_an_alias_is_masked_where_it_is_written() -> None:
     assert "canary" not in "\n".join(mask_lines(data, "f"))
 
 
-def test_a_changed_secret_is_a_difference_all_the_same() -> None:
-    """`config set` must not say that there was nothing to change."""
+def test_a_changed_secret_is_in_the_diff() -> None:
+    """`config set` must not report that there is nothing to change."""
     diff = masked_diff(FILE, config("canary-1"), config("canary-2"))
     assert "canary" not in diff
     assert "-      api_key: ********\n+      api_key: ********\n" in diff
@@ -73,7 +73,7 @@ def test_a_changed_secret_is_a_difference_all_the_same() -> None:
 
 @given(LINES, LINES)
 def test_without_secrets_it_is_an_ordinary_diff(old: list[str], new: list[str]) -> None:
-    """And empty exactly when nothing differs."""
+    """It is empty only if the files are equal."""
     before, after = ("\n".join(f"- {json.dumps(line)}" for line in each) + "\n" for each in (old, new))
     shown = masked_diff(FILE, before.encode(), after.encode())
     ordinary = unified_diff(before.split("\n"), after.split("\n"), "config.yaml", "config.yaml", lineterm="")

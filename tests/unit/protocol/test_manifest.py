@@ -46,8 +46,8 @@ def problems_of(text: str) -> tuple[Problem, ...]:
     return caught.value.problems
 
 
-def test_everything_a_manifest_can_say() -> None:
-    """Every key of the manifest reaches the value; version 1.10 is not the number 1.1."""
+def test_every_key_of_a_manifest() -> None:
+    """Version 1.10 is not the number 1.1."""
     manifest = read(
         HEAD
         + """\
@@ -96,7 +96,7 @@ fact_outputs:
 
 
 def test_defaults() -> None:
-    """Concurrency is safe, commands write; 3.6: facts are mirrored."""
+    """Concurrency is safe, commands write, facts are mirrored."""
     manifest = read(
         HEAD
         + "commands: [poll]\nfact_outputs: [{when: {command: poll}, from: state_updates, fact_type: a.b}]\n"
@@ -118,13 +118,13 @@ def test_defaults() -> None:
         "commands: [poll, {name: health}]\n",
     ],
 )
-def test_the_shapes_of_commands_mean_the_same(commands: str) -> None:
+def test_the_forms_of_commands_are_equivalent(commands: str) -> None:
     """A map, a list of objects and a list of names are accepted."""
     assert read(HEAD + commands).commands == read(HEAD + "commands: [poll, health]\n").commands
 
 
 def test_unknown_keys_are_kept_and_ignored() -> None:
-    """At the top and in a command."""
+    """At the top level and in a command."""
     manifest = read(
         HEAD + "stopwatch: {max_subs: 3}\nsecrets: [key]\ncommands:\n  poll: {cost: 1, type: read}\n"
     )
@@ -143,15 +143,15 @@ def test_unknown_keys_are_kept_and_ignored() -> None:
     ],
 )
 def test_config_keys(written: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """`{required, optional}`; the plain list of the first manifests asks for nothing."""
+    """`{required, optional}`; with the older plain list no key is required."""
     manifest = read(HEAD + f"commands: [poll]\nconfig_keys: {written}\n")
     assert (manifest.required_config, manifest.optional_config) == (required, optional)
 
 
 @pytest.mark.parametrize("key", ["manifest_spec", "manifest_version", "name", "protocol", "entrypoint"])
 @pytest.mark.parametrize("value", [None, "''", "[1]", "~"])
-def test_what_must_be_there(key: str, value: str | None) -> None:
-    """Without these keys it is not a manifest, and the problem names the key."""
+def test_required_keys(key: str, value: str | None) -> None:
+    """The problem names the key."""
     lines = [line for line in a_manifest().splitlines() if not line.startswith(f"{key}:")]
     [problem] = problems_of("\n".join([*lines, f"{key}: {value}"] if value is not None else lines))
     assert problem.key == key
@@ -211,12 +211,11 @@ def test_commands_that_are_refused(commands: str, key: str) -> None:
     ],
 )
 def test_fact_rules_that_are_refused(rule: str, key: str) -> None:
-    """A rule that could never match is a mistake, not a choice."""
+    """A rule that can never match is an error."""
     assert problems_of(HEAD + f"commands: [poll]\nfact_outputs: [{rule}]\n")[0].key == key
 
 
-def test_a_near_miss_is_suggested() -> None:
-    """Did-you-mean."""
+def test_a_misspelt_command_suggests_the_closest() -> None:
     [problem] = problems_of(
         HEAD + "commands: [poll]\nfact_outputs: [{when: {command: pol}, fact_type: a.b}]\n"
     )
@@ -234,8 +233,7 @@ def test_a_misspelt_key_is_named_where_the_right_one_is_missing() -> None:
     )
 
 
-def test_every_problem_is_reported_together() -> None:
-    """Not only the first."""
+def test_all_problems_are_reported_together() -> None:
     problems = problems_of("name: a b\ncommands: [poll, poll]\ntimeout: soon\nprotocol: 2\n")
     assert {problem.key for problem in problems} == {
         "manifest_spec",
@@ -248,7 +246,7 @@ def test_every_problem_is_reported_together() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[1]", "text"])
-def test_what_is_no_mapping_is_no_manifest(text: str) -> None:
+def test_a_manifest_has_to_be_a_mapping(text: str) -> None:
     problems_of(text)
 
 
@@ -284,5 +282,5 @@ def test_what_is_no_mapping_is_no_manifest(text: str) -> None:
     ],
 )
 def test_schemas_become_json_schema(written: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
-    """JSON Schema as it is, the compact form normalised; nothing that is unclear rejects."""
+    """A JSON Schema stays, the compact form is translated; an unclear form never rejects a payload."""
     assert to_json_schema(written) == schema

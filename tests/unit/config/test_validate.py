@@ -226,7 +226,7 @@ STEP = "steps: [{uses: e}]"
     ],
 )
 def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: str, words: str) -> None:
-    """Each rule of the specification that a single value cannot show, told at the key that breaks it."""
+    """Rules that no single value can break are reported at the key that breaks them."""
     text = yaml if yaml.startswith("plugins:") else f"plugins: {{e: {{}}}}\n{yaml}"
     found = problems_of(a_config(tmp_path, text), {"T": "t", "U": "u", "EMPTY": ""})
     assert [problem.key for problem in found] == [key]
@@ -238,7 +238,7 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
     "yaml",
     [
         "routes: [{from: api, event_type: t, to: e.poll}]",
-        # From outside: whoever may publish an event is a source.
+        # External sources of events are allowed.
         "routes: [{from: cli, event_type: t, to: e}, {from: webhook, event_type: t, to: e}]",
         "pipelines: [{name: p, on: t, from_plugin: cli, steps: [{uses: e}]}]",
         "pipelines: [{name: p, steps: [{call: q}]}, {name: q, steps: [{uses: e}]}]",
@@ -257,7 +257,7 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
         "state: {url: 'postgresql://user@host/db'}",
     ],
 )
-def test_what_is_allowed_raises_no_objection(tmp_path: Path, yaml: str) -> None:
+def test_valid_configurations_are_accepted(tmp_path: Path, yaml: str) -> None:
     text = yaml if yaml.startswith("plugins:") else f"plugins: {{e: {{}}}}\n{yaml}"
     assert loaded(a_config(tmp_path, text), {"T": "t"}).warnings == ()
 
@@ -270,8 +270,8 @@ def test_what_is_allowed_raises_no_objection(tmp_path: Path, yaml: str) -> None:
         ("{path: /b, event: x, secret: '${T}'}\n  - {path: /a, name: b, event: y, secret: '${U}'}", "name"),
     ],
 )
-def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: str) -> None:
-    """The name is in the event's type and in `webhook send`. One that a path gives counts too."""
+def test_two_endpoints_cannot_share_a_name(tmp_path: Path, endpoints: str, key: str) -> None:
+    """The name is in the event type and in `webhook send`. A name taken from a path counts too."""
     config = a_config(tmp_path, f"webhooks:\n endpoints:\n  - {endpoints}\n")
     (problem,) = problems_of(config, {"T": "t", "U": "u"})
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
@@ -279,8 +279,8 @@ def test_two_endpoints_never_have_one_name(tmp_path: Path, endpoints: str, key: 
     assert "`name`" in (problem.hint or "")
 
 
-def test_a_name_that_was_made_up_counts_too(tmp_path: Path) -> None:
-    """What one caller may repeat is never another's, so no two tokens have one name."""
+def test_a_generated_token_name_counts_too(tmp_path: Path) -> None:
+    """Idempotency keys belong to a token's name, so no two tokens may share one."""
     name = f"api-token-{digest_of(b't').hex()[:8]}"
     yaml = f"api: {{auth: {{tokens: [{{token: '${{T}}'}}]}}}}\ntokens: [{{name: {name}, key: '${{U}}'}}]\n"
     (problem,) = problems_of(a_config(tmp_path, yaml), {"T": "t", "U": "u"})
@@ -296,16 +296,16 @@ def test_a_name_that_was_made_up_counts_too(tmp_path: Path) -> None:
         ("api: {auth: {tokens: [{token: '${BYTES}', scopes: ['*']}]}}", "api.auth.tokens[0].token"),
     ],
 )
-def test_a_secret_that_is_no_text_is_refused(tmp_path: Path, yaml: str, key: str) -> None:
-    """Nothing could be signed with it, and that is told before anything starts."""
+def test_a_secret_that_is_not_utf8_is_refused(tmp_path: Path, yaml: str, key: str) -> None:
+    """Nothing could be signed with it."""
     environ = {"BYTES": os.fsdecode(b"canary\xff")}
     (problem,) = problems_of(a_config(tmp_path, yaml), environ)
     assert (problem.key, problem.message) == (key, "the secret is not UTF-8 text")
     assert "canary" not in repr(problem)
 
 
-def test_a_webhook_for_huge_bodies_is_doubtful(tmp_path: Path) -> None:
-    """Anybody can send a body; it is in memory before it is known whose it is."""
+def test_a_very_large_webhook_body_size_is_a_warning(tmp_path: Path) -> None:
+    """A body is in memory before its signature is checked."""
     endpoints = "webhooks: {endpoints: [{path: /a, event: x, secret: '${T}', max_body_size: %s}]}"
     (warning,) = loaded(a_config(tmp_path, endpoints % "10GB"), {"T": "t"}).warnings
     assert (warning.key, "64MiB" in warning.message) == ("webhooks.endpoints[0].max_body_size", True)
@@ -340,8 +340,8 @@ def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
     assert "another hash" in problem.message
 
 
-def test_scope_files_that_list_nothing_let_nobody_in(tmp_path: Path) -> None:
-    """An API without tokens is an error, also where there is a file that could list scopes."""
+def test_empty_scope_files_do_not_count_as_tokens(tmp_path: Path) -> None:
+    """An enabled API without a usable token is an error."""
     enabled = "api: {enabled: true}\n"
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": []}', more=enabled), {"T": "t"})
     assert (problem.key, problem.message) == ("api.enabled", "the API is enabled and no token has scopes")
@@ -350,7 +350,7 @@ def test_scope_files_that_list_nothing_let_nobody_in(tmp_path: Path) -> None:
     inline = "api: {enabled: true, auth: {tokens: [{token: '${U}', scopes: ['*']}]}}\n"
     loaded(scoped(tmp_path, '{"scopes": []}', more=inline), {"T": "t", "U": "u"})
     (problem,) = problems_of(scoped(tmp_path, "nonsense", more=enabled), {"T": "t"})
-    assert "not a scope file" in problem.message  # and nothing about scopes that nobody could read
+    assert "not a scope file" in problem.message  # and no problem about its scopes
 
 
 @pytest.mark.parametrize(
@@ -361,23 +361,21 @@ def test_a_scope_file_of_another_form_is_refused(tmp_path: Path, content: str) -
     assert "not a scope file" in problem.message
 
 
-def test_unknown_scopes_are_errors_and_a_plugin_that_is_gone_is_a_warning(tmp_path: Path) -> None:
+def test_an_unknown_scope_is_an_error_and_an_unknown_plugin_a_warning(tmp_path: Path) -> None:
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
     assert "unknown scope" in problem.message
     result = loaded(scoped(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
     assert ["not configured" in warning.message for warning in result.warnings] == [True]
 
 
-def test_a_misspelt_zone_or_scope_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    """Did-you-mean."""
+def test_a_misspelt_timezone_or_scope_suggests_the_closest(tmp_path: Path) -> None:
     (problem,) = problems_of(a_config(tmp_path / "a", "service: {timezone: Europe/Berln}"), {})
     assert problem.hint == "did you mean Europe/Berlin?"
     (warning,) = loaded(scoped(tmp_path, '{"scopes": ["plugn:rw"]}'), {"T": "t"}).warnings
     assert warning.hint == "did you mean plugin?"
 
 
-def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> None:
-    """Both a `secret_ref` and scopes is a config error."""
+def test_a_token_with_scopes_cannot_be_a_shared_secret(tmp_path: Path) -> None:
     more = "state_webhooks: {secret_ref: admin}\n"
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
     assert problem.key == "state_webhooks.secret_ref"
@@ -385,7 +383,7 @@ def test_a_token_with_scopes_cannot_be_a_shared_secret_too(tmp_path: Path) -> No
 
 
 def test_a_secret_in_the_clear_is_a_warning_and_an_error_in_strict_mode(tmp_path: Path) -> None:
-    """A literal secret in config is a WARN, an error in strict mode; a default is literal too."""
+    """The default of a variable is a literal too."""
     body = (
         "plugins:\n  e:\n    config: {api_key: abc, url: x, max_tokens: 5, password: '${P}',\n"
         "      a: 'https://u:abc@h/', b: 'https://h/?token=abc', c: 'https://u:${P}@h/?token=${P}&q=1',\n"

@@ -57,8 +57,8 @@ def verified_warnings(config: Path) -> list[str]:
     return [warning.message for warning in loaded(config, ENVIRON, seal=SealCheck.VERIFY).warnings]
 
 
-def test_every_file_that_was_loaded_is_sealed_whatever_its_name(tmp_path: Path) -> None:
-    """Configuration, scope files and env files, with the tier each has."""
+def test_every_loaded_file_is_sealed(tmp_path: Path) -> None:
+    """Configuration, scope files and environment files, each with its tier."""
     sealed = read_checksums(a_sealed_config(tmp_path).parent)
     assert sealed is not None
     assert {name: file.tier for name, file in sealed.files.items()} == {
@@ -79,7 +79,7 @@ ENV_SECTIONS = {
 
 
 @pytest.mark.parametrize("section", ENV_SECTIONS)
-def test_an_env_file_that_feeds_who_may_call_in_is_of_the_high_tier(tmp_path: Path, section: str) -> None:
+def test_an_env_file_with_access_variables_is_of_the_high_tier(tmp_path: Path, section: str) -> None:
     config = a_sealed_config(tmp_path, ENV_SECTIONS[section])
     sealed = read_checksums(tmp_path)
     assert sealed is not None
@@ -101,7 +101,7 @@ def test_dropping_the_reference_does_not_lower_the_tier_of_an_env_file(tmp_path:
         loaded(config, ENVIRON, seal=SealCheck.VERIFY)
 
 
-def test_a_reference_that_is_sealed_later_raises_the_tier_that_is_recorded(tmp_path: Path) -> None:
+def test_sealing_a_new_reference_raises_the_recorded_tier(tmp_path: Path) -> None:
     config = a_sealed_config(tmp_path, "state_webhooks: {signature_header: X-Signature}\n")
     apply_edit(plan_edit(config, "state_webhooks.signature_header", "'X-${X}'", ENVIRON), renew=True)
     sealed = read_checksums(tmp_path)
@@ -110,7 +110,7 @@ def test_a_reference_that_is_sealed_later_raises_the_tier_that_is_recorded(tmp_p
     assert verified_warnings(config) == []
 
 
-def test_what_a_killed_command_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_the_temporary_file_of_a_killed_command_is_removed(tmp_path: Path) -> None:
     path = tmp_path / CHECKSUMS_FILE
     left = tmp_path / f".{CHECKSUMS_FILE}.abcd_123.tmp"
     others = [tmp_path / f".{CHECKSUMS_FILE}.original", tmp_path / ".config.yaml.abcd_123.tmp"]
@@ -120,13 +120,13 @@ def test_what_a_killed_command_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
-def test_an_unchanged_configuration_passes_without_a_word(tmp_path: Path) -> None:
+def test_an_unchanged_configuration_has_no_warnings(tmp_path: Path) -> None:
     assert verified_warnings(a_sealed_config(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["secrets.yaml", "scopes/a.json"])
 def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) -> None:
-    """Exit 78; the message says what changed and how to authorise it."""
+    """Exit status 78; the message names the change and the command that authorises it."""
     config = a_sealed_config(tmp_path)
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
@@ -147,8 +147,7 @@ def test_a_change_of_the_operational_tier_is_a_warning(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "ops.yaml", ".env"])
-def test_in_strict_mode_it_refuses_the_start_too(tmp_path: Path, name: str) -> None:
-    """With `strict_mode: true` refuse."""
+def test_a_change_of_the_operational_tier_is_refused_in_strict_mode(tmp_path: Path, name: str) -> None:
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
@@ -156,8 +155,8 @@ def test_in_strict_mode_it_refuses_the_start_too(tmp_path: Path, name: str) -> N
     assert name in problem.message
 
 
-def test_taking_strict_mode_out_does_not_lift_it(tmp_path: Path) -> None:
-    """What was strict when it was sealed stays strict until it is sealed again."""
+def test_removing_strict_mode_does_not_disable_it(tmp_path: Path) -> None:
+    """A configuration sealed as strict stays strict until it is sealed again."""
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     config.write_text(config.read_text().replace("true", "false"))
     (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
@@ -165,7 +164,7 @@ def test_taking_strict_mode_out_does_not_lift_it(tmp_path: Path) -> None:
 
 
 def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
-    """The higher of recorded and current tier counts."""
+    """The higher of the recorded and the current tier counts."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("# nothing to see here\n")
     with pytest.raises(IntegrityError):
@@ -182,7 +181,7 @@ def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
     ],
 )
 def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
-    """Any file that defines `tokens`, `webhooks` or `api.auth`, whatever its name."""
+    """Applies to any file that defines `tokens`, `webhooks` or `api.auth`."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}}\n" + section)
     with pytest.raises(IntegrityError):
@@ -191,7 +190,7 @@ def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
 
 @pytest.mark.parametrize("name", ["tokens.yaml", "webhooks.yaml"])
 def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
-    """By name; a missing hash is as bad as a wrong one."""
+    """Decided by name; a missing hash counts like a wrong one."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text(f"include: [{name}]\nplugins: {{echo: {{}}}}\n")
     (tmp_path / name).write_text("")
@@ -200,7 +199,7 @@ def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_p
 
 
 def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
-    """One warning, not one for each file; but the high tier refuses."""
+    """One warning for all operational files; the high tier refuses the start."""
     config = a_config_of(tmp_path, {"config.yaml": "include: [a.yaml]\n", "a.yaml": ""})
     assert verified_warnings(config) == ["the configuration has never been sealed"]
     (tmp_path / "a.yaml").write_text("tokens: [{name: a, key: '${T}'}]\n")
@@ -212,8 +211,7 @@ def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
     "content",
     [b"", b"\xff", b"[]", b"{}", b'{"version": 2, "strict": false, "files": {}, "plugins": {}}', b"null"],
 )
-def test_a_seal_that_cannot_be_read_is_an_error_and_not_a_missing_one(tmp_path: Path, content: bytes) -> None:
-    """An unreadable manifest is an error, never "missing"."""
+def test_an_unreadable_seal_is_an_error(tmp_path: Path, content: bytes) -> None:
     config = a_config_of(tmp_path, {"config.yaml": ""})
     (tmp_path / CHECKSUMS_FILE).write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read"):
@@ -227,8 +225,7 @@ def test_a_seal_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
         loaded(config, seal=SealCheck.VERIFY)
 
 
-def test_the_seal_is_judged_before_variables_are(tmp_path: Path) -> None:
-    """Interpolated after hash verification."""
+def test_the_seal_is_verified_before_interpolation(tmp_path: Path) -> None:
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("tokens: [{name: a, key: '${NEVER_SET}'}]\n")
     with pytest.raises(IntegrityError):
@@ -236,7 +233,7 @@ def test_the_seal_is_judged_before_variables_are(tmp_path: Path) -> None:
 
 
 def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
-    """Manifest and entrypoint bytes; a change is operational, and refused in strict mode."""
+    """A changed manifest or entrypoint is an operational change, refused in strict mode."""
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path)
     lock(config, {"echo": discovery.installed["echo"].fingerprint})
@@ -253,8 +250,8 @@ def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
         compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
 
 
-def test_plugins_to_which_the_same_has_happened_are_told_together(tmp_path: Path) -> None:
-    """A paragraph for each of a dozen would hide the rest."""
+def test_plugins_with_the_same_violation_share_one_problem(tmp_path: Path) -> None:
+    """A dozen separate problems would hide the others."""
     names = ("a", "b", "c", "d")
     discovery = a_discovery(tmp_path, *(a_manifest(name) for name in names))
     config = a_sealed_config(tmp_path)
@@ -267,8 +264,8 @@ def test_plugins_to_which_the_same_has_happened_are_told_together(tmp_path: Path
     ]
 
 
-def test_a_variable_cannot_lift_strict_mode_for_plugins_either(tmp_path: Path) -> None:
-    """Sealed as strict, the configuration stays so, though no file has changed."""
+def test_a_variable_cannot_disable_strict_mode_for_plugins(tmp_path: Path) -> None:
+    """The configuration was sealed as strict, and no file has changed."""
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path, "service:\n  strict_mode: ${STRICT:-true}\n")
     lock(config, {"echo": "blake3:another"})
@@ -278,8 +275,8 @@ def test_a_variable_cannot_lift_strict_mode_for_plugins_either(tmp_path: Path) -
         compile_snapshot(lenient, discovery)
 
 
-def test_the_seal_is_written_for_its_owner_alone_and_reads_back(tmp_path: Path) -> None:
-    """Files are created 0600."""
+def test_the_seal_is_private_and_reads_back(tmp_path: Path) -> None:
+    """The file mode is 0600."""
     a_sealed_config(tmp_path)
     path = tmp_path / CHECKSUMS_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -302,8 +299,7 @@ def test_an_atomic_replace_keeps_owner_and_mode(tmp_path: Path) -> None:
     assert after.st_ino != before.st_ino
 
 
-def test_renewing_touches_one_entry_and_asks_for_a_sealed_file_first(tmp_path: Path) -> None:
-    """The file is verified first, then only its entry is renewed."""
+def test_renewing_changes_one_entry_and_requires_a_sealed_file(tmp_path: Path) -> None:
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}, more: {}}\n")
     new = b"tokens: [{name: b, key: '${U}', scopes_file: scopes/a.json}]\n"
@@ -315,8 +311,8 @@ def test_renewing_touches_one_entry_and_asks_for_a_sealed_file_first(tmp_path: P
     assert (tmp_path / "secrets.yaml").read_text() == "tokens: []\n"
 
 
-def test_whenever_a_renewal_is_interrupted_the_file_is_known_to_the_seal(tmp_path: Path) -> None:
-    """Crash-safely. The seal knows both hashes while the file is being replaced."""
+def test_an_interrupted_renewal_leaves_a_valid_seal(tmp_path: Path) -> None:
+    """The seal has both hashes while the file is being replaced."""
     config = a_sealed_config(tmp_path)
     old = (tmp_path / "secrets.yaml").read_bytes()
     new = old + b"# more\n"

@@ -1,4 +1,4 @@
-"""What a plugin is told, byte for byte."""
+"""The bytes that a plugin gets on stdin."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def decoded(request: PluginRequest) -> dict[str, JsonValue]:
     return body
 
 
-def test_the_fields_that_are_always_there() -> None:
-    """These and no others for a poll; an absent field is left out, never null."""
+def test_the_fields_of_every_request() -> None:
+    """A poll has no others; an absent field is left out, never null."""
     assert decoded(a_request()) == {
         "protocol": 2,
         "job_id": "j1",
@@ -53,8 +53,8 @@ def test_a_payload_is_passed_when_there_is_one() -> None:
     assert decoded(a_request(payload={}))["payload"] == {}
 
 
-def test_the_event_says_what_happened() -> None:
-    """With key and headers only where it has them."""
+def test_the_event_of_a_request() -> None:
+    """Key and headers are present only if the event has them."""
     plain = {
         "type": "file.changed",
         "payload": {"n": 1},
@@ -71,7 +71,6 @@ def test_the_event_says_what_happened() -> None:
 @pytest.mark.parametrize("payload", [None, {"a": 1}])
 @pytest.mark.parametrize("command", ["poll", "health", "init"])
 def test_poll_health_and_init_never_get_an_event(command: str, payload: JsonValue) -> None:
-    """They are not about something that happened."""
     assert "event" not in decoded(a_request(command, payload=payload))
 
 
@@ -83,8 +82,7 @@ def test_a_custom_command_gets_the_event_with_its_payload() -> None:
     assert not carries_event("sync", has_payload=False)
 
 
-def test_handle_without_an_event_cannot_be_made() -> None:
-    """Handle always has one, so its absence is a defect of ours, found at once."""
+def test_handle_without_an_event_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="needs an event"):
         a_request("handle", event=None)
 
@@ -96,5 +94,5 @@ def test_integers_stay_exact() -> None:
 
 
 def test_text_that_is_not_unicode_does_not_stop_a_job() -> None:
-    """A variable of the environment may hold any bytes, and come into the configuration."""
+    """An environment variable may hold any bytes."""
     assert decoded(a_request(config={"k": "\udcff ü"}))["config"] == {"k": "\udcff ü"}

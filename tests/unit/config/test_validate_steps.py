@@ -1,4 +1,4 @@
-"""Conditions, `with` and `baggage` as they are judged at load, and compiled."""
+"""Validation and compilation of conditions, `with` and `baggage`."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def the_step(directory: Path, step: str) -> StepSettings:
         ("{not: {path: payload.x, op: exists}, value: 1}", ".value", "goes with `path`", None),
     ],
 )
-def test_a_condition_that_could_never_hold_is_an_error_at_its_key(
+def test_an_impossible_condition_is_an_error_at_its_key(
     tmp_path: Path, condition: str, key: str, words: str, found: str | None
 ) -> None:
-    """A bad condition is a load-time error. Of a value only its kind is told."""
+    """The message contains only the type of a value."""
     problem = the_problem(tmp_path, f"if: {condition}")
     assert problem.key == f"pipelines[0].steps[0].if{key}"
     assert words in problem.message
@@ -108,7 +108,7 @@ def test_a_condition_that_could_never_hold_is_an_error_at_its_key(
 def test_a_bad_template_or_baggage_is_an_error_at_its_key(
     tmp_path: Path, written: str, key: str, words: str, found: str | None
 ) -> None:
-    """As is a bad template; with the character, where there is one."""
+    """The message names the character position where there is one."""
     problem = the_problem(tmp_path, written)
     assert problem.key == f"pipelines[0].steps[0].{key}"
     assert words in problem.message
@@ -127,8 +127,8 @@ def test_a_bad_template_or_baggage_is_an_error_at_its_key(
         f"with: {{password: ['{{{CANARY}}}']}}",
     ],
 )
-def test_no_message_quotes_what_may_be_a_secret(tmp_path: Path, written: str) -> None:
-    """Neither what a variable held nor what stands under a secret key."""
+def test_no_message_quotes_a_possible_secret(tmp_path: Path, written: str) -> None:
+    """Neither the value of a variable nor one under a secret key."""
     assert CANARY not in repr(the_problem(tmp_path, written))
 
 
@@ -136,12 +136,12 @@ def test_no_message_quotes_what_may_be_a_secret(tmp_path: Path, written: str) ->
     "comparison",
     ["path: config.token, op: regex, value: 'a('", "path: payload.x, op: regex, value: '${SECRET}'"],
 )
-def test_what_is_wrong_with_a_secret_expression_is_not_told(tmp_path: Path, comparison: str) -> None:
-    """The fault would tell where in the secret which character stands."""
+def test_the_fault_of_a_secret_expression_is_not_shown(tmp_path: Path, comparison: str) -> None:
+    """The fault would reveal characters of the secret."""
     assert the_problem(tmp_path, f"if: {{{comparison}}}").message == "this is not a regular expression"
 
 
-def test_every_fault_of_a_text_from_a_variable_is_told_without_the_text(tmp_path: Path) -> None:
+def test_faults_of_a_text_from_a_variable_do_not_quote_it(tmp_path: Path) -> None:
     problems = problems_of(
         with_step(tmp_path, "with: {a: '${SECRET}'}"), {"SECRET": f"{{{CANARY}}} {{ {CANARY}"}
     )
@@ -149,14 +149,14 @@ def test_every_fault_of_a_text_from_a_variable_is_told_without_the_text(tmp_path
     assert CANARY not in repr(problems)
 
 
-def test_the_condition_of_a_pipeline_is_judged_too(tmp_path: Path) -> None:
+def test_the_condition_of_a_pipeline_is_validated_too(tmp_path: Path) -> None:
     text = "plugins: {e: {}}\npipelines: [{name: p, if: {path: x, op: exists}, steps: [{uses: e}]}]\n"
     (problem,) = problems_of(a_config(tmp_path, text))
     assert problem.key == "pipelines[0].if.path"
 
 
 def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
-    """The stored form is the written one; `exists` says what it asks for."""
+    """The stored form equals the written one, with the default value of `exists`."""
     written = (
         "{all: [{path: payload.x, op: eq, value: null}, {any: [{path: context.y, op: exists}, "
         "{not: {path: event.type, op: in, value: [a, 1]}}]}]}"
@@ -205,7 +205,7 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
         "baggage: {from: payload, namespace: a.b}",
     ],
 )
-def test_what_is_right_is_taken(tmp_path: Path, written: str) -> None:
+def test_valid_steps_are_accepted(tmp_path: Path, written: str) -> None:
     assert the_step(tmp_path, written).uses == "e"
 
 
@@ -219,24 +219,24 @@ def test_what_is_right_is_taken(tmp_path: Path, written: str) -> None:
     ],
 )
 def test_a_reference_is_not_a_secret_in_the_clear(tmp_path: Path, written: str) -> None:
-    """SPEC 2.1 warns of literal secrets, and refuses them in strict mode. A path to one is none."""
+    """Strict mode refuses literal secrets; a path to one is not a literal."""
     assert loaded(with_step(tmp_path, written)).warnings == ()
 
 
 @pytest.mark.parametrize("written", ["with: {token: abc}", "with: {token: 'abc {{payload.x}}'}"])
-def test_a_secret_in_a_template_is_one_in_the_clear(tmp_path: Path, written: str) -> None:
+def test_a_literal_secret_in_a_template_is_reported(tmp_path: Path, written: str) -> None:
     (warning,) = loaded(with_step(tmp_path, written)).warnings
     assert "in the clear" in warning.message
 
 
-def test_what_a_secret_is_compared_with_is_a_secret(tmp_path: Path) -> None:
-    """It says what the secret is, so it is told of and never shown."""
+def test_a_value_compared_with_a_secret_is_a_secret(tmp_path: Path) -> None:
+    """It reveals the secret, so it is reported and never shown."""
     config = loaded(with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
     (warning,) = config.warnings
     assert "in the clear" in warning.message
     assert "canary-77" not in str(config.redacted())
 
 
-def test_what_anything_else_is_compared_with_is_shown(tmp_path: Path) -> None:
+def test_other_compared_values_are_shown(tmp_path: Path) -> None:
     config = loaded(with_step(tmp_path, "if: {path: payload.kind, op: eq, value: parcel}"))
     assert "parcel" in str(config.redacted())

@@ -1,4 +1,4 @@
-"""Which configuration is used."""
+"""Finds the configuration that is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = 65534
 
 @contextmanager
 def shut(directory: Path) -> Iterator[None]:
-    """A directory that one may not enter. Root may enter any, so it is somebody else meanwhile."""
+    """Close a directory. Root may enter any, so the test runs as another user meanwhile."""
     before = os.geteuid()
     directory.chmod(0o000)
     os.seteuid(NOBODY if before == 0 else before)
@@ -30,8 +30,8 @@ def shut(directory: Path) -> Iterator[None]:
         directory.chmod(0o700)
 
 
-def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
-    """--config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory, in this order."""
+def test_the_order_of_the_search(tmp_path: Path) -> None:
+    """--config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory."""
     named, variable, xdg, home, system = (
         a_config(tmp_path / name)
         for name in ("named", "variable", "xdg/ductile", "home/.config/ductile", "system")
@@ -52,8 +52,10 @@ def test_the_first_place_that_is_given_counts(tmp_path: Path) -> None:
     assert find_config(None, environ, system=system.parent) == system
 
 
-def test_a_configuration_right_here_is_pointed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not used unless it is named, and naming it is easy."""
+def test_a_configuration_in_the_working_directory_is_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not used unless it is named."""
     here = a_config(tmp_path / "here").parent
     monkeypatch.chdir(here)
     with pytest.raises(ConfigError) as refused:
@@ -66,10 +68,8 @@ def test_a_configuration_right_here_is_pointed_at(tmp_path: Path, monkeypatch: p
     assert refused.value.hint == "there is one in demo: add `--config demo`"
 
 
-def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service may not look into homes, and need not. If there is no other place, that is what is wrong."""
+def test_an_unreadable_usual_directory_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may lack access to homes. It is an error only if no other directory has a configuration."""
     home, system = tmp_path / "home", a_config(tmp_path / "system")
     stat = Path.stat
 
@@ -84,8 +84,8 @@ def test_a_usual_place_that_is_closed_to_us_is_passed_over_for_another(
         find_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")
 
 
-def test_a_named_place_is_not_passed_over(tmp_path: Path) -> None:
-    """What was named has to be there: another configuration must not be used in its stead."""
+def test_a_named_directory_is_not_skipped(tmp_path: Path) -> None:
+    """Another configuration must not be used instead."""
     system = a_config(tmp_path / "system").parent
     (tmp_path / "empty").mkdir()
     for missing in (tmp_path / "nothing", tmp_path / "empty"):
@@ -95,13 +95,13 @@ def test_a_named_place_is_not_passed_over(tmp_path: Path) -> None:
             find_config(None, {"DUCTILE_CONFIG_DIR": str(missing)}, system=system)
 
 
-def test_a_url_is_no_place(tmp_path: Path) -> None:
+def test_a_url_is_refused(tmp_path: Path) -> None:
     """All paths are local."""
     with pytest.raises(ConfigError, match="URL"):
         find_config("https://example.org/config.yaml", {}, system=tmp_path)
 
 
-def test_none_at_all_says_where_was_looked_and_what_to_do(tmp_path: Path) -> None:
+def test_without_any_the_error_names_the_directories(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="home") as refused:
         find_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
     assert refused.value.hint is not None
@@ -109,8 +109,8 @@ def test_none_at_all_says_where_was_looked_and_what_to_do(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_place_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path, *, named: bool) -> None:
-    """As in a container that runs as another user than the one whose directory is mounted."""
+def test_an_unreadable_directory_is_reported_with_its_owner(tmp_path: Path, *, named: bool) -> None:
+    """This happens in a container that runs as another user than the owner of the mounted directory."""
     directory = a_config(tmp_path / "home" / ".config" / "ductile").parent
     owner = os.geteuid()
     with shut(directory), pytest.raises(ConfigError, match="cannot be read: Permission denied") as refused:
@@ -119,6 +119,6 @@ def test_a_place_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path, 
     assert (others if owner == 0 else f"the permissions of {directory}") in str(refused.value.hint)
 
 
-def test_a_name_that_no_file_can_have_is_no_place(tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no configuration"):
         find_config("nul\0", {}, system=tmp_path)

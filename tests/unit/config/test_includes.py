@@ -69,7 +69,7 @@ def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Pat
 
 
 def test_a_file_reached_twice_is_loaded_once(tmp_path: Path) -> None:
-    """By whatever name it is reached."""
+    """Also if it is reached by different names."""
     config = a_config(
         tmp_path,
         "include: [a.yaml, b.yaml, ./a.yaml, sub/../b.yaml]\n",
@@ -80,15 +80,15 @@ def test_a_file_reached_twice_is_loaded_once(tmp_path: Path) -> None:
     assert loaded(config).model.artifacts.roots == ("a", "b")
 
 
-def test_a_cycle_is_an_error_that_shows_the_way_round(tmp_path: Path) -> None:
+def test_a_cycle_is_an_error_that_shows_the_files(tmp_path: Path) -> None:
     config = a_config(tmp_path, "include: [a.yaml]", a_yaml="include: [b.yaml]", b_yaml="include: [a.yaml]")
     (problem,) = problems_of(config)
     assert "a.yaml → b.yaml → a.yaml" in problem.message
     assert (problem.file, problem.line) == (str(tmp_path / "b.yaml"), 1)
 
 
-def test_every_bad_include_is_told_at_once(tmp_path: Path) -> None:
-    """A missing include, an interpolated one and a URL are errors; each with its line."""
+def test_all_bad_includes_are_reported_together(tmp_path: Path) -> None:
+    """A missing include, an interpolated one and a URL are errors, each with its line."""
     config = a_config(
         tmp_path,
         'include:\n  - gone.yaml\n  - "${WHERE}.yaml"\n  - https://example.org/a.yaml\n  - broken.yaml\n',
@@ -101,7 +101,7 @@ def test_every_bad_include_is_told_at_once(tmp_path: Path) -> None:
     assert found[3].file == str(tmp_path / "broken.yaml")
 
 
-def test_an_included_directory_that_cannot_be_read_is_told(
+def test_an_unreadable_included_directory_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Path) -> Iterator[Path]:
@@ -122,16 +122,16 @@ def test_a_file_that_is_not_a_map_is_refused(tmp_path: Path, content: str) -> No
 
 
 @pytest.mark.parametrize("content", ["", "# nothing yet\n", "plugins:\n", "~\n"])
-def test_nothing_at_all_is_a_configuration(tmp_path: Path, content: str) -> None:
+def test_an_empty_file_is_a_configuration(tmp_path: Path, content: str) -> None:
     assert loaded(a_config(tmp_path, content)).model.service.name == "ductile"
 
 
-def test_an_empty_heading_in_a_later_file_wipes_nothing_out(tmp_path: Path) -> None:
+def test_an_empty_heading_in_a_later_file_replaces_nothing(tmp_path: Path) -> None:
     config = a_config(tmp_path, "include: [a.yaml]\nplugins: {echo: {}}\n", a_yaml="plugins:\n")
     assert list(loaded(config).model.plugins) == ["echo"]
 
 
-def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_reported_with_both_locations(tmp_path: Path) -> None:
     """A pipeline name, schedule id, webhook path or route that occurs twice."""
     pipeline = "pipelines: [{name: p, steps: [{uses: echo}]}]\n"
     schedule = "plugins: {echo: {schedules: [{every: 1h}]}}\n"
@@ -149,8 +149,7 @@ def test_twice_the_same_name_in_two_files_names_both_places(tmp_path: Path) -> N
         assert f"{config}:{first}" in problem.message
 
 
-def test_a_symlink_is_refused_unless_allowed_and_then_warned_about(tmp_path: Path) -> None:
-    """Symlinks in config paths are errors unless `allow_symlinks`, then warned about."""
+def test_a_symlink_is_an_error_or_with_allow_symlinks_a_warning(tmp_path: Path) -> None:
     config = a_config(tmp_path / "c", "include: [linked.yaml]\n")
     (tmp_path / "real.yaml").write_text("service: {name: linked}\n")
     (tmp_path / "c" / "linked.yaml").symlink_to(tmp_path / "real.yaml")
@@ -163,7 +162,7 @@ def test_a_symlink_is_refused_unless_allowed_and_then_warned_about(tmp_path: Pat
     assert ["symbolic link" in warning.message for warning in result.warnings] == [True]
 
 
-def test_a_linked_directory_on_the_way_counts_too(tmp_path: Path) -> None:
+def test_a_symlinked_parent_directory_counts_too(tmp_path: Path) -> None:
     config = a_config(tmp_path / "c", "include: [conf.d/a.yaml]\n")
     a_config_of(tmp_path / "elsewhere", {"a.yaml": ""})
     (tmp_path / "c" / "conf.d").symlink_to(tmp_path / "elsewhere")
@@ -196,7 +195,7 @@ NAMING = {
 @pytest.mark.parametrize("naming", NAMING)
 @pytest.mark.parametrize("kind", ["device", "pipe", "socket"])
 def test_only_regular_files_are_read(tmp_path: Path, naming: str, kind: str) -> None:
-    """A device may never come to an end, and a pipe never begin."""
+    """A device may never end, and a pipe may never start."""
     file = Path("/dev/zero") if kind == "device" else tmp_path / "special"
     if kind == "pipe":
         os.mkfifo(file)
@@ -209,7 +208,7 @@ def test_only_regular_files_are_read(tmp_path: Path, naming: str, kind: str) -> 
     assert words.format(file=file) + said in [problem.message for problem in problems]
 
 
-def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_reading_stops_at_the_maximum_file_size(tmp_path: Path) -> None:
     config = a_config(tmp_path, "include: [large.yaml]\n")
     with (tmp_path / "large.yaml").open("wb") as large:
         large.truncate(MAX_FILE_SIZE + 1)
