@@ -44,7 +44,7 @@ from ductile.struct import Value
 from ductile.telemetry.signals import SignalBus
 
 if TYPE_CHECKING:
-    from ductile.admin.backup.backup import StoreFiles
+    from ductile.admin.backup.create import StoreFiles
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: How often a result is offered to a store that is full or locked, one second apart, before giving up.
@@ -154,7 +154,7 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str], given:
 
 def store_files() -> StoreFiles:
     """Return the functions that copy and inspect a store, for `backup` and `restore`."""
-    from ductile.admin.backup.backup import StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.admin.backup.create import StoreFiles  # noqa: PLC0415 - only for backups
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
     return StoreFiles(

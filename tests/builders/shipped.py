@@ -95,7 +95,7 @@ async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, st
 
 
 def _said(trial: RunOnceResult) -> Said:
-    evidence = trial.judgement.outcome.evidence
+    evidence = trial.interpretation.outcome.evidence
     answered = trial.kind in ("ok", "error")
     return Said(
         kind=trial.kind,

@@ -1,12 +1,11 @@
-"""Checking pipelines before they run: what the configuration shows, and what a payload would do.
+"""`pipeline check`: whether the steps of pipelines can run, and what a payload would start.
 
-A dry run asks the same function that begins a real run, so it cannot promise anything else. It stops where
-the first steps would run: what comes after them depends on what they answer.
+The dry run of a payload uses the function that starts real runs. It ends at the first steps: later steps
+depend on the answers of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from random import Random
 
@@ -28,60 +27,53 @@ from ductile.struct import Value
 
 
 class PipelineCheck(Value):
-    """What is known of one pipeline without running it."""
-
     name: str
     steps: int
-    #: Steps that would end at once because their plugin cannot run: the step, and why.
+    #: Steps whose plugin cannot run: the path of the step, and the reason.
     faults: tuple[tuple[str, str], ...]
 
 
 def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[PipelineCheck, ...]:
-    """Of a configuration that could be loaded: whether each step could be run as things are."""
+    """Whether each step of the pipelines, or of one, could run now. NotFoundError for an unknown name."""
     table = snapshot.rules.pipelines.by_name
     chosen = table.values() if name is None else (known_pipeline(snapshot, name),)
-    return tuple(
-        PipelineCheck(
-            name=pipeline.name,
-            steps=sum(isinstance(node, UseNode) for node in pipeline.graph.nodes.values()),
-            faults=tuple(_faults(pipeline, snapshot)),
-        )
-        for pipeline in chosen
-    )
+    checked = []
+    for pipeline in chosen:
+        steps = [node for node in pipeline.graph.nodes.values() if isinstance(node, UseNode)]
+        faults = [(step.path, _plugin_fault(step, snapshot)) for step in steps]
+        found = tuple((path, fault) for path, fault in faults if fault is not None)
+        checked.append(PipelineCheck(name=pipeline.name, steps=len(steps), faults=found))
+    return tuple(checked)
 
 
-def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    for node in pipeline.graph.nodes.values():
-        plugin = snapshot.plugins.get(node.plugin) if isinstance(node, UseNode) else None
-        if plugin is None:
-            continue
-        if not plugin.enabled:
-            yield node.path, f"the plugin {plugin.name} is disabled"
-        elif plugin.refused is not None:
-            yield node.path, f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"
+def _plugin_fault(step: UseNode, snapshot: Snapshot) -> str | None:
+    plugin = snapshot.plugins.get(step.plugin)
+    if plugin is None:
+        return None
+    if not plugin.enabled:
+        return f"the plugin {plugin.name} is disabled"
+    if plugin.refused is not None:
+        return f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"
+    return None
 
 
 def dry_run_payload(
     snapshot: Snapshot, name: str, payload: JsonObject, *, now: datetime, rng: Random
 ) -> JsonObject:
-    """What a run with this payload would begin with: steps that run, are bypassed, or cannot be made."""
+    """The first steps of a run with this payload: those that run, are bypassed, or cannot be made."""
     pipeline = known_pipeline(snapshot, name)
     event = NewEvent(
         id=make_id(now, rng), type=pipeline.on or "cli.trigger", source=SubmittedBy.CLI, payload=payload
     )
-    why = start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.CLI), snapshot.rules)
-    if why is not None:
-        told = why.get("explanation") or why.get("error")
-        return {"pipeline": name, "starts": False, "because": told, "steps": []}
-    return {
-        "pipeline": name,
-        "starts": True,
-        "because": None,
-        "steps": _begun(pipeline, event, snapshot, now, rng),
-    }
+    refusal = start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.CLI), snapshot.rules)
+    if refusal is not None:
+        reason = refusal.get("explanation") or refusal.get("error")
+        return {"pipeline": name, "starts": False, "because": reason, "steps": []}
+    steps = _first_steps(pipeline, event, snapshot, now, rng)
+    return {"pipeline": name, "starts": True, "because": None, "steps": steps}
 
 
-def _begun(
+def _first_steps(
     pipeline: Pipeline, event: NewEvent, snapshot: Snapshot, now: datetime, rng: Random
 ) -> list[JsonValue]:
     job = NewJob(
@@ -91,56 +83,56 @@ def _begun(
         submitted_by=SubmittedBy.CLI,
         max_attempts=1,
     )
-    facts = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None)
+    info = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None)
     run = NewRun(job=job, graph=pipeline.graph, event=event)
-    progress = start_first_steps(run, facts, {}, snapshot.rules, now, rng)
-    told: dict[str, JsonObject] = {}
+    progress = start_first_steps(run, info, {}, snapshot.rules, now, rng)
+    outcomes: dict[str, JsonObject] = {}
     for entry in progress.ledger:
-        bypass = {"outcome": "bypassed", "because": entry.data.get("explanation")}
-        fault = {"outcome": "not_made", "because": entry.data.get("error")}
-        told[str(entry.data["step"])] = fault if "error" in entry.data else bypass
+        bypassed = {"outcome": "bypassed", "because": entry.data.get("explanation")}
+        not_made = {"outcome": "not_made", "because": entry.data.get("error")}
+        outcomes[str(entry.data["step"])] = not_made if "error" in entry.data else bypassed
     for step in progress.steps:
-        told[step.job.step_path or ""] = _step(step, event, facts, snapshot)
-    passed = [path for path, outcome in told.items() if outcome["outcome"] == "bypassed"]
+        outcomes[step.job.step_path or ""] = _step_outcome(step, event, info, snapshot)
+    skipped = [path for path, outcome in outcomes.items() if outcome["outcome"] == "bypassed"]
     shown: list[JsonValue] = []
     for node in sorted(pipeline.graph.nodes.values(), key=lambda node: node.position):
-        if node.path in told:
-            shown.append({"step": node.path, **told[node.path]})
-        elif isinstance(node, UseNode) and not any(node.path.startswith(f"{path}/") for path in passed):
+        if node.path in outcomes:
+            shown.append({"step": node.path, **outcomes[node.path]})
+        elif isinstance(node, UseNode) and not any(node.path.startswith(f"{path}/") for path in skipped):
             shown.append({"step": node.path, "outcome": "later", "because": None})
     return shown
 
 
-def _step(step: NewStep, event: NewEvent, facts: RunInfo, snapshot: Snapshot) -> JsonObject:
+def _step_outcome(step: NewStep, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> JsonObject:
     target: JsonObject = {"plugin": step.job.plugin, "command": step.job.command}
     if step.fault is not None:
         return {"outcome": "not_made", "because": step.fault.error, **target}
     because = [
-        f"{node.path}: {told}" if node.path != step.job.step_path else told
-        for node in _on_the_way(step.job.step_path or "", facts)
-        if (told := _why(node, event, facts, snapshot)) is not None
+        f"{node.path}: {reason}" if node.path != step.job.step_path else reason
+        for node in _enclosing_nodes(step.job.step_path or "", info)
+        if (reason := _condition_text(node, event, info, snapshot)) is not None
     ]
     payload = event.payload if step.job.payload is None else step.job.payload
     return {"outcome": "runs", "because": "; ".join(because) or None, **target, "payload": redact(payload)}
 
 
-def _on_the_way(path: str, facts: RunInfo) -> list[Node]:
-    """The step and what it lies in, from the outside in."""
+def _enclosing_nodes(path: str, info: RunInfo) -> list[Node]:
+    """The nodes that contain a step, outermost first, and the step."""
     words = path.split("/")
     paths = ["/".join(words[:number]) for number in range(1, len(words) + 1)]
-    return [facts.graph.nodes[each] for each in paths if each in facts.graph.nodes]
+    return [info.graph.nodes[each] for each in paths if each in info.graph.nodes]
 
 
-def _why(node: Node, event: NewEvent, facts: RunInfo, snapshot: Snapshot) -> str | None:
-    """Of a condition that let the line pass: the comparisons that decided."""
+def _condition_text(node: Node, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> str | None:
+    """The comparisons that made a node's condition hold; None without a condition, or if it does not hold."""
     if node.condition is None:
         return None
     config = snapshot.rules.plugin(node.plugin).config if isinstance(node, UseNode) else {}
     try:
         verdict = evaluate_condition(
-            node.condition, build_eval_context(event, {}, facts, config), is_secret=snapshot.rules.is_secret
+            node.condition, build_eval_context(event, {}, info, config), is_secret=snapshot.rules.is_secret
         )
     except ConditionError:
         return None
-    # A step behind a split saw what the branches made, and not this payload.
+    # The condition of a step after a split saw the results of the branches and not this payload.
     return explain_condition(verdict) if verdict.holds else None

@@ -1,4 +1,4 @@
-"""The systemd unit of a configuration: what restarts and watches it, and what it may not do."""
+"""The systemd unit of a configuration: restarts, watchdog and restrictions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from string import Template
 from ductile.admin.config import state_file
 from ductile.config.snapshot import Snapshot
 
-#: Beyond the grace for running jobs: the time to end what did not finish, and to write it down.
-_MARGIN = timedelta(seconds=15)
+#: Added to the grace period of running jobs: time to end those that did not finish, and to store it.
+_STOP_MARGIN = timedelta(seconds=15)
 _VAR_LIB = Path("/var/lib")
-#: The version of systemd that a key came with, of those that are younger than any systemd in use.
+#: The systemd version that introduced a key, for keys that versions in use may lack.
 _SINCE = {
     "ProtectHostname": 242,
     "RestrictSUIDSGID": 242,
@@ -21,10 +21,10 @@ _SINCE = {
     "RestartSteps": 254,
     "RestartMaxDelaySec": 254,
 }
-#: What is assumed where it is not known: older than any that is still looked after.
-_UNKNOWN = 245
-#: Without a growing delay each restart waits this long.
-_STEADY = "10"
+#: Assumed if the version is unknown: older than any supported one.
+_OLDEST = 245
+#: Seconds between restarts, for a systemd without growing delays.
+_RESTART_SECONDS = "10"
 
 _UNIT = Template(
     """\
@@ -55,17 +55,17 @@ Restart=on-failure
 RestartSec=$pause
 RestartSteps=8
 RestartMaxDelaySec=5min
-# A configuration that cannot be used does not get better by trying again.
+# A restart does not help if the configuration cannot be used.
 RestartPreventExitStatus=78
 WatchdogSec=60
 TimeoutStartSec=5min
 TimeoutStopSec=$stop
-# The daemon is told to stop, and ends its plugins itself; what is left after that is killed.
+# SIGTERM goes to the daemon alone, which ends its plugins; processes that are left are killed.
 KillMode=mixed
-# A dump of the daemon's memory would hold every secret of the configuration.
+# A core dump would contain every secret of the configuration.
 LimitCORE=0
 
-# Plugins run with these limits too. Take away what yours need.
+# Plugins run under these restrictions, too. Remove those that yours cannot work with.
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=$home
@@ -95,37 +95,32 @@ WantedBy=multi-user.target
 def systemd_unit(
     snapshot: Snapshot, config: Path, command: Path, user: str, *, version: int | None = None
 ) -> str:
-    """The text of the unit, with the keys that this version of systemd knows.
-
-    Paths with a space in them are quoted as systemd wants it.
-    """
-    known = _UNKNOWN if version is None else version
+    """The text of the unit, with the keys that this version of systemd knows."""
+    known = _OLDEST if version is None else version
     state = state_file(snapshot).parent.absolute()
-    stop = snapshot.service.shutdown_grace + _MARGIN
-    places = (state, config.absolute(), command)
-    in_home = any(str(place).startswith(("/home/", "/root/")) for place in places)
+    stop = snapshot.service.shutdown_grace + _STOP_MARGIN
+    paths = (state, config.absolute(), command)
+    in_home = any(str(path).startswith(("/home/", "/root/")) for path in paths)
+    # systemd creates a directory directly below /var/lib, and gives it to the user of the service.
+    created = ""
+    if state.parent == _VAR_LIB and " " not in state.name:
+        created = f"StateDirectory={state.name.replace('%', '%%')}\nStateDirectoryMode=0700\n"
     text = _UNIT.substitute(
         name=snapshot.service.name,
         command=_quoted(command),
         config=_quoted(config.absolute()),
         state=_quoted(state),
         user=user,
-        made=_made_by_systemd(state),
+        made=created,
         stop=f"{round(stop.total_seconds())}",
         home="read-only" if in_home else "yes",
-        pause="1" if known >= _SINCE["RestartSteps"] else _STEADY,
+        pause="1" if known >= _SINCE["RestartSteps"] else _RESTART_SECONDS,
     )
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if _SINCE.get(line.partition("=")[0], 0) <= known)
 
 
-def _made_by_systemd(state: Path) -> str:
-    """A directory right below /var/lib is one that systemd makes, and gives to the user of the service."""
-    if state.parent != _VAR_LIB or " " in state.name:
-        return ""
-    return f"StateDirectory={state.name.replace('%', '%%')}\nStateDirectoryMode=0700\n"
-
-
 def _quoted(path: Path) -> str:
+    """The path as systemd reads it."""
     text = str(path).replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"' if " " in text else text

@@ -1,4 +1,4 @@
-"""Trying an endpoint: a request signed as its sender would sign it, posted to our own listener."""
+"""`webhook send`: a request signed as its sender would sign it, posted to our own listener."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ductile.errors import DaemonNotRunningError
 from ductile.operations.webhooks.incoming import named_endpoint
 from ductile.struct import Value, hide_in_repr
 
-_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _ACCEPTED = range(200, 300)
-#: What stands for every address of the machine cannot be called; its own loopback can.
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - to be replaced, not bound
+#: Addresses that mean all interfaces cannot be connected to; the loopback address can.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - replaced, not bound
 
 
 @hide_in_repr("body")
@@ -41,6 +41,7 @@ class SignedRequest(Value):
 def sign_request(
     named: str | None, environ: Mapping[str, str], name: str, body: bytes, delivery: str | None
 ) -> SignedRequest:
+    """Sign a body for an endpoint, which is named by its name or path. NotFoundError for an unknown one."""
     snapshot = open_configuration(named, environ).snapshot
     endpoint = named_endpoint(snapshot, name)
     headers = signed_headers(
@@ -53,7 +54,7 @@ def sign_request(
     host, _, port = snapshot.webhooks_listen.rpartition(":")
     bare = host.strip("[]")
     return SignedRequest(
-        host=_EVERYWHERE.get(bare, bare),
+        host=_LOOPBACK.get(bare, bare),
         port=int(port),
         path=endpoint.path,
         headers={"content-type": "application/json", **headers},
@@ -61,26 +62,26 @@ def sign_request(
     )
 
 
-def send_request(trial: SignedRequest) -> JsonObject:
-    """What the listener answered; an error if nobody listens."""
-    connection = HTTPConnection(trial.host, trial.port, timeout=_SECONDS)
+def send_request(signed: SignedRequest) -> JsonObject:
+    """Send the request and return the listener's answer. DaemonNotRunningError if nothing listens."""
+    connection = HTTPConnection(signed.host, signed.port, timeout=_TIMEOUT_SECONDS)
     try:
-        connection.request("POST", trial.path, body=trial.body, headers=dict(trial.headers))
+        connection.request("POST", signed.path, body=signed.body, headers=dict(signed.headers))
         response = connection.getresponse()
         status, content = response.status, response.read()
     except (OSError, HTTPException) as error:
         raise DaemonNotRunningError(
-            f"nothing answers at {trial.host}:{trial.port}", hint="Start it with `ductile system start`."
+            f"nothing answers at {signed.host}:{signed.port}", hint="Start it with `ductile system start`."
         ) from error
     finally:
         connection.close()
     try:
-        said = json.loads(content)
+        decoded = json.loads(content)
     except ValueError:
-        said = {}
-    answer: JsonObject = said if isinstance(said, dict) else {}
+        decoded = None
+    answer: JsonObject = decoded if isinstance(decoded, dict) else {}
     return {
-        "url": trial.url,
+        "url": signed.url,
         "status": status,
         "accepted": status in _ACCEPTED,
         "job_id": answer.get("job_id"),

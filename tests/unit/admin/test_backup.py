@@ -21,7 +21,7 @@ from builders.jobs import START, Clock, a_new_job, some_dice
 from builders.plugins import a_plugin
 from builders.stores import accept
 from ductile.admin.backup.archive import MANIFEST
-from ductile.admin.backup.backup import BackupPart, BackupRequest, StoreFiles, back_up, parse_parts
+from ductile.admin.backup.create import BackupPart, BackupRequest, StoreFiles, back_up, parse_parts
 from ductile.admin.backup.restore import restore, verify
 from ductile.admin.config import OpenedConfiguration, open_configuration
 from ductile.config.load import SealCheck

@@ -1,4 +1,4 @@
-"""`system restore` and the check of an archive: all hashes first, then everything at once, or nothing."""
+"""`system restore` and `system backup --verify`: check every hash, then restore everything or nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from ductile.admin.backup.archive import (
     hash_stream,
     open_archive,
 )
-from ductile.admin.backup.backup import BackupProgress, StoreFiles
+from ductile.admin.backup.create import BESIDE, INSIDE, BackupProgress, StoreFiles
 from ductile.config.file_io import sync_directory
 from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, RefusedError, file_error
 
-_INSIDE = "inside"
-_BESIDE = "beside"
 _MIB = 1024 * 1024
 
 
 def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObject:
-    """Read all of an archive and open its store; raises what is wrong with it."""
-    with _scratch_for(path) as scratch:
+    """Read all of an archive and open its store. RefusedError or StoreError if it is damaged."""
+    try:
+        # Beside the archive, where there is room: the usual place is often kept in memory.
+        scratch_directory = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+    except OSError:
+        scratch_directory = tempfile.TemporaryDirectory(prefix="ductile-verify-")
+    with scratch_directory as scratch:
         manifest, version = _unpack(path, Path(scratch), files, progress, only_store=True)
     return {
         "path": str(path),
@@ -47,14 +50,6 @@ def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObjec
     }
 
 
-def _scratch_for(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Beside the archive, where there was room for it: the usual place is often kept in memory."""
-    try:
-        return tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
-    except OSError:
-        return tempfile.TemporaryDirectory(prefix="ductile-verify-")
-
-
 def restore(
     path: Path,
     to: Path | None,
@@ -64,10 +59,10 @@ def restore(
     known: Sequence[Path] = (),
     dry_run: bool = False,
 ) -> JsonObject:
-    """Put everything into a directory that is empty or not there.
+    """Put all files into a directory that is empty or does not exist. ConflictError if it is not empty.
 
-    Without `to` that is the directory which the archive names, if it lies in one of the `known` ones: an
-    archive may be somebody else's, and name any place.
+    Without `to` that is the directory that the archive names, if it is in one of the `known` ones: an archive
+    from elsewhere could name any directory.
     """
     with open_archive(path) as (manifest, _members):
         target = _target(manifest, path, known) if to is None else to.absolute()
@@ -76,7 +71,7 @@ def restore(
     if dry_run:
         verify(path, files, progress)
         return _shown(target, manifest, dry_run=True)
-    with _beside(target) as scratch:
+    with _scratch_beside(target) as scratch:
         manifest, _version = _unpack(path, scratch, files, progress)
         for member in manifest.members:
             if member.name == manifest.store:
@@ -84,7 +79,7 @@ def restore(
         for place, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(place))
         try:
-            # Allowed onto an empty directory, and not onto one that holds something: both as wanted.
+            # Replaces an empty directory, and fails for one that is not empty.
             scratch.rename(target)
         except OSError as error:
             raise file_error(f"cannot put it at {target}", error) from error
@@ -93,7 +88,7 @@ def restore(
 
 
 def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path:
-    """The directory that was backed up, with what lay beside it."""
+    """The directory of the backed up configuration, or the one that holds it and the files beside it."""
     named = Path(manifest.directory)
     for _ in Path(manifest.prefix or "").parts:
         named = named.parent
@@ -108,7 +103,7 @@ def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path
 
 
 def _refuse_without_room(target: Path, manifest: BackupManifest) -> None:
-    """Before anything is unpacked; a small archive may hold a great deal."""
+    """ConflictError, before anything is unpacked, if the disk has less room than the files need."""
     place = next(each for each in (target, *target.parents) if each.is_dir())
     free = shutil.disk_usage(place).free
     if manifest.size > free:
@@ -132,8 +127,8 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 @contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A private directory that can be renamed to the target; gone if it was not."""
+def _scratch_beside(target: Path) -> Iterator[Path]:
+    """A private directory that can be renamed to the target; removed if it was not."""
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -149,7 +144,7 @@ def _beside(target: Path) -> Iterator[Path]:
 def _unpack(
     path: Path, scratch: Path, files: StoreFiles, progress: BackupProgress, *, only_store: bool = False
 ) -> tuple[BackupManifest, int | None]:
-    """Every member with its hash checked; the version of the store that was among them."""
+    """Unpack every member, or only the store, and check its hash. Returns the schema version of the store."""
     version: int | None = None
     with open_archive(path) as (manifest, members):
         total, done = manifest.size, 0
@@ -166,22 +161,23 @@ def _unpack(
 
 
 def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
-    """Where a member belongs, below the directory that is restored.
+    """The path of a member below the restored directory.
 
-    That is the one of the configuration. If something lay beside it that the configuration reaches by a
-    relative path, it is the one that holds both, so that the path leads there again.
+    That is the configuration's directory. If the configuration reaches files beside it by a relative path,
+    it is the directory that holds both, so that the relative path still holds.
     """
     first, _, rest = member.name.partition("/")
-    if first == _INSIDE:
+    if first == INSIDE:
         return rest if manifest.prefix is None else f"{manifest.prefix}/{rest}"
-    return rest if first == _BESIDE else member.name
+    return rest if first == BESIDE else member.name
 
 
 def _write(stream: IO[bytes], place: Path, member: ArchiveMember, scratch: Path) -> tuple[int, str]:
     try:
-        _make_private(place.parent)
-        # Nothing for others, whatever the archive says.
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o700)
+        _make_directories(place.parent)
+        # Never for other users, whatever mode the archive has.
+        mode = int(member.mode, 8) & 0o700
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as target:
             found = hash_stream(stream, target.write)
             target.flush()
@@ -191,10 +187,10 @@ def _write(stream: IO[bytes], place: Path, member: ArchiveMember, scratch: Path)
     return found
 
 
-def _make_private(directory: Path) -> None:
-    """Each directory on the way as well: `parents` of mkdir leaves those to the umask."""
+def _make_directories(directory: Path) -> None:
+    """Create directories one by one: `mkdir(parents=True)` leaves the mode of parents to the umask."""
     if not directory.is_dir():
-        _make_private(directory.parent)
+        _make_directories(directory.parent)
         directory.mkdir(mode=0o700)
 
 

@@ -1,4 +1,4 @@
-"""What `plugin test` makes of each run. Pure: trials in, findings out."""
+"""The checks of `plugin test`: the result of each run in, a check result out. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from ductile.admin.plugin_dev.run_once import RunOnceResult
     from ductile.protocol.manifest.model import Command
 
-_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 class CheckVerdict(StrEnum):
     PASSED = "passed"
-    #: Worth a look, and no breach of the protocol.
+    #: Allowed by the protocol, but likely a mistake.
     WARNED = "warned"
     FAILED = "failed"
-    #: It could prove nothing, since the plugin does not answer at all.
+    #: Nothing was proved, because the plugin does not answer at all.
     SKIPPED = "skipped"
 
 
-#: Kinds of trials in which a plugin has told something by itself.
+#: Kinds of runs in which the plugin answered by itself.
 ANSWERED = ("ok", "error", "config")
 
 
 class ContractCheck(StrEnum):
-    """What is looked at; documented in `docs/how-to/test-a-plugin.md`."""
+    """The checks; documented in `docs/how-to/test-a-plugin.md`."""
 
     MANIFEST = "manifest"
     ANSWERS = "answers"
@@ -51,31 +51,34 @@ class CheckResult(Value):
     hint: str | None = None
 
 
-def check_answer(command: str, trial: RunOnceResult) -> CheckResult:
-    """One JSON object on stdout, in time; an error that is told in it is an answer too."""
-    if trial.kind == "ok" and ExecutionWarning.LEFTOVERS in trial.judgement.remarks:
+def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
+    """One JSON object on stdout, in time; one that reports an error is an answer, too."""
+    if ran.kind == "ok" and ExecutionWarning.LEFTOVERS in ran.interpretation.remarks:
         message = "answers, but leaves processes behind"
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
-    match trial.kind:
+    match ran.kind:
         case "ok":
             return passed(ContractCheck.ANSWERS, "ok", command)
         case "error":
-            return passed(ContractCheck.ANSWERS, f"error: {_short(trial)}", command)
+            return passed(ContractCheck.ANSWERS, f"error: {_short(ran)}", command)
         case "config":
             hint = "give it a usable config: test it by its configured name, or with --settings"
             return _warned(
-                ContractCheck.ANSWERS, f"exits with {EXIT_CONFIG}: {_last_words(trial)}", command, hint=hint
+                ContractCheck.ANSWERS,
+                f"exits with {EXIT_CONFIG}: {_last_stderr_line(ran)}",
+                command,
+                hint=hint,
             )
         case "timeout":
             hint = "give it more time with --timeout, or make it faster"
-            return _failed(ContractCheck.ANSWERS, _short(trial), command, hint=hint)
+            return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
         case _:
             hint = "see what it prints: ductile plugin run PLUGIN --request FILE"
-            return _failed(ContractCheck.ANSWERS, _short(trial), command, hint=hint)
+            return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
 
 
 def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
-    """Jobs run at least once, so every command meets a request that it has had before."""
+    """Jobs run at least once, so a command may get the same request twice."""
     if first.kind not in ANSWERED:
         return skipped(ContractCheck.REPEATS, command.name)
     if first.kind == again.kind:
@@ -95,55 +98,53 @@ def check_unknown_fields(command: str, first: RunOnceResult, more: RunOnceResult
     return _failed(ContractCheck.UNKNOWN_FIELDS, message, command, hint=hint)
 
 
-def check_unknown_command(trial: RunOnceResult) -> CheckResult:
-    """No more than a warning: Ductile asks for declared commands only, and loads no other protocol."""
+def check_unknown_command(ran: RunOnceResult) -> CheckResult:
+    """At most a warning: Ductile sends declared commands only."""
     hint = 'answer {"status": "error", "error": "...", "retry": false}'
-    match trial.kind:
+    match ran.kind:
         case "error":
-            return passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short(trial)}")
+            return passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short(ran)}")
         case "ok":
             message = "a command that it does not have is answered with ok"
             return _warned(ContractCheck.UNKNOWN_COMMAND, message, hint=hint)
         case _:
-            return _warned(ContractCheck.UNKNOWN_COMMAND, _short(trial), hint=hint)
+            return _warned(ContractCheck.UNKNOWN_COMMAND, _short(ran), hint=hint)
 
 
-def check_wrong_protocol(trial: RunOnceResult) -> CheckResult:
-    exit_code = trial.judgement.outcome.evidence.exit_code
-    if trial.kind in ("config", "error") and exit_code == EXIT_CONFIG:
+def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
+    exit_code = ran.interpretation.outcome.evidence.exit_code
+    if ran.kind in ("config", "error") and exit_code == EXIT_CONFIG:
         return passed(ContractCheck.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
-    ended = f"exit status {exit_code}" if exit_code is not None else _without_status(trial)
-    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {trial.kind}, {ended}"
+    ended = f"exit status {exit_code}"
+    if exit_code is None:
+        killed = ran.interpretation.outcome.evidence.signal is not None
+        ended = f"without an exit status: it {'was killed' if killed else 'could not be started'}"
+    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {ran.kind}, {ended}"
     hint = f"compare `protocol` with {PROTOCOL_VERSION} and exit with {EXIT_CONFIG} if it differs"
     return _warned(ContractCheck.WRONG_PROTOCOL, message, hint=hint)
 
 
-def _without_status(trial: RunOnceResult) -> str:
-    killed = trial.judgement.outcome.evidence.signal is not None
-    return f"without an exit status: it {'was killed' if killed else 'could not be started'}"
-
-
-def check_end_of_input(trial: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
+def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
     if all(each.kind not in ANSWERED for each in first):
         return skipped(ContractCheck.END_OF_INPUT)
-    if trial.kind != "timeout":
+    if ran.kind != "timeout":
         return passed(ContractCheck.END_OF_INPUT, "ends")
     hint = "read stdin to its end, and no further"
     return _failed(ContractCheck.END_OF_INPUT, "goes on although stdin is empty and closed", hint=hint)
 
 
-def _short(trial: RunOnceResult) -> str:
-    return _cut(trial.error or "")
+def _short(ran: RunOnceResult) -> str:
+    return _cut(ran.error or "")
 
 
-def _last_words(trial: RunOnceResult) -> str:
-    lines = (trial.judgement.outcome.evidence.stderr or "").strip().splitlines()
+def _last_stderr_line(ran: RunOnceResult) -> str:
+    lines = (ran.interpretation.outcome.evidence.stderr or "").strip().splitlines()
     return _cut(lines[-1]) if lines else "it does not say why"
 
 
-def _cut(told: str) -> str:
-    text = " ".join(told.split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def passed(check: ContractCheck, message: str, command: str | None = None) -> CheckResult:

@@ -1,7 +1,7 @@
 """`plugin test`: does a plugin keep the protocol?
 
-Every command is really run, twice, with a payload that is made from its schema. Nothing is stored: its state
-is empty and its events go nowhere; but what it does elsewhere, it does.
+Every command is run twice, with a payload that is made from its schema. Nothing is stored: its state is empty
+and its events are dropped. Its side effects are real.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _JOB_ID = "00000000-0000-7000-8000-000000000001"
 _EVENT_ID = "00000000-0000-7000-8000-000000000002"
 _NO_COMMAND = "no_such_command"
-#: For a plugin that is told nothing: it has nothing to wait for.
+#: For a plugin whose stdin is empty: it has nothing to wait for.
 _AT_END_OF_INPUT = timedelta(seconds=10)
 
 
@@ -61,7 +61,7 @@ class ContractReport(Value):
 
 
 class ContractTestOptions(Value):
-    """What the author says instead of what is made up."""
+    """Values from the author, used instead of the defaults and the sample payload."""
 
     command: str | None = None
     payload: JsonObject | None = None
@@ -73,92 +73,89 @@ async def check_contract(
     named: str | None,
     environ: Mapping[str, str],
     target: str,
-    wishes: ContractTestOptions,
+    options: ContractTestOptions,
     *,
     now: Callable[[], datetime],
 ) -> ContractReport:
-    """Look at a configured plugin, or at one in any directory."""
-    subject = find_plugin_under_test(named, environ, target)
-    if isinstance(subject, RefusedPlugin):
+    """Run every check on a configured plugin, or on one in any directory."""
+    tested = find_plugin_under_test(named, environ, target)
+    if isinstance(tested, RefusedPlugin):
         refused = CheckResult(
             check=ContractCheck.MANIFEST,
             verdict=CheckVerdict.FAILED,
-            message=subject.reason,
-            hint=subject.hint,
+            message=tested.reason,
+            hint=tested.hint,
         )
-        return ContractReport(name=subject.name, directory=subject.directory, findings=(refused,))
-    if wishes.config is not None:
-        subject = replace(subject, config=wishes.config)
+        return ContractReport(name=tested.name, directory=tested.directory, findings=(refused,))
+    if options.config is not None:
+        tested = replace(tested, config=options.config)
     runner = SpawnRunner()
     try:
-        bench = _ContractRun(runner=runner, subject=subject, environ=environ, wishes=wishes, now=now)
-        findings = [finding async for finding in bench.findings()]
+        run = _ContractRun(runner=runner, tested=tested, environ=environ, options=options, now=now)
+        findings = [finding async for finding in run.findings()]
     finally:
         await runner.close()
-    return ContractReport(name=subject.name, directory=subject.plugin.directory, findings=tuple(findings))
+    return ContractReport(name=tested.name, directory=tested.plugin.directory, findings=tuple(findings))
 
 
 class _ContractRun(Value):
     runner: Runner
-    subject: PluginUnderTest
+    tested: PluginUnderTest
     environ: Mapping[str, str]
-    wishes: ContractTestOptions
+    options: ContractTestOptions
     now: Callable[[], datetime]
 
     async def findings(self) -> AsyncIterator[CheckResult]:
         commands = self._commands()
         yield passed(
             ContractCheck.MANIFEST,
-            f"valid and trusted, {len(self.subject.plugin.manifest.commands)} commands",
+            f"valid and trusted, {len(self.tested.plugin.manifest.commands)} commands",
         )
         first: dict[str, RunOnceResult] = {}
         for command in commands:
             request = self._request(command)
-            first[command.name] = await self._try(request)
+            first[command.name] = await self._run(request)
             yield check_answer(command.name, first[command.name])
-            yield check_repetition(command, first[command.name], await self._try(request))
-        quiet = _least_intrusive(commands)
-        body = self._body(quiet)
-        more = await self._try(_with_more_fields(body))
-        yield check_unknown_fields(quiet.name, first[quiet.name], more)
-        yield check_unknown_command(await self._try(_encoded({**body, "command": _NO_COMMAND})))
-        yield check_wrong_protocol(await self._try(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
-        yield check_end_of_input(await self._try(b"", within=_AT_END_OF_INPUT), first.values())
+            yield check_repetition(command, first[command.name], await self._run(request))
+        least = _least_intrusive(commands)
+        body: JsonObject = json.loads(self._request(least))
+        more = await self._run(_with_unknown_fields(body))
+        yield check_unknown_fields(least.name, first[least.name], more)
+        yield check_unknown_command(await self._run(_encoded({**body, "command": _NO_COMMAND})))
+        yield check_wrong_protocol(await self._run(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
+        yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), first.values())
 
     def _commands(self) -> list[Command]:
-        declared = self.subject.plugin.manifest.commands
-        wanted = self.wishes.command
+        declared = self.tested.plugin.manifest.commands
+        wanted = self.options.command
         if wanted is not None and wanted not in declared:
             raise NotFoundError(
-                f"{self.subject.name} has no command {wanted}", hint=f"there are {', '.join(declared)}"
+                f"{self.tested.name} has no command {wanted}", hint=f"there are {', '.join(declared)}"
             )
         return [command for name, command in declared.items() if wanted in (None, name)]
 
-    async def _try(self, request: bytes, within: timedelta | None = None) -> RunOnceResult:
-        within = within or self.wishes.timeout
-        return await run_once(self.runner, self.subject, request, self.environ, within=within)
-
-    def _body(self, command: Command) -> JsonObject:
-        decoded: JsonObject = json.loads(self._request(command))
-        return decoded
+    async def _run(self, request: bytes, time_limit: timedelta | None = None) -> RunOnceResult:
+        time_limit = time_limit or self.options.timeout
+        return await run_once(self.runner, self.tested, request, self.environ, time_limit=time_limit)
 
     def _request(self, command: Command) -> bytes:
-        wished = self.wishes.payload
-        payload = sample_payload(command.input_schema) if wished is None else wished
+        payload = self.options.payload
+        if payload is None:
+            payload = sample_payload(command.input_schema)
         now = self.now()
         event = RequestEvent(
             type="plugin.test", payload=payload, source="cli", timestamp=now, event_id=_EVENT_ID
         )
-        timeout = self.wishes.timeout or self.subject.timeout_for(command.name)
+        timeout = self.options.timeout or self.tested.timeout_for(command.name)
         return encode_request(
             PluginRequest(
                 job_id=_JOB_ID,
                 command=command.name,
-                instance=self.subject.name,
-                config=self.subject.config,
+                instance=self.tested.name,
+                config=self.tested.config,
                 state={},
-                context={"ductile_plugin": self.subject.name},
-                # Enough for both times: the second request is the first one, byte for byte.
+                context={"ductile_plugin": self.tested.name},
+                # Enough for both runs: the second request has the same bytes as the first.
                 deadline_at=now + 2 * timeout,
                 payload=payload or None,
                 event=event if carries_event(command.name, has_payload=bool(payload)) else None,
@@ -167,13 +164,13 @@ class _ContractRun(Value):
 
 
 def _least_intrusive(commands: list[Command]) -> Command:
-    """The one that does least: what is asked of it is not about the command."""
+    """The command with the fewest side effects, for checks that are not about a command."""
     reading = [command for command in commands if command.type is CommandType.READ]
     health = [command for command in commands if command.name == "health"]
     return (health or reading or commands)[0]
 
 
-def _with_more_fields(body: JsonObject) -> bytes:
+def _with_unknown_fields(body: JsonObject) -> bytes:
     more: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
     if isinstance(event := body.get("event"), dict):
         more["event"] = {**event, "from_a_later_version": True}

@@ -1,6 +1,6 @@
-"""Running a plugin's entrypoint once, outside any queue: nothing is stored, nothing follows from it.
+"""Run a plugin's entrypoint once, outside any queue, for its author: nothing is stored, no job follows.
 
-For authors. Owns how a plugin is named there, by its configured name or by a directory that may lie anywhere.
+The plugin is named by its configured name, or by its directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
-from ductile.admin.plugins import PluginEntry, find_plugin, is_plugin_directory, load_directory
+from ductile.admin.plugins import find_plugin, is_plugin_directory, load_directory
 from ductile.config.snapshot import (
     COMMAND_TIMEOUTS,
     OTHER_TIMEOUT,
@@ -32,17 +32,17 @@ from ductile.struct import Value
 if TYPE_CHECKING:
     from ductile.runner.port import Runner
 
-#: Where the id of a store stands for other processes: no daemon's recovery may take a trial for its own.
+#: In place of the id of a store, so that no daemon takes the process for one of its own.
 _NO_STORE = "none"
 
 
 class PluginUnderTest(Value):
-    """The plugin that is tried, and what it would be given."""
+    """A plugin, and the configuration it runs with."""
 
     name: str
     plugin: InstalledPlugin
     config: JsonObject
-    #: None for a plugin that is tried without being configured.
+    #: None for a plugin that is not configured.
     instance: PluginInstance | None = None
     passthrough: tuple[str, ...] = ()
 
@@ -69,14 +69,12 @@ class PluginUnderTest(Value):
 
 
 class RunOnceResult(Value):
-    """How one run went."""
-
-    judgement: Interpretation
+    interpretation: Interpretation
 
     @property
     def kind(self) -> str:
         """`ok`, `error`, `config` (exit 78 without an answer), `timeout`, or `broken`."""
-        match self.judgement.outcome:
+        match self.interpretation.outcome:
             case Completed():
                 return "ok"
             case TimedOut():
@@ -90,21 +88,32 @@ class RunOnceResult(Value):
 
     @property
     def error(self) -> str | None:
-        outcome = self.judgement.outcome
+        outcome = self.interpretation.outcome
         return outcome.error if isinstance(outcome, Failed | TimedOut) else None
 
 
 def find_plugin_under_test(
     named: str | None, environ: Mapping[str, str], target: str
 ) -> PluginUnderTest | RefusedPlugin:
-    """A directory with a manifest, or a plugin by name; one that is not configured has an empty config."""
+    """The plugin of a directory, or of a name; one that is not configured gets an empty config.
+
+    NotFoundError for an unknown one.
+    """
     if is_plugin_directory(target):
-        return _subject_in(load_directory(Path(target)))
+        return _unconfigured(load_directory(Path(target)))
     opened = open_configuration(named, environ)
-    view = find_plugin(opened, target)
-    instance = view.instance
+    entry = find_plugin(opened, target)
+    instance = entry.instance
     if instance is None or instance.installed is None or instance.refused is not None:
-        return _subject_of(view)
+        if entry.reason is None and entry.directory is not None:
+            return _unconfigured(load_directory(entry.directory))
+        return RefusedPlugin(
+            name=entry.name,
+            directory=entry.directory or Path(),
+            code=entry.code or "refused",
+            reason=entry.reason or "it cannot run",
+            hint=entry.hint,
+        )
     return PluginUnderTest(
         name=instance.name,
         plugin=instance.installed,
@@ -115,25 +124,14 @@ def find_plugin_under_test(
 
 
 def find_runnable_plugin(named: str | None, environ: Mapping[str, str], target: str) -> PluginUnderTest:
-    subject = find_plugin_under_test(named, environ, target)
-    if isinstance(subject, RefusedPlugin):
-        raise ConfigError(f"{subject.name} cannot run: {subject.reason}", hint=subject.hint)
-    return subject
+    """As `find_plugin_under_test`; ConfigError for a plugin that cannot run."""
+    tested = find_plugin_under_test(named, environ, target)
+    if isinstance(tested, RefusedPlugin):
+        raise ConfigError(f"{tested.name} cannot run: {tested.reason}", hint=tested.hint)
+    return tested
 
 
-def _subject_of(view: PluginEntry) -> PluginUnderTest | RefusedPlugin:
-    if view.reason is None and view.directory is not None:
-        return _subject_in(load_directory(view.directory))
-    return RefusedPlugin(
-        name=view.name,
-        directory=view.directory or Path(),
-        code=view.code or "refused",
-        reason=view.reason or "it cannot run",
-        hint=view.hint,
-    )
-
-
-def _subject_in(found: InstalledPlugin | RefusedPlugin) -> PluginUnderTest | RefusedPlugin:
+def _unconfigured(found: InstalledPlugin | RefusedPlugin) -> PluginUnderTest | RefusedPlugin:
     if isinstance(found, RefusedPlugin):
         return found
     return PluginUnderTest(name=found.name, plugin=found, config={})
@@ -145,55 +143,55 @@ async def run_request(
     target: str,
     request: bytes,
     *,
-    within: timedelta | None = None,
+    time_limit: timedelta | None = None,
 ) -> RunOnceResult:
-    """Start the plugin with exactly these bytes on its stdin."""
-    subject = find_runnable_plugin(named, environ, target)
+    """Start the plugin with exactly these bytes on stdin, and wait for its end."""
+    tested = find_runnable_plugin(named, environ, target)
     runner = SpawnRunner()
     try:
-        return await run_once(runner, subject, request, environ, within=within)
+        return await run_once(runner, tested, request, environ, time_limit=time_limit)
     finally:
         await runner.close()
 
 
 async def run_once(
     runner: Runner,
-    subject: PluginUnderTest,
+    tested: PluginUnderTest,
     request: bytes,
     environ: Mapping[str, str],
     *,
-    within: timedelta | None = None,
+    time_limit: timedelta | None = None,
 ) -> RunOnceResult:
-    told = _string_fields(request)
-    command = told.get("command", "")
+    fields = _string_fields(request)
+    command = fields.get("command", "")
     run = Launch(
-        entrypoint=str(subject.plugin.entrypoint),
+        entrypoint=str(tested.plugin.entrypoint),
         request=request,
         environment=plugin_environment(
             environ,
-            passthrough=subject.passthrough,
-            own=subject.env,
+            passthrough=tested.passthrough,
+            own=tested.env,
             job=describe_job(
                 store_id=_NO_STORE,
                 daemon="",
-                job_id=told.get("job_id", ""),
-                plugin=told.get("instance") or subject.name,
+                job_id=fields.get("job_id", ""),
+                plugin=fields.get("instance") or tested.name,
                 command=command,
                 attempt=1,
             ),
         ),
         directory=str(Path.cwd()),
-        timeout=within or subject.timeout_for(command),
-        limits=subject.limits,
+        timeout=time_limit or tested.timeout_for(command),
+        limits=tested.limits,
     )
     started = await runner.start(run)
     if isinstance(started, CouldNotStart | RunnerLost):
-        return RunOnceResult(judgement=interpret(started))
-    return RunOnceResult(judgement=interpret(await started.wait()))
+        return RunOnceResult(interpretation=interpret(started))
+    return RunOnceResult(interpretation=interpret(await started.wait()))
 
 
 def _string_fields(request: bytes) -> dict[str, str]:
-    """The fields that the environment repeats, as far as the bytes are a request at all."""
+    """The text fields of a request; none if it is not a JSON object."""
     try:
         body = json.loads(request)
     except ValueError:

@@ -1,7 +1,7 @@
-"""A payload that fits a JSON Schema, for trying a command that nobody has written an example for. Pure.
+"""A sample payload from a JSON Schema, for commands without an example. Pure.
 
-It follows what manifests say in practice: types, required and other fields, enumerations, examples, bounds. A
-pattern is beyond it; a schema that asks for one gets a plain text.
+Covers the keywords that manifests use: types, properties, required, enum, examples, bounds, combinations and
+references. A `pattern` is ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonObject, JsonValue
     from ductile.protocol.manifest.schema import JsonSchema
 
-#: A schema may refer to itself; so deep is what is made of it.
-_DEEPEST = 6
+#: Nesting of the sample: a schema may refer to itself.
+_MAX_DEPTH = 6
 _TEXTS = {
     "uri": "http://localhost/",
     "url": "http://localhost/",
@@ -26,7 +26,7 @@ _TEXTS = {
 
 
 def sample_payload(schema: JsonSchema | None) -> JsonObject:
-    """An object for the schema of a command; empty where the schema says nothing."""
+    """An object that fits the schema of a command; empty without a schema for one."""
     if not isinstance(schema, dict):
         return {}
     made = _value(schema, schema, 0)
@@ -34,7 +34,7 @@ def sample_payload(schema: JsonSchema | None) -> JsonObject:
 
 
 def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
-    if not isinstance(schema, dict) or depth > _DEEPEST:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
     if (given := _given(schema)) is not None:
         return given
@@ -42,14 +42,14 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
         if isinstance(choices := schema.get(word), list) and choices:
             return _value({**_without(schema, word), **_object(choices[0])}, root, depth + 1)
     if isinstance(parts := schema.get("allOf"), list):
-        return _value(_together([_without(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
+        return _value(_merge_all([_without(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
-        return _value(_referred(reference, root), root, depth + 1)
+        return _value(_resolve(reference, root), root, depth + 1)
     return _of_type(_type(schema), schema, root, depth)
 
 
 def _given(schema: JsonObject) -> JsonValue:
-    """What the author has written down as a value."""
+    """A value that the schema itself gives."""
     for word in ("const", "default", "example"):
         if word in schema:
             return schema[word]
@@ -92,7 +92,7 @@ def _fields(schema: JsonObject, root: JsonObject, depth: int) -> JsonObject:
     required = schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     fields = {**{name: {} for name in names}, **declared}
-    if depth >= _DEEPEST:
+    if depth >= _MAX_DEPTH:
         fields = {name: fields[name] for name in names}
     return {name: _value(field, root, depth + 1) for name, field in fields.items()}
 
@@ -118,15 +118,15 @@ def _bounded(schema: JsonObject, usual: int) -> int:
     return value
 
 
-def _referred(reference: str, root: JsonObject) -> JsonValue:
+def _resolve(reference: str, root: JsonObject) -> JsonValue:
     found: JsonValue = root
     for name in reference.removeprefix("#").strip("/").split("/"):
         found = _object(found).get(name) if name else found
     return found
 
 
-def _together(parts: list[JsonObject]) -> JsonObject:
-    """All parts as one; their fields side by side."""
+def _merge_all(parts: list[JsonObject]) -> JsonObject:
+    """The parts of `allOf` as one schema, with the properties of all."""
     merged: JsonObject = {}
     for part in parts:
         fields = {**_object(merged.get("properties")), **_object(part.get("properties"))}

@@ -143,8 +143,8 @@ def run_request(call: Invocation) -> CommandResult:
             lambda _: f"Would run {found.name} with the request in {file}, outside any queue.",
         )
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
-    timeout = call.duration("timeout")
-    ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, within=timeout))
+    limit = call.duration("timeout")
+    ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, time_limit=limit))
     data = _run_as_json(ran)
     return CommandResult(
         data, lambda console: _run_text(ran.kind, data, console), exit_status=int(ran.kind != "ok")
@@ -193,7 +193,7 @@ def _report_text(report: ContractReport, console: Console) -> str:
 def _run_as_json(ran: RunOnceResult) -> JsonObject:
     from ductile.core.jobs.outcomes import Completed, Failed
 
-    outcome = ran.judgement.outcome
+    outcome = ran.interpretation.outcome
     evidence = outcome.evidence
     return {
         "judgement": ran.kind,
@@ -206,7 +206,7 @@ def _run_as_json(ran: RunOnceResult) -> JsonObject:
         "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
         "stdout": evidence.stdout,
         "stderr": evidence.stderr,
-        "remarks": list(ran.judgement.remarks),
+        "remarks": list(ran.interpretation.remarks),
     }
 
 

@@ -13,7 +13,7 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ductile.admin.backup.backup import BackupProgress
+    from ductile.admin.backup.create import BackupProgress
     from ductile.admin.config import OpenedConfiguration
     from ductile.cli.console.console import Console
 
@@ -44,7 +44,7 @@ _STATUS_TIMEOUT = 5.0
 def backup(call: Invocation) -> CommandResult:
     from datetime import UTC, datetime
 
-    from ductile.admin.backup.backup import BackupPart, BackupRequest, back_up, parse_parts
+    from ductile.admin.backup.create import BackupPart, BackupRequest, back_up, parse_parts
     from ductile.admin.backup.restore import verify
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -23,13 +23,14 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
 from ductile.struct import Value, replace
 
-#: Where what lay outside of the configuration's directory is put.
+INSIDE = "inside"
+#: For files outside of the configuration's directory.
 OUTSIDE = "outside"
-#: Where what the configuration reaches by a relative path outside of its directory is put.
+#: For files outside of the configuration's directory that the configuration reaches by a relative path.
 BESIDE = "beside"
-_PRIVATE = 0o700
-#: Made anew whenever it is needed, and different on every machine.
-_NOT_KEPT = frozenset({"__pycache__"})
+_OWNER = 0o700
+#: Directories that are left out.
+_LEFT_OUT = frozenset({"__pycache__"})
 
 
 class BackupPart(StrEnum):
@@ -39,20 +40,20 @@ class BackupPart(StrEnum):
 
 
 class StoreFiles(Value):
-    """Copies of a store, made and looked at; which database it is, is not ours to know."""
+    """Functions on the files of a store, whichever database it is."""
 
-    #: From where, to where, and who is told how far it is.
+    #: Copies a store: source, target, and a callback with the pages done and all pages.
     copy: Callable[[Path, Path, Callable[[int, int], None]], None]
-    #: The schema version of a sound copy; raises `StoreError` if it is not sound.
+    #: Returns the schema version of a copy; `StoreError` if the copy is damaged.
     inspect: Callable[[Path], int]
-    #: Makes a sound copy a store of its own, which is not taken for its original.
+    #: Gives a copy an identity of its own.
     renew: Callable[[Path], None]
-    #: Raises `StoreError` if a file of a store lies there without its others.
+    #: Raises `StoreError` if only a part of a store's files is there.
     refuse_incomplete: Callable[[Path], None] = lambda _path: None
 
 
 class BackupProgress(Protocol):
-    """Told how far something is: what is being done, how much of how much."""
+    """Called with the present step, and the amount that is done of all."""
 
     def __call__(self, what: str, done: int, of: int) -> None: ...
 
@@ -68,7 +69,7 @@ class BackupRequest(Value):
 
 
 class _Source(Value):
-    """A file to back up, under the name it gets."""
+    """A file to back up, and its name in the archive."""
 
     name: str
     path: Path
@@ -77,6 +78,7 @@ class _Source(Value):
 
 
 def parse_parts(text: str | None) -> frozenset[BackupPart]:
+    """The parts of a list with commas; all of them without one. UsageError for an unknown part."""
     if text is None:
         return frozenset(BackupPart)
     try:
@@ -91,11 +93,14 @@ def parse_parts(text: str | None) -> frozenset[BackupPart]:
 def back_up(
     opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles, progress: BackupProgress
 ) -> JsonObject:
-    """Write the archive, whole or not at all; what is in it."""
+    """Write the archive, whole or not at all, and return its contents.
+
+    ConflictError if the target exists or a file changes meanwhile; StoreError for a missing or damaged store.
+    """
     target = _target(opened, wanted)
     sources, left_out, secrets = _collect(opened, wanted)
-    base = _base(opened, wanted)
-    with _beside(target, dry_run=wanted.dry_run) as scratch:
+    directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
+    with _scratch_beside(target, dry_run=wanted.dry_run) as scratch:
         store = _store_source(opened, wanted, files)
         if store is not None and scratch is not None:
             copied = scratch / "state"
@@ -112,12 +117,26 @@ def back_up(
             secrets=wanted.secrets and BackupPart.CONFIG in wanted.scopes,
             members=tuple(_member(source) for source in sources),
             store=None if store is None else store.name,
-            left_out=tuple(left_out),
-            prefix=None if base is None else _tidy(opened.loaded.directory).relative_to(base).as_posix(),
+            left_out=tuple(str(path) for path in left_out),
+            prefix=None if base is None else directory.relative_to(base).as_posix(),
         )
         if scratch is not None:
-            _write(target, scratch / "archive", manifest, sources, progress)
-    return _shown(target, manifest, secrets, dry_run=wanted.dry_run)
+            paths = {source.name: source.path for source in sources}
+            _write(target, scratch / "archive", manifest, paths, progress)
+    scopes = [member.scope for member in manifest.members]
+    return {
+        "path": str(target),
+        "written": not wanted.dry_run,
+        "dry_run": wanted.dry_run,
+        "scopes": list(manifest.scopes),
+        "files": {scope: scopes.count(scope) for scope in manifest.scopes},
+        "bytes": manifest.size,
+        "store": manifest.store,
+        "secrets": manifest.secrets,
+        "left_out": list(manifest.left_out),
+        "secrets_left_out": [str(path) for path in secrets],
+        "created_at": manifest.created_at,
+    }
 
 
 def _target(opened: OpenedConfiguration, wanted: BackupRequest) -> Path:
@@ -126,78 +145,70 @@ def _target(opened: OpenedConfiguration, wanted: BackupRequest) -> Path:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", opened.snapshot.service.name)
         target = target / f"{name}-{wanted.now:%Y%m%dT%H%M%SZ}.tar.gz"
     if os.path.lexists(target):
-        raise _taken(target)
+        raise _exists_error(target)
     if not target.parent.is_dir():
         raise NotFoundError(f"there is no directory {target.parent}", hint="Make it first.")
     return target
 
 
-def _taken(target: Path) -> ConflictError:
+def _exists_error(target: Path) -> ConflictError:
     return ConflictError(f"{target} already exists, and is not overwritten", hint="Name another file.")
 
 
-# ------------------------------------------------------------------------------- what goes into it
+# ---------------------------------------------------------------------------------------------- files
 
 
 def _collect(
     opened: OpenedConfiguration, wanted: BackupRequest
-) -> tuple[list[_Source], list[str], list[str]]:
-    """Files as they lie on the disk, without the store; what is left out, and what of that holds secrets."""
-    directory, base = _tidy(opened.loaded.directory), _base(opened, wanted)
-    kept_back = frozenset() if wanted.secrets else _environment_files(opened)
+) -> tuple[list[_Source], list[Path], list[Path]]:
+    """The files without the store, the files that are left out, and those of them that hold secrets."""
+    directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
     found: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
     if BackupPart.CONFIG in wanted.scopes:
-        found |= dict.fromkeys(_config_files(opened), BackupPart.CONFIG)
+        names = [file.name for file in opened.loaded.files]
+        names += [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
+        found |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
     if BackupPart.PLUGINS in wanted.scopes:
         store = state_file(opened.snapshot)
         for root in opened.loaded.plugin_roots:
             for path in _files_below(root, left_out):
                 if path.parent != store.parent or not path.name.startswith(store.name):
                     found.setdefault(path, BackupPart.PLUGINS)
-    secrets = [path for path in found if path in kept_back]
-    left_out += secrets
-    sources = [
-        _source(directory, base, path, scope) for path, scope in found.items() if path not in kept_back
-    ]
-    return sources, [str(path) for path in left_out], [str(path) for path in secrets]
+    secrets: list[Path] = []
+    if not wanted.secrets:
+        included = opened.loaded.model.environment_vars.include
+        env_files = {_normalize(resolve_path(name, opened.loaded.directory)) for name in included}
+        secrets = [path for path in found if path in env_files]
+    sources = [_source(directory, base, path, part) for path, part in found.items() if path not in secrets]
+    return sources, [*left_out, *secrets], secrets
 
 
 def _base(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
-    """The directory that holds the configuration's and its relative plugin roots, if some lie outside."""
-    directory = _tidy(opened.loaded.directory)
+    """The directory that holds the configuration's directory and its relative plugin roots; None if that is
+    the configuration's directory.
+    """
+    directory = _normalize(opened.loaded.directory)
     if BackupPart.PLUGINS not in wanted.scopes:
         return None
     model = opened.loaded.model
     named = [*model.plugin_roots, *([model.plugins_dir] if model.plugins_dir else [])]
-    roots = [_tidy(directory / name) for name in named if not Path(name).expanduser().is_absolute()]
+    roots = [_normalize(directory / name) for name in named if not Path(name).expanduser().is_absolute()]
     base = Path(os.path.commonpath((directory, *roots)))
     return None if base == directory else base
 
 
-def _config_files(opened: OpenedConfiguration) -> list[Path]:
-    directory = opened.loaded.directory
-    names = [file.name for file in opened.loaded.files]
-    sealed = [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
-    return [_tidy(directory / name) for name in (*names, *sealed)]
-
-
-def _environment_files(opened: OpenedConfiguration) -> frozenset[Path]:
-    named = opened.loaded.model.environment_vars.include
-    return frozenset(_tidy(resolve_path(name, opened.loaded.directory)) for name in named)
-
-
-def _tidy(path: Path) -> Path:
-    """Without `.` and `..`, so that a file is known under one name."""
+def _normalize(path: Path) -> Path:
+    """The path without `.` and `..`, so that a file has one name."""
     return Path(os.path.normpath(path))
 
 
 def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
-    """Plain files; links to directories, and what is no file at all, are named as left out."""
-    for place, directories, names in os.walk(_tidy(root)):
-        here = Path(place)
+    """Regular files; links to directories and other things that are not files are added to `left_out`."""
+    for directory, directories, names in os.walk(_normalize(root)):
+        here = Path(directory)
         left_out += [here / name for name in sorted(directories) if (here / name).is_symlink()]
-        directories[:] = sorted(name for name in directories if name not in _NOT_KEPT)
+        directories[:] = sorted(name for name in directories if name not in _LEFT_OUT)
         for path in (here / name for name in sorted(names)):
             if path.is_file():
                 yield path
@@ -208,10 +219,10 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
 def _store_source(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> _Source | None:
     if BackupPart.STATE not in wanted.scopes:
         return None
-    path = _tidy(state_file(opened.snapshot))
+    path = _normalize(state_file(opened.snapshot))
     files.refuse_incomplete(path)
     if path.is_file():
-        return _source(_tidy(opened.loaded.directory), _base(opened, wanted), path, BackupPart.STATE)
+        return _source(_normalize(opened.loaded.directory), _base(opened, wanted), path, BackupPart.STATE)
     if wanted.store_in_use:
         raise StoreFailedError(
             f"there is no store at {path}, and a daemon has used one there",
@@ -220,99 +231,80 @@ def _store_source(opened: OpenedConfiguration, wanted: BackupRequest, files: Sto
     return None
 
 
-def _source(directory: Path, base: Path | None, path: Path, scope: BackupPart) -> _Source:
+def _source(directory: Path, base: Path | None, path: Path, part: BackupPart) -> _Source:
     name = relative_name(directory, path)
     if not Path(name).is_absolute():
-        return _Source(name=f"inside/{name}", path=path, scope=scope)
+        return _Source(name=f"{INSIDE}/{name}", path=path, scope=part)
     if base is not None and path.is_relative_to(base):
-        return _Source(name=f"{BESIDE}/{path.relative_to(base).as_posix()}", path=path, scope=scope)
-    return _Source(name=f"{OUTSIDE}{name}", path=path, scope=scope, origin=str(path))
+        return _Source(name=f"{BESIDE}/{path.relative_to(base).as_posix()}", path=path, scope=part)
+    return _Source(name=f"{OUTSIDE}{name}", path=path, scope=part, origin=str(path))
 
 
 def _member(source: _Source) -> ArchiveMember:
     try:
         with source.path.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode & _PRIVATE
+            mode = os.fstat(stream.fileno()).st_mode & _OWNER
             size, digest = hash_stream(stream)
     except OSError as error:
         raise file_error(f"cannot read {source.path}", error) from error
     mode = 0o600 if source.scope is BackupPart.STATE else mode | 0o600
     return ArchiveMember(
-        name=source.name, scope=source.scope, size=size, hash=digest, mode=mode, origin=source.origin
+        name=source.name,
+        scope=source.scope,
+        size=size,
+        hash=digest,
+        mode=f"{mode:04o}",
+        origin=source.origin,
     )
 
 
-# ------------------------------------------------------------------------------------- writing it
+# ---------------------------------------------------------------------------------------------- write
 
 
 @contextmanager
-def _beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
-    """A private directory on the disk of the target, gone at the end; None where nothing is written."""
+def _scratch_beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
+    """A private directory on the disk of the target, removed at the end; None for a dry run."""
     if dry_run:
         yield None
         return
     try:
-        made = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+        scratch = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise file_error(f"cannot write to {target.parent}", error) from error
-    with made:
-        yield Path(made.name)
+    with scratch:
+        yield Path(scratch.name)
 
 
 def _write(
-    target: Path,
-    scratch: Path,
-    manifest: BackupManifest,
-    sources: Sequence[_Source],
-    progress: BackupProgress,
+    target: Path, scratch: Path, manifest: BackupManifest, paths: dict[str, Path], progress: BackupProgress
 ) -> None:
-    total = manifest.size
     done = 0
 
-    def progressed(size: int) -> None:
+    def on_written(size: int) -> None:
         nonlocal done
         done += size
-        progress("writing the archive", done, total)
+        progress("writing the archive", done, manifest.size)
 
     try:
         descriptor = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            write_archive(stream, manifest, {source.name: source.path for source in sources}, progressed)
+            write_archive(stream, manifest, paths, on_written)
             stream.flush()
             os.fsync(stream.fileno())
         _publish(scratch, target)
     except FileExistsError:
-        raise _taken(target) from None
+        raise _exists_error(target) from None
     except OSError as error:
         raise file_error(f"cannot write {target}", error) from error
     sync_directory(target.parent)
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    """Under its name, at once. Should somebody have made a file of that name meanwhile, it stays theirs."""
+    """Give the finished archive its name. FileExistsError if a file of that name was created meanwhile."""
     try:
         os.link(scratch, target)
     except FileExistsError:
         raise
-    except OSError:  # a filesystem without links: the name is taken first
+    except OSError:  # a filesystem without links: reserve the name first
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         scratch.replace(target)
-
-
-def _shown(target: Path, manifest: BackupManifest, secrets: list[str], *, dry_run: bool) -> JsonObject:
-    counts: JsonObject = {
-        scope: sum(member.scope == scope for member in manifest.members) for scope in manifest.scopes
-    }
-    return {
-        "path": str(target),
-        "written": not dry_run,
-        "dry_run": dry_run,
-        "scopes": list(manifest.scopes),
-        "files": counts,
-        "bytes": manifest.size,
-        "store": manifest.store,
-        "secrets": manifest.secrets,
-        "left_out": list(manifest.left_out),
-        "secrets_left_out": [*secrets],
-        "created_at": manifest.created_at,
-    }
