@@ -1,22 +1,22 @@
-"""Everything that we or the operator can do wrong, as one exception tree.
+"""All errors of Ductile and its operators, as one exception tree.
 
     DuctileError
-    ├── UsageError              the command line or the request made no sense
+    ├── UsageError              the command line or the request is invalid
     ├── ConfigError             the configuration cannot be used; carries every problem found
     │   └── IntegrityError      a sealed file was changed or never sealed
     ├── NotFoundError           no such plugin, job, key, ...
     ├── ConflictError           the thing is not in a state that allows this
-    ├── GoneError               it was there, and retention has removed it
-    ├── RefusedError            well-formed, and refused all the same
+    ├── GoneError               it existed, and retention has removed it
+    ├── RefusedError            well-formed, but not acceptable
     ├── DeniedError             the caller, or this program, may not do this
-    ├── UnauthorizedError       nobody knows who the caller is
+    ├── UnauthorizedError       the caller is not authenticated
     ├── MisdirectedError        the request was meant for another host
-    ├── MethodNotAllowedError   the path is there, and not for this method
+    ├── MethodNotAllowedError   the path exists, but not with this method
     ├── TooSlowError            the request did not arrive in time
     ├── TooLargeError           the request's body is larger than the limit
     ├── HeadersTooLargeError    the request's headers are larger than the limit
     ├── TooManyError            too many attempts: wait
-    ├── TooBusyError            no room for this now: try again
+    ├── TooBusyError            no capacity now: try again
     ├── DaemonNotRunningError   there is no daemon to talk to
     └── StoreError              the job store
         ├── StoreBusyError      full queue or a lock held: try again
@@ -24,10 +24,10 @@
         ├── StoreSchemaError    written by a newer Ductile, or by something else
         └── StoreFailedError    corrupt, or an I/O error: nothing more is written
 
-What a *plugin* does wrong is not here: that is data, an `Outcome` (see `ductile.core.jobs.outcomes`).
+Faults of a *plugin* are not exceptions but data: an `Outcome` (`ductile.core.jobs.outcomes`).
 
-Each class has a stable code; HTTP status and exit status hang on it in one table, so that no
-surface decides for itself. A message says what was wrong and a hint what to do about it.
+Each class has a stable code, which one table maps to the HTTP status and the exit status. The message names
+the fault, and the hint what to do about it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import ClassVar
 
 
 class Exit(IntEnum):
-    """Exit statuses of the command line; where sysexits.h has a number for the case, it is that."""
+    """Exit statuses of the command line, with the numbers of sysexits.h where it has one."""
 
     OK = 0
     FAILURE = 1
@@ -48,13 +48,13 @@ class Exit(IntEnum):
     TRY_AGAIN = 75
     DENIED = 77
     CONFIG = 78
-    #: As a shell says of a process that SIGINT ended.
+    #: As shells report a process that SIGINT ended.
     INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in a file: where, what was found, what was expected."""
+    """One fault in a file: its position, what was found and what was expected."""
 
     message: str
     file: str | None = None
@@ -67,14 +67,14 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """`file:line:column`, as far as it is known, in the form that editors make clickable."""
+        """`file:line:column` as far as known, as editors recognise it."""
         parts = [part for part in (self.file, self.line, self.column) if part is not None]
         return ":".join(str(part) for part in parts)
 
 
 @dataclass(eq=False)
 class DuctileError(Exception):
-    """The root: a message for people, a code for programs, a hint at what to do."""
+    """The root of all errors: a message, a stable code, and a hint what to do."""
 
     message: str
     hint: str | None = None
@@ -100,7 +100,7 @@ class UsageError(DuctileError):
 
 @dataclass(eq=False)
 class ConfigError(DuctileError):
-    """The configuration cannot be used. Every problem is told at once, not only the first."""
+    """The configuration cannot be used. Contains all problems, not only the first."""
 
     problems: tuple[Problem, ...] = ()
 
@@ -215,19 +215,19 @@ STATUSES: dict[str, tuple[int, Exit]] = {
 }
 
 
-#: The disk has no room left, or the user's share of it has not.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: No space on the disk, or the user's quota is used up.
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: OSError) -> bool:
-    return error.errno in _FULL
+    return error.errno in _DISK_FULL
 
 
 def file_error(what: str, error: OSError, *, hint: str | None = None) -> DuctileError:
-    """What the system said of a file, as our error: no room left is to be tried again, the rest is denied.
+    """Return the error for a failed file operation: StoreFullError if the disk is full, else DeniedError.
 
-    `what` could not be done, such as `cannot write demo/.env`. It names the file that was meant, which the
-    system's own error may not know: that names a temporary one, or none.
+    `what` names the operation and the file, such as `cannot write demo/.env`: the system's own error can name
+    a temporary file, or none.
     """
     if is_full(error):
         return StoreFullError(f"{what}: the disk is full", hint="Free some space, then try again.")

@@ -1,8 +1,8 @@
-"""What every value of the program is: frozen, slotted, built by keywords, compared by what it holds.
+"""The base of all values: frozen, slotted, built by keywords, compared by content.
 
-Made by msgspec rather than by `dataclasses`: classes are made ten times, and values several times as quickly,
-which is felt at every start and in every job. What changes while it lives is a dataclass still, or
-a plain struct where each request makes one.
+By msgspec instead of `dataclasses`: classes are created ten times as fast and values several times as fast,
+which matters at every start and in every job. Mutable objects are dataclasses, or plain structs where each
+request creates one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ Class = TypeVar("Class", bound=type[Struct])
 class Value(Struct, frozen=True):
     """The base of all values.
 
-    That they are built by keywords is for the type checker to see to. msgspec asks for `kw_only` only where
-    a field without a default follows one with; a metaclass that said it for all would make each value three
-    times as dear.
+    The type checker requires keywords; at run time msgspec does not, except with `kw_only`, which a class needs
+    if a field without a default follows one with a default. `kw_only` for all would be three times as slow.
     """
 
 
@@ -42,12 +41,12 @@ class DescribedEnum(StrEnum):
 
 
 def hide_in_repr(*names: str) -> Callable[[Class], Class]:
-    """For a class some of whose fields may hold secrets: they are never printed."""
+    """Omit fields that can contain secrets from the `repr` of a class."""
 
     def hide(cls: Class) -> Class:
         if unknown := [name for name in names if name not in cls.__struct_fields__]:
             raise TypeError(f"there is no field to hide: {', '.join(unknown)}")
-        cls.__repr__ = _repr_without(names)  # type: ignore[method-assign]  # that is what it is for
+        cls.__repr__ = _repr_without(names)  # type: ignore[method-assign]  # the purpose of this decorator
         return cls
 
     return hide

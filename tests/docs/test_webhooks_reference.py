@@ -9,8 +9,7 @@ from pathlib import Path
 from ductile.config.compile.webhooks import signature_scheme
 from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.core.jobs.settlement import CallbackState
-from ductile.core.webhooks.concurrency import PROMPT, ReceiverHealth
-from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY
+from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth
 from ductile.core.webhooks.signatures import REPLAY_WINDOW
 from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 from ductile.protocol.state_webhook import (

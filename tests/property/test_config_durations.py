@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.durations import (
-    LONGEST_DURATION,
+    MAX_DURATION,
     CalendarStep,
     QuantityError,
     format_duration,
@@ -20,9 +20,7 @@ from ductile.core.durations import (
 )
 
 UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-spans = st.integers(0, LONGEST_DURATION // timedelta(milliseconds=1)).map(
-    lambda ms: timedelta(milliseconds=ms)
-)
+spans = st.integers(0, MAX_DURATION // timedelta(milliseconds=1)).map(lambda ms: timedelta(milliseconds=ms))
 
 
 @given(spans)

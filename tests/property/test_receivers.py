@@ -8,38 +8,38 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.webhooks.concurrency import (
+from ductile.core.webhooks.deliveries import (
     PROMPT,
     ConcurrencyLimit,
+    DeliveryAttempt,
     ReceiverHealth,
     SlotAllocator,
     health_after,
 )
-from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 
 names = st.sampled_from([f"https://{number}:443" for number in range(400)])
-manners = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)
+health = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)
 
 
 def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str]) -> Counter[str]:
     """Everything given out that there is room for, with as much due to each as it can take."""
-    places = SlotAllocator(
+    slots = SlotAllocator(
         left=MAX_IN_FLIGHT - busy.total(),
         each=MAX_PER_RECEIVER,
         busy=busy,
-        manners=known,
-        shares=CONCURRENCY_LIMITS,
+        health=known,
+        limits=CONCURRENCY_LIMITS,
     )
     under_way = Counter(busy)
-    for receiver in places.in_turn(due):
-        count = places.of(receiver)
-        places.give(receiver, count)
+    for receiver in slots.idle_first(due):
+        count = slots.available(receiver)
+        slots.take(receiver, count)
         under_way[receiver] += count
     return under_way
 
 
-@given(st.lists(names, unique=True, max_size=400), manners)
+@given(st.lists(names, unique=True, max_size=400), health)
 def test_the_prompt_always_have_room(due: list[str], known: dict[str, ReceiverHealth]) -> None:
     """Whoever else there is, and in whatever order they come, some places are for those who answer."""
     doubtful = [receiver for receiver in due if known.get(receiver) is not ReceiverHealth.PROMPT]
@@ -65,7 +65,7 @@ def test_the_slow_leave_room_for_those_whom_nobody_knows(due: list[str], slow: i
 
 @given(
     st.lists(names, unique=True),
-    manners,
+    health,
     st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER), max_size=60),
 )
 def test_no_more_than_there_are(
@@ -78,10 +78,10 @@ def test_no_more_than_there_are(
 
 @given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
 def test_whoever_has_nothing_under_way_comes_first(due: list[str], busy: dict[str, int]) -> None:
-    places = SlotAllocator(left=1, each=1, busy=busy, manners={}, shares={})
-    served = [receiver in busy for receiver in places.in_turn(due)]
+    slots = SlotAllocator(left=1, each=1, busy=busy, health={}, limits={})
+    served = [receiver in busy for receiver in slots.idle_first(due)]
     assert served == sorted(served)
-    assert [each for each in places.in_turn(due) if each not in busy] == [
+    assert [each for each in slots.idle_first(due) if each not in busy] == [
         each for each in due if each not in busy
     ]
 
@@ -94,11 +94,11 @@ def test_an_answer_in_time_is_prompt(status: int | None, took: timedelta) -> Non
 
 
 def test_without_a_share_the_room_of_each_counts() -> None:
-    places = SlotAllocator(
+    slots = SlotAllocator(
         left=9,
         each=3,
         busy={"a": 1},
-        manners={},
-        shares={ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=1)},
+        health={},
+        limits={ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=1)},
     )
-    assert (places.of("a"), places.of("b")) == (2, 3)
+    assert (slots.available("a"), slots.available("b")) == (2, 3)

@@ -1,4 +1,4 @@
-"""The pure core: every decision Ductile makes, as functions from values to values.
+"""The pure core: every decision of Ductile, as functions from values to values.
 
-Nothing here does I/O, reads a clock, draws dice or logs; time and chance come in as arguments.
+Nothing here does I/O, reads a clock, draws random numbers or logs; time and randomness are arguments.
 """

@@ -1,4 +1,4 @@
-"""What a token may do: which granted scopes cover which needed one."""
+"""Auth scopes of tokens: which granted scopes cover a needed one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AccessLevel(StrEnum):
 
 
 class AccessResource(StrEnum):
-    """What a scope can be about, besides a single plugin by its name."""
+    """The resources of scopes, besides a single plugin by its name."""
 
     PLUGIN = "plugin"
     JOBS = "jobs"
@@ -22,7 +22,7 @@ class AccessResource(StrEnum):
     SYSTEM = "system"
 
 
-#: How older configurations say it.
+#: The spelling of older configurations.
 _OLDER = {"read:jobs": "jobs:ro", "read:events": "events:ro"}
 
 
@@ -33,12 +33,12 @@ def auth_scope(subject: str, right: AccessLevel) -> str:
 
 @lru_cache(maxsize=256)
 def expand_scopes(granted: tuple[str, ...]) -> frozenset[str]:
-    """The scopes with all that they imply: writing includes reading."""
+    """Return the scopes with those that they imply: writing includes reading."""
     written = {_OLDER.get(each, each) for each in granted}
     return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
 
 
 def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
-    """Whether one of the needed scopes is granted. Where none would do, nobody may."""
+    """Return whether one of the needed scopes is granted; never without a needed scope."""
     have = expand_scopes(granted)
     return bool(needed) and (EVERYTHING in have or not have.isdisjoint(needed))

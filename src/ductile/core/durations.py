@@ -1,7 +1,7 @@
-"""Spans of time and amounts of bytes as people write them: `1h30m`, `daily`, `64KB`.
+"""Durations and sizes as they are written in configurations: `1h30m`, `daily`, `64KB`.
 
-Strict on purpose. A bare number, a fraction or a unit out of order is refused with a message that
-says what to write, because `timeout: 5` means minutes to one reader and seconds to the next.
+Strict: a number without a unit, a fraction or a unit out of order is rejected with a message that shows what
+to write, because `timeout: 5` could mean minutes or seconds.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _WORDS = {
     "weekly": timedelta(weeks=1),
     "monthly": timedelta(days=30),
 }
-#: A century. More is a slip of the keyboard, and instants this far ahead stay representable.
-LONGEST_DURATION = timedelta(days=36_500)
+#: A century: instants this far ahead are representable.
+MAX_DURATION = timedelta(days=36_500)
 
 _SIZE = re.compile(r"(?P<number>\d{1,15})(?P<unit>[A-Za-z]*)", re.ASCII)
 _BYTES = {
@@ -47,7 +47,7 @@ _BYTES = {
 
 
 class QuantityError(ValueError):
-    """The text is not a duration or a size; `expected` says what one looks like."""
+    """The text is not a duration or a size; `expected` describes a valid one."""
 
     def __init__(self, message: str, *, expected: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class QuantityError(ValueError):
 
 
 class CalendarStep(StrEnum):
-    """An interval that follows the calendar of a time zone: its length in hours varies."""
+    """An interval in the calendar of a time zone: its length in hours varies."""
 
     DAILY = "daily"
     WEEKLY = "weekly"
@@ -66,30 +66,30 @@ Interval: TypeAlias = timedelta | CalendarStep
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a span of time. The calendar words stand for their usual length, a month for 30 days."""
+    """Parse a duration. Calendar words have their usual length, a month 30 days. Raises QuantityError."""
     if text in _WORDS:
         return _WORDS[text]
     found = _DURATION.fullmatch(text)
     if not text or found is None:
-        raise QuantityError(_duration_complaint(text), expected=DURATION_EXPECTED)
+        raise QuantityError(_duration_fault(text), expected=DURATION_EXPECTED)
     try:
         total = sum((int(count) * _UNITS[unit] for unit, count in found.groupdict("0").items()), timedelta())
     except OverflowError:
         total = timedelta.max
-    if total > LONGEST_DURATION:
+    if total > MAX_DURATION:
         raise QuantityError("this is longer than a hundred years", expected=DURATION_EXPECTED)
     return total
 
 
 def parse_interval(text: str) -> Interval:
-    """Read the step between two runs of a schedule; `daily` and longer follow the calendar."""
+    """Parse the interval of a schedule; `daily` and longer follow the calendar. Raises QuantityError."""
     if text in set(CalendarStep):
         return CalendarStep(text)
     return parse_duration(text)
 
 
 def format_duration(span: timedelta) -> str:
-    """Write a span so that `parse_duration` reads it back, to the millisecond."""
+    """Return a duration as `parse_duration` reads it, to the millisecond."""
     left = max(round(span / _UNITS["ms"]), 0)
     if left and left % (_UNITS["w"] // _UNITS["ms"]) == 0:
         return f"{left // (_UNITS['w'] // _UNITS['ms'])}w"
@@ -102,7 +102,7 @@ def format_duration(span: timedelta) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Read an amount of bytes: KB, MB and GB count in thousands, KiB, MiB and GiB in 1024s."""
+    """Parse a size in bytes: KB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024. Raises QuantityError."""
     found = _SIZE.fullmatch(text)
     if found is None or found["unit"].lower() not in _BYTES:
         raise QuantityError(f'"{text}" is not a size', expected=SIZE_EXPECTED)
@@ -110,7 +110,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """Write an amount of bytes in the largest unit that holds it exactly."""
+    """Return a size in the largest unit that represents it exactly."""
     exact = [(size, unit) for unit, size in _BYTES.items() if size > 1 and count and count % size == 0]
     if not exact:
         return str(count)
@@ -118,7 +118,7 @@ def format_size(count: int) -> str:
     return f"{count // size}{unit.upper().replace('I', 'i')}"
 
 
-def _duration_complaint(text: str) -> str:
+def _duration_fault(text: str) -> str:
     if re.fullmatch(r"\d+", text, re.ASCII):
         return f'"{text}" has no unit; is it {text}s or {text}m?'
     if re.search(r"\d[.,]\d", text, re.ASCII):

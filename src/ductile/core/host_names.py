@@ -1,8 +1,7 @@
-"""Whether a request was meant for this machine, by the host that it names.
+"""Check whether the `Host` and `Origin` of a request name this machine (protection against DNS rebinding).
 
-A web page can have its own name resolve to 127.0.0.1 and then read, as its own, what a browser on this
-machine gets from a loopback listener (DNS rebinding). The browser still says which name it called: in `Host`,
-and in `Origin` which page is asking.
+A web page can let its own name resolve to 127.0.0.1, and then read responses of a loopback listener in a
+browser on this machine. The browser still sends the name in `Host`, and the page in `Origin`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ _ORIGIN = re.compile(r"https?://(?P<authority>[^/]+)", re.IGNORECASE)
 
 
 def host_of(authority: str) -> str | None:
-    """The host of `host:port` in lower case, without brackets and final dot; None if it is not one."""
+    """Return the host of `host:port` in lower case, without brackets and final dot; None if invalid."""
     found = _AUTHORITY.fullmatch(authority.strip())
     return None if found is None else found["host"].strip("[]").removesuffix(".").lower()
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host is `localhost` or a loopback address. Other names are not resolved."""
+    """Return whether a host is `localhost` or a loopback address. Other names are not resolved."""
     if host == "localhost":
         return True
     try:
@@ -33,13 +32,14 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_loopback_listener(listen: str) -> bool:
-    """Whether an address to listen at, such as `localhost:8080`, is a loopback address."""
+    """Return whether a listen address, such as `localhost:8080`, is a loopback address."""
     return is_loopback_host(host_of(listen) or "")
 
 
 def is_meant_for(host: str | None, origin: str | None, *listens: str) -> bool:
-    """Whether the headers `Host` and `Origin` name this machine: as loopback, or as one of these listeners is
-    configured. A header that is absent says nothing against it: browsers send them.
+    """Return whether the headers `Host` and `Origin` name loopback or one of these listen addresses.
+
+    An absent header is accepted, because browsers always send them.
     """
     if host is not None and not _is_ours(host, listens):
         return False

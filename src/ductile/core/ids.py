@@ -1,4 +1,4 @@
-"""Identifiers: UUIDv7, so that they sort roughly by creation and can be made anywhere; and ids of traces."""
+"""Ids: UUIDv7, which sort roughly by creation, and trace ids."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from random import Random
 from ductile.core.timestamps import EPOCH
 
 _MILLISECOND = timedelta(milliseconds=1)
-#: Two bits are given and two are chance: a digit of chance, as it is written there.
+#: The digit with the variant: two fixed bits and two random bits, by a random digit.
 _VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789abcdef")}
 
 
 def make_id(now: datetime, rng: Random) -> str:
-    """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 bits of chance (RFC 9562)."""
-    chance = rng.randbytes(10).hex()
-    begin = _begin((now - EPOCH) // _MILLISECOND)
-    return f"{begin}{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[8:]}"
+    """Return a UUIDv7: 48 bits of Unix milliseconds, then 74 random bits (RFC 9562)."""
+    digits = rng.randbytes(10).hex()
+    begin = _time_part((now - EPOCH) // _MILLISECOND)
+    return f"{begin}{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[8:]}"
 
 
 @lru_cache(maxsize=16)
-def _begin(milliseconds: int) -> str:
-    """The same for all that are made within a millisecond: in a rush many are."""
+def _time_part(milliseconds: int) -> str:
+    """Return the time part. Cached, because many ids are made within a millisecond."""
     digits = milliseconds.to_bytes(6, "big").hex()
     return f"{digits[:8]}-{digits[8:]}-7"
 
 
 def make_trace_id(rng: Random) -> str:
-    """Of a new trace, as W3C Trace Context has it."""
+    """Return a trace id of W3C Trace Context."""
     return rng.randbytes(16).hex()

@@ -1,6 +1,6 @@
-"""How the shape of one JSON value differs from that of another: fields gone, new, or of another type.
+"""Compare the shapes of two JSON values: fields that are gone, new, or of another type.
 
-Pure. Values are never told, only where they are and of what type: a value may be long or secret.
+The result has paths and types, but no values, which can be long or secret.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TypeAlias
 from ductile.core.json import JsonValue
 from ductile.struct import Value
 
-#: Stands in a path for the items of a list.
+#: The part of a path that stands for the items of a list.
 ITEM = "[]"
-#: Items of a list that are looked at. The shapes of long lists hardly ever differ after so many.
+#: The compared items of a list. The shapes of later items hardly ever differ.
 MAX_ITEMS = 100
-#: Deeper values count as one value of their type.
+#: Deeper values are compared by their type only.
 MAX_LEVELS = 20
 
 Path: TypeAlias = tuple[str, ...]
@@ -29,7 +29,7 @@ class ChangeKind(StrEnum):
 
 
 class FieldChange(Value):
-    """One field whose presence or type differs. `before` and `now` are names of types."""
+    """A field whose presence or type differs. `before` and `now` are names of types."""
 
     path: Path
     kind: ChangeKind
@@ -42,7 +42,7 @@ class FieldChange(Value):
 
 
 def written_path(path: Path) -> str:
-    """`payload.items[].name`."""
+    """Return a path as text: `payload.items[].name`."""
     return ".".join(path).replace(f".{ITEM}", ITEM)
 
 
@@ -63,20 +63,20 @@ def type_name(value: JsonValue) -> str:
 
 
 def compare_shapes(before: JsonValue, now: JsonValue, path: Path = ()) -> tuple[FieldChange, ...]:
-    """Every difference, outermost first: below a field that is gone, new or retyped nothing more is told."""
+    """Return all differences, outermost first. Fields below a changed field are not reported."""
     return tuple(_compare((before,), (now,), path, MAX_LEVELS))
 
 
 def closest_changes(
     before: Sequence[JsonValue], now: JsonValue, path: Path = ()
 ) -> tuple[FieldChange, ...] | None:
-    """The differences from the value that `now` differs least from; None if there is none to compare with."""
+    """Return the differences from the most similar of the values `before`; None if there are none."""
     found = [compare_shapes(one, now, path) for one in before]
     return min(found, key=len) if found else None
 
 
 def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:
-    """The new field beside one that is gone, if each is the only one there and both have one type."""
+    """Return the field that probably replaces a gone one: the only new one beside it, of the same type."""
     beside = [change for change in changes if change.path[:-1] == gone.path[:-1]]
     gone_there = [change for change in beside if change.kind is ChangeKind.GONE]
     new_there = [change for change in beside if change.kind is ChangeKind.NEW]
@@ -86,13 +86,13 @@ def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldCha
 
 
 def reference_path(reference: str) -> Path:
-    """A reference of a template as a path of fields: `payload.items.0.name` is in any item."""
+    """Return a reference of a template as a path: an index stands for any item."""
     root, *keys = reference.split(".")
     return (root, *(ITEM if key.isascii() and key.isdigit() else key for key in keys))
 
 
 def breaks_reference(change: FieldChange, reference: str) -> bool:
-    """Whether a reference no longer leads to what it led to."""
+    """Return whether the change breaks a reference."""
     wanted = reference_path(reference)
     return change.kind is not ChangeKind.NEW and wanted[: len(change.path)] == change.path
 
@@ -100,10 +100,10 @@ def breaks_reference(change: FieldChange, reference: str) -> bool:
 def _compare(
     before: Sequence[JsonValue], now: Sequence[JsonValue], path: Path, levels: int
 ) -> Iterator[FieldChange]:
-    """Of values that stand at one place: a single one, or the items of a list."""
+    """Compare the values at one path: a single one, or the items of a list."""
     old, new = _types(before), _types(now)
     if not old or not new:
-        # An empty list says nothing about its items.
+        # The shape of the items of an empty list is unknown.
         return
     if old != new and not _is_mixture(old, new):
         yield FieldChange(path=path, kind=ChangeKind.RETYPED, before=_named(old), now=_named(new))
@@ -145,7 +145,7 @@ def _types(values: Sequence[JsonValue]) -> tuple[str, ...]:
 
 
 def _is_mixture(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
-    """Items of a list may differ among themselves: fewer kinds of them are no change."""
+    """Return whether a list has items of several types, of which some occur in both values: not a change."""
     return (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
 
 

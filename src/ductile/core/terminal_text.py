@@ -1,7 +1,7 @@
-"""Characters that steer a terminal or reorder what it shows, made visible.
+"""Escape characters that control a terminal or reorder its text.
 
-Texts of plugins and callers hold anything: escape sequences (also in their 8-bit form, U+0080 to U+009F) move
-the cursor, and bidirectional controls show a line in another order than it was written.
+Texts of plugins and callers are untrusted: escape sequences (also in their 8-bit form, U+0080 to U+009F) move
+the cursor, and bidirectional controls change the order of a line.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ _HIGH_CONTROLS = "\x7f-\x9f"
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _SEPARATORS = "\u2028\u2029"
 _UNSAFE = re.compile(f"[\x00-\x09\x0b-\x1f{_HIGH_CONTROLS}{_DIRECTIONS}{_SEPARATORS}]")
-#: Those that writers of JSON leave as they are.
+#: Unsafe characters that JSON encoders do not escape.
 _BEYOND_ASCII = re.compile(f"[{_HIGH_CONTROLS}{_DIRECTIONS}{_SEPARATORS}]")
 _ONE_BYTE = 0xFF
 
 
 def escape_controls(text: str) -> str:
-    r"""The text with every such character but the line break written out, as in `\x1b` or `\u202e`."""
+    r"""Return the text with unsafe characters other than line breaks as `\x1b` or `\u202e`."""
     return text if text.isprintable() else _UNSAFE.sub(_written_out, text)
 
 
 def escape_in_json(text: str) -> str:
-    r"""JSON that means the same, with such characters as `\u` escapes."""
+    r"""Return equal JSON with unsafe characters as `\u` escapes."""
     return text if text.isascii() and "\x7f" not in text else _BEYOND_ASCII.sub(_as_json, text)
 
 
 def escape_beyond_ascii(text: str) -> str:
-    """The text with such characters beyond ASCII written out: what may hold escape sequences of our own."""
+    """Return the text with unsafe non-ASCII characters escaped, for text with our own escape sequences."""
     return text if text.isascii() else _BEYOND_ASCII.sub(_written_out, text)
 
 

@@ -22,7 +22,7 @@ from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Callback, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
-from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth
+from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
 from ductile.store.notifier import OutboxGrew
 from ductile.store.port import Store
@@ -249,8 +249,8 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
     slow = {f"https://dead{number}.invalid:443": ReceiverHealth.SLOW for number in (1, 2, 3)}
     room: dict[str, Any] = {
         "each": 2,
-        "manners": {**slow, "https://good.invalid:443": ReceiverHealth.PROMPT},
-        "shares": {
+        "health": {**slow, "https://good.invalid:443": ReceiverHealth.PROMPT},
+        "limits": {
             ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=2),
             ReceiverHealth.UNKNOWN: ConcurrencyLimit(each=1, all=9),
         },

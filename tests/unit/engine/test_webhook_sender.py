@@ -26,7 +26,7 @@ from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Callback
 from ductile.core.timestamps import format_timestamp
-from ductile.core.webhooks.concurrency import PROMPT
+from ductile.core.webhooks.deliveries import PROMPT
 from ductile.core.webhooks.signatures import sign_body
 from ductile.engine.clock import SystemClock
 from ductile.engine.state_webhooks.client import HttpWebhookClient

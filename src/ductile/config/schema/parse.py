@@ -14,7 +14,7 @@ from ductile.config.schema.types import SettingType, Weekday
 from ductile.config.secrets import Secret
 from ductile.core.durations import (
     DURATION_EXPECTED,
-    LONGEST_DURATION,
+    MAX_DURATION,
     SIZE_EXPECTED,
     QuantityError,
     parse_duration,
@@ -125,7 +125,7 @@ def _instant(node: ScalarNode) -> datetime:
     instant = datetime.fromisoformat(node.text)
     try:
         # The calendar must leave room for jitter and for another zone's offset.
-        for room in (LONGEST_DURATION, -LONGEST_DURATION):
+        for room in (MAX_DURATION, -MAX_DURATION):
             instant.astimezone(UTC) + room
     except OverflowError:
         raise ValueError from None

@@ -1,9 +1,17 @@
-"""When a state webhook is sent again, and when it is given up."""
+"""State webhooks: which events a receiver gets, when a delivery is retried, and how many are in flight.
+
+Every attempt occupies one of a limited number of slots until it is answered or times out. A receiver has
+several slots only while it answers promptly. A slow or unknown one has a single slot, and all such receivers
+together have a part of the slots, so that they do not delay others.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from http import HTTPStatus
 from random import Random
 from typing import TypeAlias
@@ -13,19 +21,49 @@ from ductile.core.jobs.settlement import CallbackState
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.struct import Value
 
-#: No wait is longer, whatever the receiver asks for: a delivery that nobody expects any more is worth little.
+#: The longest delay between attempts, also if the receiver asks for more.
 MAX_DELIVERY_DELAY = timedelta(hours=1)
+#: The most URLs that one job reports to: each event is stored once per URL.
+MAX_SUBSCRIPTIONS = 100
+#: A faster response does not delay other receivers.
+PROMPT = timedelta(seconds=5)
 
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 _ACCEPTED = range(200, 300)
+_TICK = timedelta(microseconds=1)
+
+#: Subscribed states in the order of `CallbackState`; None for all of them.
+StateChoice: TypeAlias = tuple[str, ...] | None
+
+
+def wants(chosen: StateChoice, state: str) -> bool:
+    """Return whether a subscription to these states gets this one."""
+    return chosen is None or state in chosen
+
+
+def merge_choices(one: StateChoice, other: StateChoice) -> StateChoice:
+    """Return the states that either of two subscriptions of the same URL chose."""
+    if one is None or other is None:
+        return None
+    return tuple(state for state in CallbackState if state in one or state in other)
+
+
+def event_timestamp(stamp: str, latest: str | None) -> str:
+    """Return the instant of an event: `stamp`, or just after the job's latest event if that is not earlier.
+
+    Several events of a job can be written in one transaction, which has a single instant.
+    """
+    if latest is None or stamp > latest:
+        return stamp
+    return format_timestamp(parse_timestamp(latest) + _TICK)
 
 
 class DeliveryAttempt(Value):
-    """What came of sending once: the receiver's status, or why there is none."""
+    """The result of one attempt: the receiver's HTTP status, or an error."""
 
     http_status: int | None = None
     error: str | None = None
-    #: How long the receiver asks to be left alone.
+    #: The delay that the receiver asks for.
     retry_after: timedelta | None = None
 
     @property
@@ -34,13 +72,14 @@ class DeliveryAttempt(Value):
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver says that it does not exist any more, so that trying again is no use."""
+        """Whether the receiver no longer exists, so that retries are useless."""
         return self.http_status == HTTPStatus.GONE
 
 
 def may_attempt(attempts: int, *, max_attempts: int) -> bool:
-    """Whether the `attempts`-th attempt may be made. They are counted before: whoever crashes in each of them
-    has used them up, and reported none.
+    """Return whether the `attempts`-th attempt may be made.
+
+    Attempts are counted before they are made, so that a daemon that crashes during each of them stops too.
     """
     return attempts <= max_attempts
 
@@ -54,56 +93,88 @@ def next_attempt(
     now: datetime,
     rng: Random,
 ) -> datetime | None:
-    """When to send again after a failure, the `attempts`-th; None if that was the last one, or it is gone."""
+    """Return when to retry after the failed `attempts`-th attempt; None if there is no further one."""
     if attempts >= max_attempts or attempt.gone:
         return None
     policy = RetryPolicy(max_attempts=max_attempts, backoff_base=backoff_base, backoff_max=MAX_DELIVERY_DELAY)
-    wait = plan_delay(policy, attempts, rng)
-    return now + min(max(wait, attempt.retry_after or timedelta()), MAX_DELIVERY_DELAY)
+    delay = plan_delay(policy, attempts, rng)
+    return now + min(max(delay, attempt.retry_after or timedelta()), MAX_DELIVERY_DELAY)
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
-    """The wait that a `Retry-After` header asks for: seconds, or a date. What is neither asks for nothing."""
+    """Return the delay of a `Retry-After` header in seconds or as a date; None if it is neither."""
     if text is None:
         return None
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
-        return timedelta(seconds=int(stripped)) if len(stripped) <= _MOST_DIGITS else MAX_DELIVERY_DELAY
+        return timedelta(seconds=int(stripped)) if len(stripped) <= _MAX_DIGITS else MAX_DELIVERY_DELAY
     try:
         date = parsedate_to_datetime(stripped)
-    except (ValueError, OverflowError):  # the latter from a zone further away than any
+    except (ValueError, OverflowError):  # OverflowError: an impossible time zone
         return None
-    # A date without a zone is a fault of the sender; HTTP dates are always in GMT.
+    # HTTP dates are in GMT, also if the sender omits the zone.
     aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
     return max(aware - now, timedelta())
 
 
-#: URLs that one job is told to: each event is stored once for each of them.
-MAX_SUBSCRIPTIONS = 100
+class ReceiverHealth(StrEnum):
+    """How a receiver responded to the last delivery."""
 
-#: The chosen states in the order of `CallbackState`; None means all of them.
-StateChoice: TypeAlias = tuple[str, ...] | None
-
-_STEP = timedelta(microseconds=1)
-
-
-def wants(chosen: StateChoice, state: str) -> bool:
-    """Return whether a subscription that chose these states is sent this one."""
-    return chosen is None or state in chosen
+    PROMPT = "prompt"
+    UNKNOWN = "unknown"
+    SLOW = "slow"  # late, or not at all
 
 
-def merge_choices(one: StateChoice, other: StateChoice) -> StateChoice:
-    """Return the states of two subscriptions of the same URL: what either of them chose."""
-    if one is None or other is None:
-        return None
-    return tuple(state for state in CallbackState if state in one or state in other)
+def health_after(attempt: DeliveryAttempt, took: timedelta) -> ReceiverHealth:
+    """Return the health after an attempt. Any response in time counts as prompt, also a rejection."""
+    is_prompt = attempt.http_status is not None and took <= PROMPT
+    return ReceiverHealth.PROMPT if is_prompt else ReceiverHealth.SLOW
 
 
-def event_timestamp(stamp: str, latest: str | None) -> str:
-    """Return the instant of an event: `stamp`, or just after the job's latest event if that is not earlier.
+class ConcurrencyLimit(Value):
+    """The most slots of receivers with one health: per receiver, and for all of them together."""
 
-    Several events of a job can be written in one transaction, which has a single instant.
-    """
-    if latest is None or stamp > latest:
-        return stamp
-    return format_timestamp(parse_timestamp(latest) + _STEP)
+    each: int
+    all: int
+
+
+class SlotAllocator:
+    """Allocates the free slots to receivers."""
+
+    def __init__(
+        self,
+        *,
+        left: int,
+        each: int,
+        busy: Mapping[str, int],
+        health: Mapping[str, ReceiverHealth],
+        limits: Mapping[ReceiverHealth, ConcurrencyLimit],
+    ) -> None:
+        """`busy` has the used slots per receiver; `each` is the limit where `limits` has none."""
+        self.left = left
+        self._each = each
+        self._busy = Counter(busy)
+        self._health = health
+        self._limits = limits
+        self._together = Counter[ReceiverHealth]()
+        for receiver, count in busy.items():
+            self._together[self._health_of(receiver)] += count
+
+    def idle_first(self, receivers: Iterable[str]) -> list[str]:
+        """Return the receivers, those without a used slot first."""
+        return sorted(receivers, key=lambda receiver: self._busy[receiver] > 0)
+
+    def available(self, receiver: str) -> int:
+        """Return how many slots the receiver can take now."""
+        limit = self._limits.get(health := self._health_of(receiver))
+        if limit is None:
+            return max(0, min(self.left, self._each - self._busy[receiver]))
+        return max(0, min(self.left, limit.each - self._busy[receiver], limit.all - self._together[health]))
+
+    def take(self, receiver: str, count: int) -> None:
+        self.left -= count
+        self._busy[receiver] += count
+        self._together[self._health_of(receiver)] += count
+
+    def _health_of(self, receiver: str) -> ReceiverHealth:
+        return self._health.get(receiver, ReceiverHealth.UNKNOWN)

@@ -1,7 +1,7 @@
-"""Signatures over webhook bodies: making ours, and judging those of others.
+"""Signatures of webhooks: sign outgoing bodies, and verify incoming ones.
 
-All of them are HMAC-SHA256. They differ in what is signed (the body alone, or an id and an instant before
-it) and in how the result is written. Comparisons take the same time wherever the first difference is.
+All are HMAC-SHA256. They differ in what is signed (the body alone, or an id and a timestamp before it) and in
+how the result is written. Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REPLAY_WINDOW = timedelta(minutes=5)
 STANDARD_PREFIX = "whsec_"
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-#: What is shorter was not meant as base64 of a key, and is no key.
-_SHORTEST_KEY = 16
+#: A shorter secret was not meant as base64 of a key.
+_MIN_KEY_BYTES = 16
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
@@ -37,14 +37,14 @@ class SignatureForm(StrEnum):
 
 
 class SignatureScheme(Value):
-    """Where a sender's signature is and what it covers. Header names are in lower case."""
+    """Where the signature of a sender is and what it covers. Header names are in lower case."""
 
     form: SignatureForm
     header: str
-    #: The header, or for senders without one the field of the body, that is the same in a redelivery.
+    #: The header, or without one the field of the body, that identifies a delivery and its repetitions.
     delivery_header: str | None = None
     delivery_field: str | None = None
-    #: Whether a request that does not name its delivery is told from others by what was signed.
+    #: Whether a request without that id is identified by a hash of its signed content.
     known_by_content: bool = False
 
 
@@ -69,33 +69,33 @@ STANDARD = SignatureScheme(
 
 
 def sign_body(secret: str, body: bytes) -> str:
-    """`sha256=<hex>`, as GitHub writes it."""
+    """Return a signature as GitHub writes it: `sha256=<hex>`."""
     return f"sha256={_hmac(secret.encode(), body).hex()}"
 
 
 def sign_standard(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
-    """`v1,<base64>`, as Standard Webhooks has it."""
+    """Return a signature of Standard Webhooks: `v1,<base64>`."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     return f"v1,{b64encode(_hmac(standard_key(secret), signed)).decode()}"
 
 
 def standard_key(secret: str) -> bytes:
-    """The key of a Standard Webhooks secret: `whsec_` and base64, or any other text as its own bytes."""
+    """Return the key of a Standard Webhooks secret: `whsec_` and base64, or the bytes of any other text."""
     if secret.startswith(STANDARD_PREFIX):
         return _decoded(secret.removeprefix(STANDARD_PREFIX)) or secret.encode()
     return secret.encode()
 
 
 def _standard_keys(secret: str) -> tuple[bytes, ...]:
-    """The keys that a sender may mean: libraries take a secret without `whsec_` for base64 as well."""
+    """Return the possible keys: some libraries decode a secret without `whsec_` as base64, too."""
     decoded = _decoded(secret)
-    if secret.startswith(STANDARD_PREFIX) or len(decoded) < _SHORTEST_KEY:
+    if secret.startswith(STANDARD_PREFIX) or len(decoded) < _MIN_KEY_BYTES:
         return (standard_key(secret),)
     return (standard_key(secret), decoded)
 
 
 def _decoded(encoded: str) -> bytes:
-    """What base64 stands for; nothing if it is none."""
+    """Decode base64 with or without padding. Returns nothing if it is invalid."""
     try:
         return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
     except (Base64Error, ValueError):
@@ -105,9 +105,9 @@ def _decoded(encoded: str) -> bytes:
 def verify_signature(
     scheme: SignatureScheme, secret: str, headers: Mapping[str, str], body: bytes, now: datetime
 ) -> bool:
-    """Whether a request was signed with the secret, and, where an instant is signed too, not long ago."""
+    """Return whether a request was signed with the secret, and recently if the timestamp is signed."""
     if not secret:
-        return False  # an empty key is one that everybody has
+        return False  # an empty key is no secret
     written = headers.get(scheme.header, "")
     match scheme.form:
         case SignatureForm.BODY:
@@ -137,7 +137,7 @@ def _is_standard(secret: str, written: str, headers: Mapping[str, str], body: by
 
 
 def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], now: datetime) -> str:
-    """What is the matter with one that is not, for whoever has to mend it; its sender is not told."""
+    """Return why a signature is invalid, for the operator; the sender does not get it."""
     written = headers.get(scheme.header)
     if written is None:
         return f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
@@ -149,7 +149,7 @@ def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], n
 
 
 def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str, str]) -> str | None:
-    """As the sender wrote it; None where none is signed."""
+    """Return the signed timestamp as written; None if the scheme has none."""
     match scheme.form:
         case SignatureForm.BODY:
             return None
@@ -164,10 +164,10 @@ def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str,
 def delivery_id(
     scheme: SignatureScheme, headers: Mapping[str, str], body: bytes, payload: Mapping[str, object]
 ) -> str | None:
-    """What a sender calls this delivery, the same when it sends it again; None if it does not say.
+    """Return the sender's id of this delivery, which is the same when it is repeated; None if there is none.
 
-    Where its presets always say and this request does not, the id is a hash of what was signed: a recorded
-    request without its id is then still the same delivery.
+    For schemes that always have an id, a request without one is identified by a hash of its signed content,
+    so that a recorded request cannot be repeated by removing the id.
     """
     named = normalise_key(_named_delivery(scheme, headers, payload))
     if named is not None:
@@ -192,7 +192,7 @@ def _hashed(content: bytes) -> str:
 
 
 def _hmac(key: bytes, signed: bytes) -> bytes:
-    # Not `hmac.digest`: it lets go of the interpreter's lock, which takes several times as long as the hash.
+    # Not `hmac.digest`: it releases the GIL, which takes several times as long as the hash.
     return hmac.new(key, signed, hashlib.sha256).digest()
 
 
@@ -227,7 +227,7 @@ def _from_base64(text: str) -> bytes:
 def signed_headers(
     scheme: SignatureScheme, secret: str, *, message_id: str, body: bytes, now: datetime
 ) -> dict[str, str]:
-    """The headers with which a sender of this kind would sign a body now."""
+    """Return the headers with which a sender of this scheme would sign a body now."""
     seconds = int(now.timestamp())
     named = {} if scheme.delivery_header is None else {scheme.delivery_header: message_id}
     match scheme.form:
@@ -241,5 +241,8 @@ def signed_headers(
             return named | {SLACK_TIMESTAMP: str(seconds), scheme.header: f"v0={signature}"}
         case SignatureForm.STANDARD:
             signature = sign_standard(secret, message_id=message_id, timestamp=seconds, body=body)
-            told = {STANDARD_ID: message_id, STANDARD_TIMESTAMP: str(seconds)}
-            return named | told | {scheme.header: signature}
+            return named | {
+                STANDARD_ID: message_id,
+                STANDARD_TIMESTAMP: str(seconds),
+                scheme.header: signature,
+            }

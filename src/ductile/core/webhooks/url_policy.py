@@ -1,8 +1,7 @@
-"""Which addresses we may call for somebody else: whom a state webhook may reach.
+"""The URLs and addresses that state webhooks may be sent to (protection against SSRF).
 
-A caller names the URL, so it must not lead into the network that the daemon stands in. What a URL shows
-by itself is judged when it is submitted; a name says nothing until it is resolved, so the address that is
-really connected to is judged again, at that moment.
+Callers choose the URL, so it must not lead into the daemon's own network. The URL is checked when it is
+submitted; the address that its host name resolves to is checked again when the connection is made.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from urllib.parse import SplitResult, urlsplit
 Address: TypeAlias = IPv4Address | IPv6Address
 
 MAX_URL_LENGTH = 8192
-#: Why a delivery failed whose host's name was resolved to an address that only a listed host may have.
+#: The error of a delivery whose host resolves to an address that only listed hosts may have.
 ADDRESS_NOT_ALLOWED = "the host's name leads to an address that must not be called (state_webhooks.allow)"
 
 _PORTS = {"http": 80, "https": 443}
-#: What a name may be made of: no spaces or control characters, and nothing that libraries read differently.
+#: The characters of a host name: no space, no controls, and none that libraries interpret differently.
 _HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:\ud800-\udfff]+")
-#: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052), by the host itself
-#: (RFC 2765), and the oldest form.
+#: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052) or by the host
+#: (RFC 2765), and the deprecated form.
 _EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("::/96"))
-#: Not public, though not every version of the standard library knows: a gateway's own translation prefix
-#: (RFC 8215), which can hold any private address, site-local, segment routing, documentation; protocol
-#: assignments, among them a cloud's metadata service, the relays of 6to4, and another cloud's own services.
+#: Not public, but not known to every version of the standard library: local translation prefixes (RFC 8215),
+#: site-local, segment routing, documentation; protocol assignments with a cloud's metadata service, 6to4
+#: relays, and the platform address of another cloud.
 _NOT_PUBLIC = tuple(
     map(
         ip_network,
@@ -43,7 +42,7 @@ _NOT_PUBLIC = tuple(
         ),
     )
 )
-#: Stops that IDNA takes for a dot, so that they separate the bytes of an address too.
+#: Characters that IDNA maps to a dot; they also separate the bytes of an address.
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 _LOW_32_BITS = 0xFFFF_FFFF
 _PARTS_OF_IPV4 = 4
@@ -52,7 +51,7 @@ _LONGEST_LABEL, _LONGEST_NAME = 63, 253
 
 
 def url_fault(url: str, allow: Collection[str]) -> str | None:
-    """What is wrong with a URL that is to be called, in words without the URL itself; None if nothing."""
+    """Return why the URL must not be called, without quoting it; None if it may."""
     parts = split_url(url)
     if isinstance(parts, str):
         return parts
@@ -67,9 +66,9 @@ def url_fault(url: str, allow: Collection[str]) -> str | None:
 
 
 def refused_host(receiver: str, last_error: str | None, allow: Collection[str]) -> str | None:
-    """Return the host of a receiver that must be listed before it may be called; None if it need not be.
+    """Return the host of a receiver that can be called only if it is listed; None if listing does not help.
 
-    `last_error` tells it of a name that leads to an address which only listed hosts may have.
+    `last_error` shows whether the host resolves to an address that only listed hosts may have.
     """
     parts = split_url(receiver)
     host = None if isinstance(parts, str) else parts.hostname
@@ -77,12 +76,12 @@ def refused_host(receiver: str, last_error: str | None, allow: Collection[str]) 
         return None
     literal = parse_literal(host)
     if literal is not None and is_forbidden(literal, listed=True):
-        return None  # it may not be called in any case
+        return None  # it must not be called in any case
     return host if url_fault(receiver, allow) is not None or last_error == ADDRESS_NOT_ALLOWED else None
 
 
 def split_url(url: str) -> SplitResult | str:
-    """The parts of an http or https URL that names a host, or what is wrong with it."""
+    """Return the parts of an http or https URL with a host, or its fault."""
     if len(url) > MAX_URL_LENGTH:
         return f"the URL is longer than {MAX_URL_LENGTH} characters"
     if url != url.strip() or any(character < " " or character == "\x7f" for character in url):
@@ -101,13 +100,13 @@ def split_url(url: str) -> SplitResult | str:
     return parts
 
 
-def _is_name(place: str) -> bool:
-    """Whether a host, with or without a port, can be a name that leads to what it shows.
+def _is_name(netloc: str) -> bool:
+    """Return whether a host, with or without a port, is a name that every library reads in the same way.
 
-    Not all who connect write other scripts' letters alike: capitals and ligatures become other letters, some
-    signs nothing at all. It has to be written as it is registered, so that what is listed is what is called.
+    Libraries normalise letters of other scripts differently: capitals, ligatures, invisible characters. The
+    name has to be written in its normal form, so that the listed host is the called host.
     """
-    host = place.partition(":")[0].removesuffix(".")
+    host = netloc.partition(":")[0].removesuffix(".")
     if not _HOST.fullmatch(host) or len(_to_ascii(host)) > _LONGEST_NAME:
         return False
     return all(
@@ -117,13 +116,13 @@ def _is_name(place: str) -> bool:
 
 
 def _normalised(text: str) -> str:
-    """Without signs that nobody sees, digits and letters of other scripts in their usual form, small."""
+    """Return text in lower case, without invisible characters, with compatible characters replaced."""
     seen = "".join(character for character in text if category(character) != "Cf")
     return normalize("NFKC", seen.translate(_DOTS)).lower()
 
 
 def _to_ascii(host: str) -> str:
-    """A name as it is asked for: `bücher.de` is `xn--bcher-kva.de`. No letter becomes another on the way."""
+    """Return a name as it is resolved: `bücher.de` is `xn--bcher-kva.de`."""
     if host.isascii():
         return host
     labels = host.translate(_DOTS).split(".")
@@ -133,21 +132,21 @@ def _to_ascii(host: str) -> str:
 
 
 def is_listed(host: str, allow: Collection[str]) -> bool:
-    """Whether the operator has named this host. Addresses are the same however they are written."""
+    """Return whether the operator listed this host. All notations of an address are equal."""
     wanted = _canonical(host)
     return any(_canonical(entry) == wanted for entry in allow)
 
 
 def is_forbidden(address: Address, *, listed: bool = False) -> bool:
-    """Whether an address must not be connected to. A listed host may be private, but never many."""
+    """Return whether an address must not be connected to. A listed host may be private, but not multicast."""
     return any(_is_forbidden(one, listed=listed) for one in unwrap(address))
 
 
 def unwrap(address: Address) -> tuple[Address, ...]:
-    """The addresses that one in another's clothes leads to: packets for it end up there."""
+    """Return the IPv4 addresses embedded in an IPv6 address, or the address itself."""
     if isinstance(address, IPv4Address):
         return (address,)
-    plain = IPv6Address(int(address))  # without a zone, which means nothing to the networks below
+    plain = IPv6Address(int(address))  # without a zone, which the networks below do not have
     return tuple(_embedded(plain)) or (plain,)
 
 
@@ -165,7 +164,7 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
 def _is_forbidden(address: Address, *, listed: bool) -> bool:
     if address.is_multicast or address.is_unspecified:
         return True
-    # Link-local and the rest are not global either; said in full, since the registries change.
+    # `is_global` should suffice; the other checks do not depend on the version of the registries.
     outside = (
         address.is_global
         and not address.is_private
@@ -177,9 +176,10 @@ def _is_forbidden(address: Address, *, listed: bool) -> bool:
 
 
 def parse_literal(host: str) -> Address | None:
-    """The address a host is written as; None for a name. Old forms count too: `127.1`, `0x7f.0.0.1`.
+    """Return the address that a host is written as; None for a name.
 
-    So do other scripts' digits and dots: whoever resolves the host makes them into ours.
+    Includes old notations (`127.1`, `0x7f.0.0.1`) and the digits and dots of other scripts, because resolvers
+    accept them.
     """
     plain = host if host.isascii() else _normalised(host)
     try:
@@ -189,7 +189,7 @@ def parse_literal(host: str) -> Address | None:
 
 
 def _parse_old_form(host: str) -> IPv4Address | None:
-    """As `inet_aton` reads it: the last part fills whatever bytes are left."""
+    """Parse an address as `inet_aton` does: the last part fills the remaining bytes."""
     parts = host.removesuffix(".").split(".")
     numbers = [_parse_number(part) for part in parts]
     *leading, last = numbers
@@ -204,7 +204,7 @@ def _parse_old_form(host: str) -> IPv4Address | None:
 
 
 def _parse_number(text: str) -> int | None:
-    """Hexadecimal with 0x, octal with 0, else decimal."""
+    """Parse a number: hexadecimal with 0x, octal with 0, else decimal."""
     lowered = text.lower()
     for pattern, base in ((r"0x0*[0-9a-f]{1,8}", 16), (r"0+[0-7]{0,11}", 8), (r"[1-9][0-9]{0,9}", 10)):
         if re.fullmatch(pattern, lowered, re.ASCII):
@@ -218,7 +218,7 @@ def _canonical(host: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """A URL as it may be shown: path, query and user may hold a secret, so only the host is left."""
+    """Return the URL with scheme and host only: path, query and user can contain secrets."""
     parts = split_url(url)
     if isinstance(parts, str):
         return "…"
@@ -228,7 +228,7 @@ def redact_url(url: str) -> str:
 
 
 def receiver_of(url: str) -> str:
-    """Who answers a URL: scheme, host and port. What one receiver does must not be felt by another."""
+    """Return the receiver of a URL: scheme, host and port, by which deliveries are limited."""
     parts = split_url(url)
     if isinstance(parts, str):
         return ""

@@ -16,8 +16,14 @@ from random import Random
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonObject
-from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth, health_after
-from ductile.core.webhooks.deliveries import DeliveryAttempt, may_attempt, next_attempt
+from ductile.core.webhooks.deliveries import (
+    ConcurrencyLimit,
+    DeliveryAttempt,
+    ReceiverHealth,
+    health_after,
+    may_attempt,
+    next_attempt,
+)
 from ductile.core.webhooks.signatures import (
     STANDARD_ID,
     STANDARD_SIGNATURE,
@@ -111,8 +117,8 @@ class WebhookSender:
             all=MAX_IN_FLIGHT - len(self._in_flight),
             each=MAX_PER_RECEIVER,
             busy=Counter(delivery.receiver for delivery in self._in_flight.values()),
-            manners=dict(self._health),  # A copy: the store's thread reads it.
-            shares=CONCURRENCY_LIMITS,
+            health=dict(self._health),  # A copy: the store's thread reads it.
+            limits=CONCURRENCY_LIMITS,
         )
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_SLACK
         async with self._taking:

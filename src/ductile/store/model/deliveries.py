@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from ductile.core.webhooks.concurrency import ConcurrencyLimit, ReceiverHealth, SlotAllocator
+from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth, SlotAllocator
 from ductile.struct import Value, field
 
 
@@ -44,13 +44,13 @@ class DeliveryCapacity(Value):
     all: int
     each: int
     busy: Mapping[str, int] = field(default_factory=dict)
-    #: How receivers have behaved, and what those of a manner have instead of `each`.
-    manners: Mapping[str, ReceiverHealth] = field(default_factory=dict)
-    shares: Mapping[ReceiverHealth, ConcurrencyLimit] = field(default_factory=dict)
+    #: The health of receivers, and the limits that replace `each` by health.
+    health: Mapping[str, ReceiverHealth] = field(default_factory=dict)
+    limits: Mapping[ReceiverHealth, ConcurrencyLimit] = field(default_factory=dict)
 
     def allocator(self) -> SlotAllocator:
         return SlotAllocator(
-            left=self.all, each=self.each, busy=self.busy, manners=self.manners, shares=self.shares
+            left=self.all, each=self.each, busy=self.busy, health=self.health, limits=self.limits
         )
 
 

@@ -30,14 +30,14 @@ def take_deliveries(session: Session, room: DeliveryCapacity, *, retry_at: datet
     """Count the attempt before it is made: a crash while sending must not make it endless."""
     now = format_timestamp(session.now)
     taken: list[Delivery] = []
-    places = room.allocator()
-    for receiver in places.in_turn(receiver for (receiver,) in session.all("due_receivers", now=now)):
-        if places.left <= 0:
+    slots = room.allocator()
+    for receiver in slots.idle_first(receiver for (receiver,) in session.all("due_receivers", now=now)):
+        if slots.left <= 0:
             break
-        if (limit := places.of(receiver)) > 0:
+        if (limit := slots.available(receiver)) > 0:
             rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
             taken += [read_delivery(row) for row in rows]
-            places.give(receiver, len(rows))
+            slots.take(receiver, len(rows))
     for delivery in taken:
         session.run(
             "count_attempt",
