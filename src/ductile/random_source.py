@@ -12,8 +12,8 @@ _PAGE = 4096
 class BufferedSystemRandom(SystemRandom):
     """As `SystemRandom`, ten times as fast: that one makes a system call for each number.
 
-    After `fork` the child needs its own instance, or both processes use the rest of the same page. Threads can
-    share one: reading from the page is atomic under the GIL, and a thread that finds it used up replaces it.
+    After `fork` the child needs its own instance, or both processes use the rest of the same page. Threads
+    can share one: reading is atomic under the GIL, and a thread that finds the page used up replaces it.
     """
 
     def __init__(self) -> None:

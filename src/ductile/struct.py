@@ -23,8 +23,8 @@ Class = TypeVar("Class", bound=type[Struct])
 class Value(Struct, frozen=True):
     """The base of all values.
 
-    The type checker requires keywords; at run time msgspec does not, except with `kw_only`, which a class needs
-    if a field without a default follows one with a default. `kw_only` for all would be three times as slow.
+    The type checker requires keywords; msgspec does so only with `kw_only`, which a class needs if a field
+    without a default follows one with a default. `kw_only` for all would be three times as slow.
     """
 
 

@@ -19,5 +19,5 @@ def format_timestamp(instant: datetime) -> str:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Read an instant that `format_instant` wrote."""
+    """Return the instant that `format_timestamp` wrote."""
     return datetime.fromisoformat(text)
