@@ -80,20 +80,16 @@ def write_atomically(path: Path, data: bytes) -> None:
     The error names the file, not the temporary one. Callers hold `lock_config_directory`, so an existing
     temporary file was left by a killed command.
     """
+    leftover = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.tmp")
     try:
-        _remove_leftovers(path)
+        with suppress(OSError):  # a leftover does no harm, and a missing directory has none
+            for sibling in path.parent.iterdir():
+                if leftover.fullmatch(sibling.name):
+                    sibling.unlink(missing_ok=True)
         _replace(path, data)
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise
-
-
-def _remove_leftovers(path: Path) -> None:
-    own = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.tmp")
-    with suppress(OSError):  # a leftover does no harm, and a missing directory has none
-        for sibling in path.parent.iterdir():
-            if own.fullmatch(sibling.name):
-                sibling.unlink(missing_ok=True)
 
 
 def _replace(path: Path, data: bytes) -> None:

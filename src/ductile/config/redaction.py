@@ -92,28 +92,25 @@ def _compares_secret(node: MapNode, key: str) -> bool:
 
 def _is_secret(path: KeyPath) -> bool:
     pattern = tuple("[]" if isinstance(part, int) else part for part in path)
-    return pattern in _secret_settings() or any(
-        looks_secret(part) for part in _free_part(path) if isinstance(part, str)
-    )
+    if pattern in _secret_settings():
+        return True
+    # Where the model does not name the keys: below a config, a payload, a step.
+    match path:
+        case (
+            ("plugins", _, "config" | "env", *free)
+            | ("plugins", _, "schedules", _, "payload", *free)
+            | ("plugins", _, "schedule", "payload", *free)
+            | ("pipelines", *free)
+        ):
+            return any(looks_secret(part) for part in free if isinstance(part, str))
+        case _:
+            return False
 
 
 @cache
 def _secret_settings() -> frozenset[tuple[str, ...]]:
     settings = settings_under(Config)
     return frozenset(path for path, key in settings if key.type == Scalar(type=SettingType.SECRET))
-
-
-def _free_part(path: KeyPath) -> KeyPath:
-    """Return the part of a path whose keys the model does not name: below a config, a payload, a step."""
-    match path:
-        case ("plugins", _, "config" | "env", *rest):
-            return tuple(rest)
-        case ("plugins", _, "schedules", _, "payload", *rest) | ("plugins", _, "schedule", "payload", *rest):
-            return tuple(rest)
-        case ("pipelines", *rest):
-            return tuple(rest)
-        case _:
-            return ()
 
 
 def _redact_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:

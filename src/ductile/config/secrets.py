@@ -216,7 +216,10 @@ def _mask_url(url: re.Match[str]) -> str:
         user = _mask_text(user)
     credentials = "" if user is None else user if password is None else f"{user}:{_mask_text(password)}"
     at = "" if user is None else "@"
-    return f"{url['scheme']}://{credentials}{at}{place}{_PARAMETER.sub(_mask_parameter, url['rest'])}"
+    rest = _PARAMETER.sub(
+        lambda found: f"{found['name']}={MASK}" if looks_secret(found["name"]) else found[0], url["rest"]
+    )
+    return f"{url['scheme']}://{credentials}{at}{place}{rest}"
 
 
 def _is_address(url: re.Match[str]) -> bool:
@@ -232,10 +235,6 @@ def _kind(url: re.Match[str]) -> str:
 def _mask_text(text: str) -> str:
     harmless = not text or _SEPARATORS.fullmatch(text) or _REFERENCE.fullmatch(text)
     return text if harmless else MASK
-
-
-def _mask_parameter(found: re.Match[str]) -> str:
-    return f"{found['name']}={MASK}" if looks_secret(found["name"]) else found[0]
 
 
 def redact(value: JsonValue) -> JsonValue:

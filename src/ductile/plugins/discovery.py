@@ -7,10 +7,10 @@ name wins, so that an operator's own copy can replace a shipped one.
 from __future__ import annotations
 
 import os
-import stat
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ductile.config.file_io import read_regular_file
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.fingerprint import fingerprint
@@ -53,8 +53,7 @@ def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discover
         shared_refusal = _check_shared(root)
         for directory in _subdirectories(root, found.warnings):
             if not os.path.lexists(directory / MANIFEST_FILE):
-                if _looks_like_a_plugin(directory):
-                    found.warnings.append(_no_manifest(directory))
+                found.warnings += _missing_manifest(directory)
                 continue
             plugin = load_plugin(directory, root=root, policy=policy)
             if shared_refusal is not None and isinstance(plugin, InstalledPlugin):
@@ -91,7 +90,7 @@ def load_plugin(
     try:
         manifest_path = directory / MANIFEST_FILE
         check_symlinks(manifest_path, root=root, policy=policy)
-        manifest_bytes = _read_file(manifest_path)
+        manifest_bytes = read_regular_file(manifest_path)
         node = parse_yaml(manifest_bytes, file=str(manifest_path))
         name = declared_name(node) or name
         for path in (root, directory):
@@ -165,14 +164,6 @@ def _subdirectories(root: Path, warnings: list[Problem]) -> Iterator[Path]:
             yield entry
 
 
-def _read_file(path: Path) -> bytes:
-    """Read a regular file only: reading a pipe or a device might never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        reason, hint = f"{path} is not a file", "put the manifest itself there"
-        raise NotTrustedError(RefusalCode.UNREADABLE, reason, hint)
-    return path.read_bytes()
-
-
 def _read_manifest(node: Node | None, *, file: str) -> Manifest:
     protocol = declared_protocol(node)
     if protocol is not None and protocol != PROTOCOL:
@@ -184,20 +175,20 @@ def _read_manifest(node: Node | None, *, file: str) -> Manifest:
     return parse_manifest(node, file=file)
 
 
-def _looks_like_a_plugin(directory: Path) -> bool:
+def _missing_manifest(directory: Path) -> Iterator[Problem]:
+    """Yield a warning if the directory looks like a plugin."""
     try:
-        return any(entry.name.partition(".")[0] in _TELLTALE for entry in directory.iterdir())
+        names = {entry.name.partition(".")[0] for entry in directory.iterdir()}
     except OSError:
-        return False
-
-
-def _no_manifest(directory: Path) -> Problem:
+        return
+    if _TELLTALE.isdisjoint(names):
+        return
     hint = "add a manifest.yaml, or move the directory elsewhere"
     for misnamed in ("manifest.json", "manifest.yml"):
         if (directory / misnamed).exists():
             hint = f"rename {misnamed} to manifest.yaml"
     message = "this looks like a plugin but has no manifest.yaml"
-    return Problem(message=message, file=str(directory), hint=hint)
+    yield Problem(message=message, file=str(directory), hint=hint)
 
 
 def _refused(name: str, directory: Path, why: NotTrustedError) -> RefusedPlugin:
@@ -229,5 +220,5 @@ def _unreadable(error: OSError) -> NotTrustedError:
     return NotTrustedError(
         RefusalCode.UNREADABLE,
         f"{error.filename} cannot be read: {error.strerror}",
-        "make it readable for the user that runs Ductile",
+        "make it a file that the user running Ductile can read",
     )

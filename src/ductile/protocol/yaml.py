@@ -286,8 +286,7 @@ class _TreeBuilder:
             message = "a list or a mapping cannot be a key"
             self.problems.append(problem_at(key.location, (), message, hint=hint))
         elif key.plain and key.text == "<<":
-            for name, entry in self._merge_source(value):
-                merged.setdefault(name, entry)
+            self._merge(value, merged)
         elif key.text in own:
             first = own[key.text][0].location
             message = f'the key "{key.text}" is written twice, first on line {first.line}'
@@ -296,11 +295,12 @@ class _TreeBuilder:
         else:
             own[key.text] = (key, value)
 
-    def _merge_source(self, value: Node) -> Iterator[tuple[str, tuple[ScalarNode, Node]]]:
-        """Yield the entries that a merge key adds; of several mappings the first one to name a key wins."""
+    def _merge(self, value: Node, merged: dict[str, tuple[ScalarNode, Node]]) -> None:
+        """Add the entries of a merge key; of several mappings the first one to name a key wins."""
         for source in value.items if isinstance(value, ListNode) else (value,):
             if isinstance(source, MapNode):
-                yield from ((key.text, (key, inner)) for key, inner in source.entries)
+                for key, inner in source.entries:
+                    merged.setdefault(key.text, (key, inner))
             else:
                 problem = problem_at(
                     source.location,

@@ -81,17 +81,11 @@ def _key_of_model(root: MapNode, path: KeyPath) -> SettingKey:
             case (MapOf(value=inner), str()) | (ListOf(item=inner), int()) if node_at(root, here):
                 key, field_type = None, inner
             case _:
-                hint = _similar_key(root, here)
+                parent = node_at(root, here[:-1])
+                names = [each.text for each, _ in parent.entries] if isinstance(parent, MapNode) else []
+                beside = f"{format_path(here[:-1])} has {', '.join(names)}" if names else None
+                hint = did_you_mean(str(part), names) or beside
                 raise NotFoundError(f"nothing is set at {format_path(path)}", hint=hint)
     if key is None:
         raise NotFoundError(f"nothing is set at {format_path(path)}")
     return key
-
-
-def _similar_key(root: MapNode, path: KeyPath) -> str | None:
-    """Return a hint: the similar key beside it or, if there is none, all keys beside it."""
-    parent = node_at(root, path[:-1])
-    names = [key.text for key, _ in parent.entries] if isinstance(parent, MapNode) else []
-    if not names:
-        return None
-    return did_you_mean(str(path[-1]), names) or f"{format_path(path[:-1])} has {', '.join(names)}"

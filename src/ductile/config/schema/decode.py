@@ -33,7 +33,6 @@ from ductile.protocol.yaml_tree import (
 
 if TYPE_CHECKING:
     from ductile.config.schema.types import Section
-    from ductile.core.json import JsonValue
 
 
 class _Invalid:
@@ -74,7 +73,10 @@ class _Decoder:
         values = {}
         for name, value in node.entries:
             if name.text not in keys:
-                self._unknown_key(name, tuple(keys), path)
+                hint = did_you_mean(name.text, keys) or f"the keys here are {', '.join(sorted(keys))}"
+                where = f" in {path[-1]}" if path and isinstance(path[-1], str) else ""
+                message = f'there is no key "{name.text}"{where}'
+                self._complain(name.location, (*path, name.text), message, hint=hint)
                 continue
             key = keys[name.text]
             # An empty section or map is a heading, and a free value may be null. Elsewhere null is absence.
@@ -133,12 +135,8 @@ class _Decoder:
             match field_type:
                 case Scalar(type=SettingType.ANYTHING):
                     return to_plain(node)
-                case Scalar(type=SettingType.OBJECT):
-                    return self._in_map(
-                        node, path, lambda found: SecretMap(_plain_entries(found), redacted_entries(found))
-                    )
-                case Scalar(type=SettingType.VARIABLES):
-                    return self._in_map(node, path, lambda found: self._variables(found, path))
+                case Scalar(type=SettingType.OBJECT | SettingType.VARIABLES as kind):
+                    return self._in_map(node, path, lambda found: self._secret_map(found, kind, path))
                 case Scalar(type=setting_type, at_least=at_least):
                     return parse_scalar(node, setting_type, at_least)
                 case Choice():
@@ -160,12 +158,13 @@ class _Decoder:
                 )
         return _INVALID
 
-    def _variables(self, node: MapNode, path: KeyPath) -> SecretMap[str]:
-        """Return the texts as written: `PORT: 8080` and `DEBUG: true` are texts in an environment."""
-        values = {}
+    def _secret_map(self, node: MapNode, kind: SettingType, path: KeyPath) -> SecretMap[Any]:
+        values: dict[str, Any] = {}
         for key, value in node.entries:
-            values[key.text] = ""
-            if isinstance(value, ScalarNode) and "\0" not in value.text:
+            if kind is SettingType.OBJECT:
+                values[key.text] = to_plain(value)
+            elif isinstance(value, ScalarNode) and "\0" not in value.text:
+                # As written: `PORT: 8080` and `DEBUG: true` are texts in an environment.
                 values[key.text] = "" if is_empty(value) else value.text
             else:
                 found = describe(value)
@@ -178,11 +177,6 @@ class _Decoder:
                 )
         return SecretMap(values, redacted_entries(node))
 
-    def _unknown_key(self, name: ScalarNode, known: tuple[str, ...], path: KeyPath) -> None:
-        hint = did_you_mean(name.text, known) or f"the keys here are {', '.join(sorted(known))}"
-        where = f" in {path[-1]}" if path and isinstance(path[-1], str) else ""
-        self._complain(name.location, (*path, name.text), f'there is no key "{name.text}"{where}', hint=hint)
-
     def _found(self, node: Node, path: KeyPath, *, secret: bool = False) -> str | None:
         key = next((part for part in reversed(path) if isinstance(part, str)), "")
         if isinstance(node, ScalarNode) and (secret or looks_secret(key)):
@@ -191,10 +185,6 @@ class _Decoder:
 
     def _complain(self, location: SourceLocation, path: KeyPath, message: str, **parts: str | None) -> None:
         self.problems.append(problem_at(location_of(self.root, path) or location, path, message, **parts))
-
-
-def _plain_entries(node: MapNode) -> dict[str, JsonValue]:
-    return {key.text: to_plain(value) for key, value in node.entries}
 
 
 def _choose(node: Node, choice: Choice) -> object:

@@ -1,8 +1,7 @@
-"""The whole configuration as it can be written: every section, key, type, default and meaning.
+"""The model of the configuration: every section, key, type, default and description.
 
-The descriptions are not comments: the JSON Schema and the reference are made of them. Nothing here
-reads, merges or checks; a default that depends on the machine or on another key is None and worked
-out in `compile`.
+The JSON Schema and the reference are generated from the descriptions. A default that depends on the machine
+or on another key is None here; `ductile.config.effective` and `compile` compute it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class LogLevel(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> LogLevel | None:
-        """Other programs shout their levels, or write the second one in full."""
+        """Accept any case, and `warning`."""
         lowered = str(value).lower()
         canonical = "warn" if lowered == "warning" else lowered
         return next((level for level in cls if level.value == canonical), None)
@@ -49,16 +48,16 @@ class WebhookPreset(StrEnum):
 
 
 class ServiceSettings(Section, frozen=True, kw_only=True):
-    name: Annotated[str, about("Name of this service in logs and answers.")] = "ductile"
+    name: Annotated[str, about("Name of this service in logs and responses.")] = "ductile"
     tick_interval: Annotated[
         Duration,
         about(
-            "Heartbeat of the scheduler, and how often what has been kept long enough is removed. Runs start "
-            "when they are due, not at the next beat.",
+            "Heartbeat of the scheduler, and interval at which expired data is removed. Runs start when they "
+            "are due, not at the next heartbeat.",
             at_least=1,
         ),
     ] = timedelta(seconds=60)
-    log_level: Annotated[LogLevel, about("The least serious level that is logged.")] = LogLevel.INFO
+    log_level: Annotated[LogLevel, about("The lowest level that is logged.")] = LogLevel.INFO
     log_format: Annotated[
         LogFormat, about("JSON for machines, or text for people.", default="`json`, and `text` at a terminal")
     ] = LogFormat.JSON
@@ -78,13 +77,15 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     facts_retention: Annotated[Duration | None, about("How long facts are kept.", default="for ever")] = None
     max_workers: Annotated[
         int | None,
-        about("Jobs that run at once.", default="one less than the processors, at least 1", at_least=1),
+        about(
+            "Jobs that run at the same time.", default="one less than the processors, at least 1", at_least=1
+        ),
     ] = None
     max_hops: Annotated[
-        int, about("How many routes and pipelines one event may set off in a row.", at_least=1)
+        int, about("How many routes and pipelines one event may trigger in a row.", at_least=1)
     ] = 20
     strict_mode: Annotated[
-        bool, about("Refuse what is otherwise only warned about: unsealed files and secrets in the clear.")
+        bool, about("Refuse unsealed files and secrets in the clear, which otherwise are warnings.")
     ] = False
     allow_symlinks: Annotated[
         bool, about("Follow symbolic links in the paths of configuration and plugins, with a warning.")
@@ -111,16 +112,16 @@ class RouteSettings(Section, frozen=True, kw_only=True):
         str, about("The event's source: the plugin that emits it, or `api`, `cli` or `webhook`.")
     ] = msgspec.field(name="from")
     event_type: Annotated[str, about("The event's type; it has to match exactly.")]
-    to: Annotated[str, about("Who gets it: `plugin` for its `handle` command, or `plugin.command`.")]
+    to: Annotated[str, about("Target: `plugin` for its `handle` command, or `plugin.command`.")]
 
 
 class ApiTokenSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
-        about("What the token is called in logs.", default="`api-token-` and how its digest begins"),
+        about("Name of the token in logs.", default="`api-token-` and the first digits of its digest"),
     ] = None
     token: Annotated[SecretText, about("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
-    scopes: Annotated[tuple[str, ...], about("What its holder may do.")] = ()
+    scopes: Annotated[tuple[str, ...], about("What the token permits.")] = ()
 
 
 class ApiAuthSettings(Section, frozen=True, kw_only=True):
@@ -130,10 +131,12 @@ class ApiAuthSettings(Section, frozen=True, kw_only=True):
 class ApiSettings(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, about("Whether the HTTP API listens.")] = False
     listen: Annotated[Address, about("Where it listens.")] = "localhost:8080"
-    auth: Annotated[ApiAuthSettings, about("Who may call it.")] = ApiAuthSettings()
-    max_concurrent_sync: Annotated[int, about("Callers that may wait for a run at once.", at_least=1)] = 10
-    max_sync_timeout: Annotated[Duration, about("Longest time any caller is made to wait.", at_least=1)] = (
-        timedelta(minutes=5)
+    auth: Annotated[ApiAuthSettings, about("Authentication of callers.")] = ApiAuthSettings()
+    max_concurrent_sync: Annotated[
+        int, about("Callers that may wait for a run at the same time.", at_least=1)
+    ] = 10
+    max_sync_timeout: Annotated[Duration, about("Longest time a caller waits.", at_least=1)] = timedelta(
+        minutes=5
     )
     max_body_size: Annotated[Size, about("Largest request body.", at_least=1)] = _ONE_MEGABYTE
     open_discovery: Annotated[
@@ -181,7 +184,7 @@ class TokenSettings(Section, frozen=True, kw_only=True):
 
 
 class StateWebhookSettings(Section, frozen=True, kw_only=True):
-    secret_ref: Annotated[str | None, about("The entry of `tokens` that signs what is sent.")] = None
+    secret_ref: Annotated[str | None, about("The entry of `tokens` that signs the requests.")] = None
     signature_header: Annotated[str, about("The header with the signature.")] = "X-Foreman-Signature"
     allow: Annotated[tuple[str, ...], about("Hosts that may be called.", default="any public address")] = ()
     max_attempts: Annotated[int, about("How often a delivery is tried.", at_least=1)] = 8
@@ -205,15 +208,16 @@ class EnvironmentSettings(Section, frozen=True, kw_only=True):
 
 class Config(Section, frozen=True, kw_only=True):
     include: Annotated[
-        tuple[str, ...], about("Further files or directories to load, relative to the file that says so.")
+        tuple[str, ...],
+        about("Further files or directories to load, relative to the file that includes them."),
     ] = ()
     environment_vars: Annotated[
-        EnvironmentSettings, about("Where variables come from, besides the environment.")
+        EnvironmentSettings, about("Files of variables, besides the environment.")
     ] = EnvironmentSettings()
     service: Annotated[ServiceSettings, about("The service as a whole.")] = ServiceSettings()
-    state: Annotated[StateSettings, about("Where jobs and their history are kept.")] = StateSettings()
+    state: Annotated[StateSettings, about("Where jobs and their history are stored.")] = StateSettings()
     plugin_roots: Annotated[
-        tuple[str, ...], about("Directories in which plugins are looked for.", default="`[./plugins]`")
+        tuple[str, ...], about("Directories that are searched for plugins.", default="`[./plugins]`")
     ] = ()
     plugins_dir: Annotated[str | None, about("Older name for a single entry of `plugin_roots`.")] = None
     plugins: Annotated[Mapping[str, PluginSettings], about("The active plugins, by name.")] = {}
@@ -225,4 +229,4 @@ class Config(Section, frozen=True, kw_only=True):
     state_webhooks: Annotated[
         StateWebhookSettings, about("Calls to other services when a job changes its state.")
     ] = StateWebhookSettings()
-    artifacts: Annotated[ArtifactSettings, about("Files that jobs leave behind.")] = ArtifactSettings()
+    artifacts: Annotated[ArtifactSettings, about("Files that jobs produce.")] = ArtifactSettings()

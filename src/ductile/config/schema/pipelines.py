@@ -1,7 +1,4 @@
-"""The `pipelines` section: triggers, steps and conditions as they are written.
-
-The graph that a run follows is compiled from these elsewhere.
-"""
+"""The `pipelines` section: triggers, steps and conditions. `compile.pipelines` turns them into graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class OnTimeout(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> OnTimeout | None:
-        """`kill` is what older configurations say for `cancel`."""
+        """Older configurations write `kill` for `cancel`."""
         return cls.CANCEL if value == "kill" else None
 
 
@@ -39,14 +36,12 @@ class ConditionSettings(Section, frozen=True, kw_only=True):
     """Either a comparison (`path`, `op`, `value`) or one of `all`, `any` and `not`."""
 
     path: Annotated[
-        str | None, about("What is compared: a path under `payload`, `context`, `config` or `event`.")
+        str | None, about("Left side: a path under `payload`, `context`, `config` or `event`.")
     ] = None
-    op: Annotated[Operator | None, about("How it is compared.")] = None
+    op: Annotated[Operator | None, about("Operator of the comparison.")] = None
     value: Annotated[
         Anything,
-        about(
-            "What it is compared with. `exists` takes none, or `false` to ask for absence.", default="none"
-        ),
+        about("Right side. `exists` takes none, or `false` to test for absence.", default="none"),
     ] = msgspec.UNSET
     all_of: Annotated[
         tuple[ConditionSettings, ...] | None, about("True when each of these conditions is.")
@@ -60,7 +55,7 @@ class ConditionSettings(Section, frozen=True, kw_only=True):
 
 
 class StepSettings(Section, frozen=True, kw_only=True):
-    """One step; exactly one of `uses`, `call`, `steps` and `split` says of which kind."""
+    """One step; exactly one of `uses`, `call`, `steps` and `split` is set."""
 
     id: Annotated[str | None, about("Name of the step, unique within its pipeline.")] = None
     condition: Annotated[ConditionSettings | None, about("Bypass the step unless this holds.")] = (
@@ -69,9 +64,9 @@ class StepSettings(Section, frozen=True, kw_only=True):
     uses: Annotated[
         str | None, about("Run a plugin: `plugin` for its `handle` command, or `plugin.command`.")
     ] = None
-    call: Annotated[str | None, about("Run the steps of another pipeline, then come back.")] = None
+    call: Annotated[str | None, about("Run the steps of another pipeline, then continue.")] = None
     steps: Annotated[tuple[StepSettings, ...] | None, about("Run these steps one after the other.")] = None
-    split: Annotated[tuple[StepSettings, ...] | None, about("Run these branches side by side.")] = None
+    split: Annotated[tuple[StepSettings, ...] | None, about("Run these branches in parallel.")] = None
     join: Annotated[
         JoinPolicy, about("When the step after a split runs: if every branch succeeded, or always.")
     ] = JoinPolicy.SUCCEEDED
@@ -81,7 +76,7 @@ class StepSettings(Section, frozen=True, kw_only=True):
     ] = msgspec.field(default=None, name="with")
     baggage: Annotated[
         Mapping[str, Anything] | None,
-        about("Values kept in the context of later steps: names and paths, or `from` and `namespace`."),
+        about("Values added to the context of later steps: names and paths, or `from` and `namespace`."),
     ] = None
     retry: Annotated[RetrySettings | None, about("Retry policy of this step.", default="the plugin's")] = None
     timeout: Annotated[
@@ -89,7 +84,7 @@ class StepSettings(Section, frozen=True, kw_only=True):
     ] = None
     on_events: Annotated[
         Mapping[str, tuple[StepSettings, ...]],
-        about("By event type, the steps that such an event goes through before the next step."),
+        about("By event type, the steps for such events before the next step."),
     ] = {}
 
 
@@ -114,12 +109,12 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
         timedelta(seconds=30)
     )
     return_on_timeout: Annotated[
-        ReturnOnTimeout, about("What a caller gets after that time: the id, or what has finished as well.")
+        ReturnOnTimeout, about("Response to the caller after that time: the id, or also the finished steps.")
     ] = ReturnOnTimeout.JOB_ID
     on_timeout: Annotated[
-        OnTimeout, about("Whether the run goes on after that time. `kill` is read as `cancel`.")
+        OnTimeout, about("Whether the run continues after that time. `kill` is read as `cancel`.")
     ] = OnTimeout.CONTINUE
     notify_on_complete: Annotated[
         bool, about("Start the pipelines that have `on-hook` when a run of this one ends.")
     ] = False
-    steps: Annotated[tuple[StepSettings, ...], about("What a run does, in order.")]
+    steps: Annotated[tuple[StepSettings, ...], about("The steps of a run, in order.")]

@@ -64,18 +64,18 @@ class ScheduleSettings(Section, frozen=True, kw_only=True):
     not_on: Annotated[
         tuple[WeekdayName, ...], about("Weekdays on which runs are skipped, by name or 0 to 6 from Sunday.")
     ] = ()
-    catch_up: Annotated[CatchUp, about("What happens to runs that were missed during a downtime.")] = (
+    catch_up: Annotated[CatchUp, about("How runs that were missed during a downtime are handled.")] = (
         CatchUp.SKIP
     )
-    if_running: Annotated[IfRunning, about("What to do when the previous run has not ended.")] = (
+    if_running: Annotated[IfRunning, about("How a run is handled while the previous one has not ended.")] = (
         IfRunning.SKIP
     )
 
 
 class RetrySettings(Section, frozen=True, kw_only=True):
-    max_attempts: Annotated[
-        int | None, about("How often a job is tried in all.", default="`4`", at_least=1)
-    ] = None
+    max_attempts: Annotated[int | None, about("Number of attempts in total.", default="`4`", at_least=1)] = (
+        None
+    )
     backoff_base: Annotated[
         Duration | None,
         about("Wait after the first failure; it doubles with each further one.", default="`30s`", at_least=1),
@@ -90,30 +90,32 @@ class CircuitBreakerSettings(Section, frozen=True, kw_only=True):
         int, about("Failed scheduled jobs in a row after which the scheduler pauses the command.", at_least=1)
     ] = 3
     reset_after: Annotated[
-        Duration, about("How long it pauses before one job is let through to try.", at_least=1)
+        Duration, about("How long it pauses before one job runs as a probe.", at_least=1)
     ] = timedelta(minutes=30)
 
 
 class LimitSettings(Section, frozen=True, kw_only=True):
     memory: Annotated[Size | None, about("Address space a process of the plugin may use.", at_least=1)] = None
     cpu_seconds: Annotated[
-        int | None, about("Processor time, in seconds, after which the kernel ends it.", at_least=1)
+        int | None, about("Processor time, in seconds, after which the kernel ends the process.", at_least=1)
     ] = None
-    open_files: Annotated[int | None, about("File descriptors it may hold at once.", at_least=3)] = None
+    open_files: Annotated[int | None, about("File descriptors it may hold at the same time.", at_least=3)] = (
+        None
+    )
     processes: Annotated[
         int | None, about("Processes its user may have while it starts another one.", at_least=1)
     ] = None
 
 
 class PluginSettings(Section, frozen=True, kw_only=True):
-    enabled: Annotated[bool, about("Whether the plugin may run at all, however it is started.")] = True
+    enabled: Annotated[bool, about("Whether the plugin may run.")] = True
     uses: Annotated[
         str | None,
         about("The installed plugin that this instance runs.", default="the instance's own name"),
     ] = None
     config: Annotated[
         Object,
-        about("Passed to the plugin as it is. Keys that look secret are masked wherever it is shown."),
+        about("Passed to the plugin unchanged. Values of keys that look secret are masked when shown."),
     ] = SecretMap.empty()
     env: Annotated[Variables, about("Environment variables of the plugin's processes.")] = SecretMap.empty()
     schedules: Annotated[tuple[ScheduleSettings, ...], about("When the scheduler runs the plugin.")] = ()
@@ -121,7 +123,7 @@ class PluginSettings(Section, frozen=True, kw_only=True):
     parallelism: Annotated[
         int | None,
         about(
-            "Jobs of this plugin that may run at once.",
+            "Jobs of this plugin that may run at the same time.",
             default="`service.max_workers`, or 1 for a plugin that is not concurrency-safe",
             at_least=1,
         ),
@@ -142,7 +144,7 @@ class PluginSettings(Section, frozen=True, kw_only=True):
             at_least=1,
         ),
     ] = None
-    retry: Annotated[RetrySettings, about("When a failed job is tried again.")] = RetrySettings()
+    retry: Annotated[RetrySettings, about("Retry policy of failed jobs.")] = RetrySettings()
     max_attempts: Annotated[
         int | None, about("Short for `retry.max_attempts`, which wins if both are set.", at_least=1)
     ] = None

@@ -255,7 +255,11 @@ def validate_literal_secrets(config: Config, report: ValidationReport) -> None:
     for path, node in secret_scalars(report.root):
         is_reference = node.written is not None and not has_default(node.written)
         # `state.url` is secret only if it holds a password, which `literal_urls` finds.
-        if not is_reference and path != ("state", "url") and not _is_expression(path, node.text):
+        # A step names the source of a value in `baggage` and in a template, not the value itself.
+        is_expression = path[0] == "pipelines" and (
+            "baggage" in path or ("with" in path and any(True for _ in references_in(node.text)))
+        )
+        if not is_reference and not is_expression and path != ("state", "url"):
             found[path] = node
     locations = {
         path: (node.location.file, node.location.line, node.location.column) for path, node in found.items()
@@ -267,10 +271,3 @@ def validate_literal_secrets(config: Config, report: ValidationReport) -> None:
             report.error(path, message, hint=hint)
         else:
             report.warn(path, message, hint=hint)
-
-
-def _is_expression(path: KeyPath, text: str) -> bool:
-    """Whether a step names the source of a value here, not the value itself."""
-    if path[0] != "pipelines":
-        return False
-    return "baggage" in path or ("with" in path and any(True for _ in references_in(text)))

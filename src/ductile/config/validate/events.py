@@ -66,7 +66,16 @@ def _warn_if_nothing_emits(
     if source is None:
         known |= {route.event_type for route in config.routes}
         known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
-    if any(_matches(each, pipeline.on) for each in known) or _can_be_triggered(pipeline, plugins):
+        # `POST /trigger/{plugin}/{command}` starts it too.
+        plugin_name, _, command = pipeline.on.partition(".")
+        installed = plugins[plugin_name].installed if plugin_name in plugins else None
+        if installed is not None and command in installed.manifest.commands:
+            return
+    # A manifest may declare a group of types: `github.*`.
+    if any(
+        pipeline.on.startswith(each.removesuffix("*")) if each.endswith("*") else each == pipeline.on
+        for each in known
+    ):
         return
     emits = "nothing that is configured emits"
     if source is not None:
@@ -75,27 +84,12 @@ def _warn_if_nothing_emits(
     report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
 
 
-def _can_be_triggered(pipeline: PipelineSettings, plugins: Mapping[str, PluginInstance]) -> bool:
-    """Whether `POST /trigger/{plugin}/{command}` starts it."""
-    plugin, _, command = (pipeline.on or "").partition(".")
-    installed = plugins[plugin].installed if plugin in plugins else None
-    named = installed is not None and command in installed.manifest.commands
-    return named and pipeline.from_plugin is None
-
-
 def _declared_events(plugin: PluginInstance) -> frozenset[str] | None:
     """Return the event types that a manifest declares; None if it declares no events."""
     commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
     if not any(command.declares_events for command in commands):
         return None
     return frozenset(event.type for command in commands for event in command.emits)
-
-
-def _matches(declared: str, event_type: str) -> bool:
-    """A manifest may declare a group of types: `github.*`."""
-    if declared.endswith("*"):
-        return event_type.startswith(declared.removesuffix("*"))
-    return declared == event_type
 
 
 def _warn_if_it_starts_itself(

@@ -19,8 +19,6 @@ from ductile.config.validate.plugins import validate_plugins, validate_timezone
 from ductile.core.durations import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ductile.config.schema.model import Config
     from ductile.config.validate.report import ValidationReport
     from ductile.protocol.yaml_tree import KeyPath
@@ -64,23 +62,20 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
 
 
 def _check_paths(config: Config, report: ValidationReport) -> None:
-    for key, text in _local_paths(config):
+    paths: list[tuple[KeyPath, str | None]] = [
+        (("state", "path"), config.state.path),
+        (("plugins_dir",), config.plugins_dir),
+        *((("plugin_roots", index), root) for index, root in enumerate(config.plugin_roots)),
+        *((("artifacts", "roots", index), root) for index, root in enumerate(config.artifacts.roots)),
+        *((("tokens", index, "scopes_file"), token.scopes_file) for index, token in enumerate(config.tokens)),
+    ]
+    for key, text in paths:
+        if text is None:
+            continue
         if is_url(text):
             report.error(key, "this has to be a local path, not a URL")
         elif not text.strip() or "\0" in text:
             report.error(key, "this is not a path")
-
-
-def _local_paths(config: Config) -> Iterator[tuple[KeyPath, str]]:
-    if config.state.path is not None:
-        yield ("state", "path"), config.state.path
-    if config.plugins_dir is not None:
-        yield ("plugins_dir",), config.plugins_dir
-    yield from ((("plugin_roots", index), root) for index, root in enumerate(config.plugin_roots))
-    yield from ((("artifacts", "roots", index), root) for index, root in enumerate(config.artifacts.roots))
-    for index, token in enumerate(config.tokens):
-        if token.scopes_file is not None:
-            yield ("tokens", index, "scopes_file"), token.scopes_file
 
 
 def _check_routes(config: Config, report: ValidationReport) -> None:

@@ -82,7 +82,13 @@ def read_manifest(fields: FieldReader) -> Manifest:
     commands = {command.name: command for command in _commands(fields)}
     safe = fields.flag("concurrency_safe")
     mode = fields.choice("execution_mode", (*ExecutionMode, "sync"))
-    required, optional = _config_keys(fields)
+    keys = fields.get("config_keys")
+    required: tuple[str, ...] = ()
+    if isinstance(keys, MapNode):
+        declared = fields.inside(keys, "config_keys")
+        required, optional = declared.names("required"), declared.names("optional")
+    else:  # a plain list is the old form, in which no key is required
+        optional = fields.names("config_keys")
     name = fields.text("name", expected=NAME_RULE)
     if name and not NAME.fullmatch(name):
         fields.refuse("name", NAME_RULE)
@@ -110,15 +116,6 @@ def _timeout(fields: FieldReader) -> timedelta | None:
     except ValueError:
         fields.refuse("timeout", "a duration such as 30s or 5m")
         return None
-
-
-def _config_keys(fields: FieldReader) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return required and optional names. A plain list is the old form, in which no key is required."""
-    node = fields.get("config_keys")
-    if isinstance(node, MapNode):
-        keys = fields.inside(node, "config_keys")
-        return keys.names("required"), keys.names("optional")
-    return (), fields.names("config_keys")
 
 
 def _commands(fields: FieldReader) -> Iterator[Command]:
