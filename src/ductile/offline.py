@@ -45,6 +45,7 @@ from ductile.telemetry.signals import SignalBus
 
 if TYPE_CHECKING:
     from ductile.admin.backup.create import StoreFiles
+    from ductile.operations.diagnose.findings import DoctorReport
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: How often a result is offered to a store that is full or locked, one second apart, before giving up.
@@ -126,8 +127,8 @@ async def call_offline(
         return await table.OPERATIONS[operation].run_to_json(context, given)
 
 
-async def diagnose_offline(named: str | None, environ: Mapping[str, str], given: JsonObject) -> JsonObject:
-    """Return the findings of `system.doctor` without a daemon, even without a configuration or a store."""
+async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> DoctorReport:
+    """Return the report of `system.doctor` without a daemon, even without a configuration or a store."""
     from ductile.operations.diagnose import doctor  # noqa: PLC0415 - a command loads it on demand
 
     config: Path | None = None
@@ -144,7 +145,7 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str], given:
                 snapshot, doctor.daemon_not_running(), doctor.store_not_created(path)
             )
         async with open_read_only(named, environ) as context:
-            return await doctor.doctor(context, given)
+            return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
         return doctor.doctor_without_store(snapshot, doctor.from_error(doctor.DoctorCheck.DAEMON, busy))
     except (StoreError, DeniedError) as error:

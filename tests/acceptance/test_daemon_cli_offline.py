@@ -491,7 +491,7 @@ def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path
         assert "other users can read it, and it holds secrets" in [each["message"] for each in warnings]
         tried = place.ductile("system", "start", "--dry-run")
         assert tried.status == 1
-        assert f"{listen} cannot be listened at: Address already in use" in tried.err
+        assert f"{listen} cannot be listened on: Address already in use" in tried.err
 
 
 def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
         for plugin in ("busy", "echo", "echo"):
             place.said("plugin", "run", plugin, "--no-wait")
         (found,) = health_findings(place)
-        assert (found["level"], found["message"]) == ("ok", "2 plugins say that they are healthy")
+        assert (found["level"], found["message"]) == ("ok", "2 plugins report that they are healthy")
         waiting = place.said("job", "list", "--status", "queued")["jobs"]
         assert {job["command"] for job in waiting} == {"poll"}, "nothing overtook the queue but the checks"
         assert len(waiting) == 3

@@ -62,7 +62,7 @@ def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
     assert not (place.config.parent / "data").exists()
     place.ductile("run", "echo")
     after = place.said("system", "doctor")
-    assert "the store is whole" in findings(after, "store")[0]["message"]
+    assert "the store is undamaged" in findings(after, "store")[0]["message"]
     shown = place.ductile("system", "doctor", "-v")
     assert shown.status == 0
     assert "no daemon is running" in shown.out

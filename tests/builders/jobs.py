@@ -16,8 +16,10 @@ from ductile.core.jobs.breaker import BreakerPolicy
 from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.core.jobs.outcomes import Completed, Evidence, Failed, PluginEvent, PluginResponse, TimedOut
 from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import FactRule, PluginPolicy, Policy
+from ductile.store.model.records import LogRow
 
 START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
 _numbers = itertools.count(1)
@@ -146,3 +148,32 @@ def some_rules(
 def a_route(event_type: str = "found", *, source: str = "source", to: str = "sink") -> EventRoute:
     plugin, _, command = to.partition(".")
     return EventRoute(source=source, event_type=event_type, plugin=plugin, command=command or "handle")
+
+
+def a_log_row(**fields: Any) -> LogRow:
+    names = (
+        "submitted_detail dedupe_key parent_job_id source_event_id event_context_id run_id step_path trace_id"
+    )
+    empty: dict[str, Any] = dict.fromkeys([*names.split(), "signal", "error"])
+    given_fields: dict[str, Any] = {
+        "seq": 1,
+        "id": "x-1",
+        "job_id": an_id(),
+        "execution": 1,
+        "attempt": 1,
+        "max_attempts": 1,
+        "plugin": "echo",
+        "command": "poll",
+        "status": LogStatus.SUCCEEDED,
+        "reason": JobReason.COMPLETED,
+        "job_status": JobStatus.SUCCEEDED,
+        "job_reason": JobReason.COMPLETED,
+        "exit_code": 0,
+        "duration": timedelta(seconds=1),
+        "submitted_by": SubmittedBy.CLI,
+        "created_at": START,
+        "started_at": START,
+        "completed_at": START,
+        "stderr": "",
+    }
+    return LogRow(**(empty | given_fields | fields))

@@ -8,12 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import START, an_id
-from ductile.core.jobs.model import JobReason, JobStatus, SubmittedBy
-from ductile.core.jobs.settlement import LogStatus
-from ductile.operations.diagnose.differences import compare_configs, compare_inputs, compare_runs
+from builders.jobs import START, a_log_row
+from ductile.operations.diagnose.differences import compare_configs, compare_executions, compare_inputs
 from ductile.store.model.maintenance import ConfigOrigin, ConfigRecord
-from ductile.store.model.records import LogRow
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -21,35 +18,6 @@ values = st.recursive(
     max_leaves=8,
 )
 objects = st.dictionaries(st.text(max_size=3), values, max_size=4)
-
-
-def a_log_row(**fields: Any) -> LogRow:
-    names = (
-        "submitted_detail dedupe_key parent_job_id source_event_id event_context_id run_id step_path trace_id"
-    )
-    empty: dict[str, Any] = dict.fromkeys([*names.split(), "signal", "error"])
-    given_fields: dict[str, Any] = {
-        "seq": 1,
-        "id": "x-1",
-        "job_id": an_id(),
-        "execution": 1,
-        "attempt": 1,
-        "max_attempts": 1,
-        "plugin": "echo",
-        "command": "poll",
-        "status": LogStatus.SUCCEEDED,
-        "reason": JobReason.COMPLETED,
-        "job_status": JobStatus.SUCCEEDED,
-        "job_reason": JobReason.COMPLETED,
-        "exit_code": 0,
-        "duration": timedelta(seconds=1),
-        "submitted_by": SubmittedBy.CLI,
-        "created_at": START,
-        "started_at": START,
-        "completed_at": START,
-        "stderr": "",
-    }
-    return LogRow(**(empty | given_fields | fields))
 
 
 def a_record(name: str, settings: Any) -> ConfigRecord:
@@ -96,12 +64,12 @@ def test_a_changed_configuration_is_never_passed_over(before: dict[str, Any], af
 
 def test_runs_are_compared_by_what_the_log_has() -> None:
     good = a_log_row(stderr="warming up\nmore")
-    assert list(compare_runs(good, good)) == []
+    assert list(compare_executions(good, good)) == []
     bad = a_log_row(exit_code=1, stderr="no paper\n", duration=timedelta(seconds=9))
-    told = {each.what: (each.good, each.now) for each in compare_runs(good, bad)}
+    told = {each.what: (each.good, each.now) for each in compare_executions(good, bad)}
     assert told == {
         "exit status": ("0", "1"),
         "first line of stderr": ("warming up", "no paper"),
         "duration": ("1.000s", "9.000s"),
     }
-    assert list(compare_runs(good, a_log_row(stderr="warming up", duration=timedelta(seconds=2)))) == []
+    assert list(compare_executions(good, a_log_row(stderr="warming up", duration=timedelta(seconds=2)))) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -22,26 +21,22 @@ from ductile.operations.access import (
     EVENTS_RO,
     EVENTS_RW,
     JOBS_RO,
-    JOBS_RW,
     ONE_PLUGIN,
     OPEN,
     PLUGIN_RO,
     PLUGIN_RW,
     SYSTEM_RO,
-    SYSTEM_RW,
     TRIGGER,
     Access,
 )
-from ductile.operations.context import OperationContext
 from ductile.operations.jobs import analytics, log
 from ductile.operations.jobs.query import ResultOnly
-from ductile.operations.operation import HttpRoute, Operation, get, post
+from ductile.operations.operation import HttpRoute, get, post
 from ductile.operations.plugins import catalogue, topology
-from ductile.operations.request import Cursor, DryRun, PageLimit, in_query
-from ductile.operations.schedules import control
+from ductile.operations.request import Cursor, PageLimit, in_query
 from ductile.operations.shapes import TEXT, named
 from ductile.operations.submission import KeyedRequest, SubmissionRequest
-from ductile.operations.system import config_view, status
+from ductile.operations.system import config_view
 from ductile.operations.table import OPERATIONS
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.struct import Value, field, replace
@@ -199,10 +194,6 @@ class _PublishEvent(KeyedRequest, kw_only=True):
     ]
 
 
-class _Change(Value):
-    dry_run: DryRun = False
-
-
 class _ListLog(Value):
     job_id: Annotated[str | None, Meta(description="Of this job.")] = None
     plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
@@ -225,38 +216,8 @@ class _ListLog(Value):
     ] = None
 
 
-class _ListSchedules(Value):
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
-
-
 class _Summary(Value):
     span: Annotated[timedelta | None, Meta(description="How far to look back, such as `24h`.")] = None
-
-
-class _Reload(Value):
-    drain: Annotated[
-        bool,
-        Meta(description="Let plugins that are removed or disabled finish their accepted work first."),
-    ] = False
-    drain_timeout: Annotated[
-        timedelta | None,
-        Meta(
-            description="How long a drain may take, such as 10m (default 1h). After that nothing is changed."
-        ),
-    ] = None
-    dry_run: DryRun = False
-
-
-class _ResetBreaker(Value):
-    command: Annotated[str | None, Meta(description="Only of this command.")] = None
-    dry_run: DryRun = False
-
-
-async def _without_health_checks(
-    operation: Operation, context: OperationContext, values: JsonObject
-) -> JsonObject:
-    """A token that may only read starts no plugin's health command."""
-    return await operation.run_to_json(context, {**values, "ask_health": False})
 
 
 _WAITING: dict[str, Any] = {
@@ -308,13 +269,6 @@ _UNTYPED = (
         answer="Published",
     ),
     _endpoint(
-        get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=(200, 404, 409)),
-        "Why a job failed or does not run, and what to do",
-        JOBS_RO,
-        operation_handler(OPERATIONS["job.explain"].run_to_json),
-        answer="Explanation",
-    ),
-    _endpoint(
         get("/job-logs", tag="jobs"),
         "Executions, newest first",
         JOBS_RO,
@@ -344,47 +298,6 @@ _UNTYPED = (
         answer="Topology",
     ),
     _endpoint(
-        get("/schedules", tag="schedules"),
-        "Where every schedule stands",
-        JOBS_RO,
-        operation_handler(control.list_schedules),
-        request=_ListSchedules,
-        answer="Schedules",
-    ),
-    *(
-        _endpoint(
-            post(
-                f"/schedule/{{plugin}}/{{schedule}}/{action}",
-                message="Done.",
-                tag="schedules",
-                statuses=(200, 404, 409),
-            ),
-            summary,
-            JOBS_RW,
-            operation_handler(OPERATIONS[f"schedule.{action}"].run_to_json),
-            request=_Change,
-            answer="ScheduleSwitched",
-        )
-        for action, summary in (
-            ("pause", "Pause a schedule; it survives a restart"),
-            ("resume", "Go on with a paused schedule"),
-        )
-    ),
-    _endpoint(
-        post(
-            "/schedule/{plugin}/{schedule}/run",
-            message="Done.",
-            tag="schedules",
-            statuses=(202, 200, 404, 409),
-            submits=True,
-        ),
-        "Run a schedule now",
-        JOBS_RW,
-        handlers.run_schedule,
-        request=_Change,
-        answer={202: "ScheduleRun", 200: "ScheduleRun"},
-    ),
-    _endpoint(
         get("/analytics/queue", tag="figures"),
         "The queue, plugin by plugin",
         JOBS_RO,
@@ -405,45 +318,6 @@ _UNTYPED = (
         SYSTEM_RO,
         operation_handler(config_view.view_configuration),
         answer="ConfigView",
-    ),
-    *(
-        _endpoint(
-            get(f"/system/{name}"),
-            summary,
-            SYSTEM_RO,
-            operation_handler(partial(_without_health_checks, OPERATIONS[f"system.{name}"])),
-            answer=answer,
-        )
-        for name, summary, answer in (
-            ("doctor", "What is doubtful about this installation", "Doctor"),
-            ("selfcheck", "Whether the store keeps its own rules", "SelfCheck"),
-        )
-    ),
-    _endpoint(
-        post("/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)),
-        "Load the configuration again and switch to it, or keep the old one",
-        SYSTEM_RW,
-        operation_handler(status.reload),
-        request=_Reload,
-        answer="Reloaded",
-    ),
-    _endpoint(
-        post("/system/sweep", message="What had been kept long enough was removed."),
-        "Remove what has been kept long enough, now",
-        SYSTEM_RW,
-        operation_handler(OPERATIONS["system.sweep"].run_to_json),
-        request=_Change,
-        answer="Swept",
-    ),
-    _endpoint(
-        post(
-            "/system/breaker/{plugin}/reset", message="Its circuit breakers are closed.", statuses=(200, 404)
-        ),
-        "Close the circuit breakers of a plugin",
-        SYSTEM_RW,
-        operation_handler(status.reset_breaker),
-        request=_ResetBreaker,
-        answer="BreakerReset",
     ),
 )
 

@@ -21,7 +21,6 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import resolve_job
 from ductile.operations.jobs.query import ResultOnly
 from ductile.operations.jobs.submit import submit as submit_job
-from ductile.operations.schedules import control
 from ductile.operations.submission import Source
 from ductile.operations.system import probes
 from ductile.operations.table import OPERATIONS
@@ -121,11 +120,6 @@ async def show_job(asked: ApiRequest) -> Reply | Document:
     if asked.values.get("result") == ResultOnly.ONLY:
         return _bare(response.result, headers)
     return Reply(body=response, headers=headers)
-
-
-async def run_schedule(asked: ApiRequest) -> Reply:
-    body = await control.run_schedule(asked.context, asked.values)
-    return Reply(body=body, status=200 if "dry_run" in body else 202)
 
 
 async def show_health(asked: ApiRequest) -> Reply:

@@ -12,7 +12,8 @@ from ductile.api.openapi_responses import components, responses
 from ductile.api.openapi_schemas import field_schema, request_body, self_contained
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.plugins.catalogue import commands_of, find_plugin, right_of
+from ductile.operations.plugins.catalogue import commands_of, right_of
+from ductile.operations.plugins.names import find_plugin
 from ductile.operations.plugins.skills import describe_pipeline
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.runs.input_schema import input_schema_of

@@ -17,6 +17,7 @@ from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.response import OFFLINE_ONLY, Response
 from ductile.operations.run_shapes import RUN_SHAPES
 from ductile.operations.shapes import OBJECT, PLACE, TEXT, answer, by_name, maybe, named, record, told
+from ductile.operations.system.probes import Health
 from ductile.operations.system_shapes import SYSTEM_SHAPES
 from ductile.operations.table import OPERATIONS
 from ductile.protocol.manifest.schema import JsonSchema
@@ -64,7 +65,7 @@ def schemas() -> Mapping[str, JsonObject]:
         if operation.request_type is not None:
             types += [each for each in operation.response_types if each not in types]
     _references, found = msgspec.json.schema_components(
-        [*types, LedgerEvent, BareResult], ref_template=f"{PLACE}{{name}}"
+        [*types, LedgerEvent, BareResult, Health], ref_template=f"{PLACE}{{name}}"
     )
     named_types = {each.__name__ for each in types}
     described: dict[str, Any] = {**_UNTYPED}

@@ -55,6 +55,14 @@ _JOBS = (
         summary="Why a job failed or does not run, and what to do",
         access=JOBS_RO,
         read_only=True,
+        http=get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=_ONE_JOB),
+    ),
+    Operation(
+        name="pipeline.explain",
+        target="diagnose.explain_run:explain_run",
+        summary="What became of every step of a run",
+        access=JOBS_RO,
+        read_only=True,
     ),
     Operation(
         name="job.logs",
@@ -93,6 +101,185 @@ _JOBS = (
         ),
     ),
 )
+_PLUGIN_RECORDS = (
+    Operation(
+        name="plugin.state",
+        target="plugins.records:plugin_state",
+        summary="The stored state of a plugin",
+        access=PLUGIN_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="plugin.facts",
+        target="plugins.records:plugin_facts",
+        summary="The facts that a plugin has recorded",
+        access=PLUGIN_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="plugin.health",
+        target="plugins.health:list_unhealthy_plugins",
+        summary="Plugins whose last init failed",
+        access=PLUGIN_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="plugin.pending",
+        target="plugins.draining:pending_work",
+        summary="Work of a plugin that has not ended",
+        access=PLUGIN_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="plugin.drain",
+        target="plugins.draining:drain_plugin",
+        summary="Let a plugin finish its accepted work",
+        access=PLUGIN_RW,
+    ),
+)
+_ONE_SCHEDULE: dict[str, Any] = {"message": "Done.", "tag": "schedules"}
+_SCHEDULES = (
+    Operation(
+        name="schedule.list",
+        target="schedules.listing:list_schedules",
+        summary="Every schedule, and when it is next due",
+        access=JOBS_RO,
+        read_only=True,
+        http=get("/schedules", tag="schedules"),
+    ),
+    Operation(
+        name="schedule.next",
+        target="schedules.listing:preview",
+        summary="The next runs of schedules",
+        access=JOBS_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="schedule.history",
+        target="schedules.audit:show_history",
+        summary="Past occurrences of a schedule, and whether there is a gap",
+        access=JOBS_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="schedule.explain",
+        target="diagnose.explain_schedule:explain_schedule",
+        summary="Why a schedule does not run, and what to do",
+        access=JOBS_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="schedule.pause",
+        target="schedules.control:pause_schedule",
+        summary="Pause a schedule; it survives a restart",
+        access=JOBS_RW,
+        http=post("/schedule/{plugin}/{schedule}/pause", statuses=(200, 404, 409), **_ONE_SCHEDULE),
+    ),
+    Operation(
+        name="schedule.resume",
+        target="schedules.control:resume_schedule",
+        summary="Resume a paused schedule",
+        access=JOBS_RW,
+        http=post("/schedule/{plugin}/{schedule}/resume", statuses=(200, 404, 409), **_ONE_SCHEDULE),
+    ),
+    Operation(
+        name="schedule.run",
+        target="schedules.control:run_schedule",
+        summary="Run a schedule now",
+        access=JOBS_RW,
+        http=post(
+            "/schedule/{plugin}/{schedule}/run", statuses=(202, 200, 404, 409), submits=True, **_ONE_SCHEDULE
+        ),
+    ),
+)
+_WEBHOOKS = (
+    Operation(
+        name="webhook.list",
+        target="webhooks.endpoints:list_webhooks",
+        summary="The webhook endpoints",
+        access=SYSTEM_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="webhook.deliveries",
+        target="webhooks.deliveries:list_deliveries",
+        summary="State webhooks that were sent or are due",
+        access=JOBS_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="webhook.resend",
+        target="webhooks.deliveries:resend_delivery",
+        summary="Send a state webhook again",
+        access=JOBS_RW,
+    ),
+)
+_SYSTEM = (
+    Operation(
+        name="system.status",
+        target="system.status:show_status",
+        summary="The daemon, the queue and every plugin",
+        access=SYSTEM_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="system.health",
+        target="plugins.health:check_health",
+        summary="Run the health command of plugins",
+        access=SYSTEM_RW,
+    ),
+    Operation(
+        name="system.doctor",
+        target="diagnose.doctor:doctor",
+        summary="Problems of this installation, and how to fix them",
+        access=SYSTEM_RO,
+        read_only=True,
+        http=get("/system/doctor"),
+    ),
+    Operation(
+        name="system.selfcheck",
+        target="system.maintenance:selfcheck",
+        summary="Whether the store keeps its invariants",
+        access=SYSTEM_RO,
+        read_only=True,
+        http=get("/system/selfcheck"),
+    ),
+    Operation(
+        name="system.sweep",
+        target="system.maintenance:sweep",
+        summary="Remove what has outlived its retention, now",
+        access=SYSTEM_RW,
+        http=post("/system/sweep", message="What had outlived its retention was removed."),
+    ),
+    Operation(
+        name="system.reload",
+        target="system.lifecycle:reload",
+        summary="Load the configuration again and switch to it, or keep the old one",
+        access=SYSTEM_RW,
+        http=post(
+            "/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)
+        ),
+    ),
+    Operation(
+        name="system.stop", target="system.lifecycle:stop", summary="Stop the daemon", access=SYSTEM_RW
+    ),
+    Operation(
+        name="system.breaker",
+        target="system.breakers:show_breakers",
+        summary="The circuit breakers of a plugin",
+        access=SYSTEM_RO,
+        read_only=True,
+    ),
+    Operation(
+        name="system.reset",
+        target="system.breakers:reset_breakers",
+        summary="Close the circuit breakers of a plugin",
+        access=SYSTEM_RW,
+        http=post(
+            "/system/breaker/{plugin}/reset", message="Its circuit breakers are closed.", statuses=(200, 404)
+        ),
+    ),
+)
 
 
 def _untyped(name: str, target: str, summary: str, access: Any, *, read_only: bool = False) -> Operation:
@@ -102,37 +289,6 @@ def _untyped(name: str, target: str, summary: str, access: Any, *, read_only: bo
 #: Operations that still take and return JSON objects.
 _UNTYPED = (
     _untyped("plugin.run", "jobs.submit:submit_from_cli", "Run a command of a plugin", COMMAND),
-    _untyped(
-        "plugin.state",
-        "plugins.records:plugin_state",
-        "The stored state of a plugin",
-        PLUGIN_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "plugin.health",
-        "plugins.health:plugin_health",
-        "Whether the last init of a plugin failed",
-        PLUGIN_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "plugin.pending",
-        "plugins.draining:pending_work",
-        "Work of a plugin that has not ended",
-        PLUGIN_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "plugin.drain", "plugins.draining:drain_plugin", "Let a plugin finish its accepted work", PLUGIN_RW
-    ),
-    _untyped(
-        "plugin.facts",
-        "plugins.records:plugin_facts",
-        "The facts that a plugin has recorded",
-        PLUGIN_RO,
-        read_only=True,
-    ),
     _untyped("job.rerun", "runs.rerun:retry_from_cli", "Start a run again from one of its steps", JOBS_RW),
     _untyped("pipeline.run", "runs.pipelines:run_from_cli", "Run a pipeline", PLUGIN_RW),
     _untyped(
@@ -143,13 +299,6 @@ _UNTYPED = (
         read_only=True,
     ),
     _untyped("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO),
-    _untyped(
-        "pipeline.explain",
-        "runs.pipelines:explain_run",
-        "What became of every step of a run",
-        JOBS_RO,
-        read_only=True,
-    ),
     _untyped("event.send", "runs.pipelines:send_from_cli", "Publish an event", EVENTS_RW),
     _untyped("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, read_only=True),
     _untyped("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO),
@@ -160,89 +309,11 @@ _UNTYPED = (
     _untyped("queue.status", "jobs.queue:queue_status", "How deep the queue is", JOBS_RO, read_only=True),
     _untyped("queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO, read_only=True),
     _untyped("queue.purge", "jobs.queue:queue_purge", "End queued jobs", JOBS_RW),
-    _untyped(
-        "schedule.list",
-        "schedules.control:list_schedules",
-        "Every schedule and when it is next due",
-        JOBS_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "schedule.next",
-        "schedules.control:schedule_next",
-        "The next runs of schedules",
-        JOBS_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "schedule.history",
-        "schedules.control:schedule_history",
-        "What became of each due instant of a schedule",
-        JOBS_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "schedule.explain",
-        "diagnose.explain_schedule:explain_schedule",
-        "Why a schedule does not run",
-        JOBS_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "schedule.pause",
-        "schedules.control:pause_schedule",
-        "Pause a schedule; it survives a restart",
-        JOBS_RW,
-    ),
-    _untyped("schedule.resume", "schedules.control:resume_schedule", "Go on with a paused schedule", JOBS_RW),
-    _untyped("schedule.run", "schedules.control:run_schedule", "Run a schedule now", JOBS_RW),
-    _untyped(
-        "webhook.list", "webhooks.incoming:list_webhooks", "The webhook endpoints", SYSTEM_RO, read_only=True
-    ),
-    _untyped(
-        "webhook.deliveries",
-        "webhooks.incoming:list_deliveries",
-        "State webhooks that were sent or are due",
-        JOBS_RO,
-        read_only=True,
-    ),
-    _untyped("webhook.resend", "webhooks.incoming:resend_delivery", "Send a state webhook again", JOBS_RW),
-    _untyped(
-        "system.status",
-        "system.status:status",
-        "The daemon, the queue and every plugin",
-        SYSTEM_RO,
-        read_only=True,
-    ),
-    _untyped("system.health", "system.status:check_health", "Run the health command of plugins", SYSTEM_RW),
-    _untyped(
-        "system.doctor", "diagnose.doctor:doctor", "Problems of this installation", SYSTEM_RO, read_only=True
-    ),
-    _untyped(
-        "system.selfcheck",
-        "system.maintenance:selfcheck",
-        "Whether the store keeps its invariants",
-        SYSTEM_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "system.sweep", "system.maintenance:sweep", "Remove what has outlived its retention, now", SYSTEM_RW
-    ),
-    _untyped("system.reload", "system.status:reload", "Load the configuration again", SYSTEM_RW),
-    _untyped("system.stop", "system.status:stop", "Stop the daemon", SYSTEM_RW),
-    _untyped(
-        "system.breaker",
-        "system.status:show_breaker",
-        "The circuit breakers of a plugin",
-        SYSTEM_RO,
-        read_only=True,
-    ),
-    _untyped(
-        "system.reset", "system.status:reset_breaker", "Close the circuit breakers of a plugin", SYSTEM_RW
-    ),
 )
 
-OPERATIONS: Mapping[str, Operation] = {each.name: each for each in (*_JOBS, *_UNTYPED)}
+OPERATIONS: Mapping[str, Operation] = {
+    each.name: each for each in (*_JOBS, *_PLUGIN_RECORDS, *_SCHEDULES, *_WEBHOOKS, *_SYSTEM, *_UNTYPED)
+}
 
 
 def bind_operations(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builders.engines import an_engine
 from ductile.core.jobs.model import JobStatus
-from ductile.operations.system.status import check_health
+from ductile.operations.plugins.health import CheckHealth, check_health
 from ductile.telemetry.signals import Signal
 
 #: Healthy when a line is written to the pipe beside it.
@@ -27,20 +27,20 @@ async def test_one_health_check_at_a_time_for_each_plugin(tmp_path: Path) -> Non
         pipe = Path(f"{entrypoint}.pipe")
         os.mkfifo(pipe)
         await bench.started()
-        first = asyncio.create_task(check_health(bench.context, {}))
+        first = asyncio.create_task(check_health(bench.context, CheckHealth()))
         await bench.until(Signal.JOB_STARTED)
-        second = asyncio.create_task(check_health(bench.context, {"plugin": "echo"}))
+        second = asyncio.create_task(check_health(bench.context, CheckHealth(plugin="echo")))
         # A caller that goes away takes the check from nobody else.
-        gone = asyncio.create_task(check_health(bench.context, {}))
+        gone = asyncio.create_task(check_health(bench.context, CheckHealth()))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.to_thread(pipe.write_text, "go\n")
         answers = await asyncio.gather(first, second)
         assert answers[0] == answers[1]
         assert [signal.signal for signal in bench.told].count(Signal.JOB_STARTED) == 1
-        again = asyncio.create_task(check_health(bench.context, {}))
+        again = asyncio.create_task(check_health(bench.context, CheckHealth()))
         await asyncio.to_thread(pipe.write_text, "go\n")
-        assert (await again)["health"] != answers[0]["health"]
+        assert (await again).health != answers[0].health
 
 
 async def test_a_job_beside_the_queue_takes_no_worker(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_a_job_beside_the_queue_takes_no_worker(tmp_path: Path) -> None:
         jobs = [await bench.submit(max_attempts=1) for _ in range(2)]
         for _ in jobs:
             await bench.until(Signal.JOB_STARTED)
-        checking = asyncio.create_task(check_health(bench.context, {}))
+        checking = asyncio.create_task(check_health(bench.context, CheckHealth()))
         started = await bench.until(Signal.JOB_STARTED)
         assert started.job_id not in jobs
         assert (await bench.job(started.job_id or "")).status is JobStatus.RUNNING

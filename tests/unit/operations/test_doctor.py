@@ -24,6 +24,7 @@ from ductile.operations.diagnose.findings import (
     DoctorCheck,
     DoctorFinding,
     FindingLevel,
+    LevelCounts,
     build_report,
     failure,
     ok,
@@ -49,10 +50,13 @@ levels = st.lists(st.sampled_from(FindingLevel))
 
 @given(levels)
 def test_the_verdict_is_the_gravest_finding(found: list[FindingLevel]) -> None:
-    findings = [DoctorFinding(check=DoctorCheck.DISK, level=level, message="x") for level in found]
+    findings = [
+        DoctorFinding(check=DoctorCheck.DISK, level=level, message="x", where=None, fix=None)
+        for level in found
+    ]
     order = [FindingLevel.OK, FindingLevel.WARN, FindingLevel.ERROR]
     assert worst_level(findings) is max([FindingLevel.OK, *found], key=order.index)
-    assert [row["level"] for row in build_report(findings)["findings"]] == sorted(  # type: ignore[index, union-attr, call-overload]  # JSON
+    assert [row.level for row in build_report(findings).findings] == sorted(
         found, key=order.index, reverse=True
     )
 
@@ -191,6 +195,6 @@ def test_a_schedule_is_overdue_only_where_somebody_should_have_run_it() -> None:
 
 
 def test_findings_are_told_in_the_order_of_the_checks() -> None:
-    told = build_report([failure(DoctorCheck.JOBS, "b"), ok(DoctorCheck.CONFIG, "a")])
-    assert [row["check"] for row in told["findings"]] == ["config", "jobs"]  # type: ignore[index, union-attr, call-overload]  # JSON
-    assert told["counts"] == {"ok": 1, "warn": 0, "error": 1}
+    report = build_report([failure(DoctorCheck.JOBS, "b"), ok(DoctorCheck.CONFIG, "a")])
+    assert [row.check for row in report.findings] == [DoctorCheck.CONFIG, DoctorCheck.JOBS]
+    assert report.counts == LevelCounts(ok=1, warn=0, error=1)

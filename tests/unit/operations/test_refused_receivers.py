@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, refused_host
-from ductile.operations.diagnose.doctor_store import trouble_findings
+from ductile.operations.diagnose.doctor_store import failure_findings
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures
 
 
@@ -34,6 +34,6 @@ def test_which_receivers_are_not_called_by_us(
 def test_the_remedy_keeps_what_is_listed() -> None:
     one = FailingReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
     recent_failures = RecentFailures(newest_at=None, endings=(), removed=(), receivers=(one,))
-    *_, finding = trouble_findings(recent_failures, ["a.lan"])
+    *_, finding = failure_findings(recent_failures, ["a.lan"])
     assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
     assert """ductile config set state_webhooks.allow '["a.lan","b.lan"]' --lock""" in (finding.fix or "")

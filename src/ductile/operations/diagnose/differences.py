@@ -1,19 +1,24 @@
-"""What differs between a run that failed and the last good one: the short list to look at first. Pure."""
+"""Differences between a failed job and the last good one: configuration, plugin files, execution, input."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
+from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonObject, JsonValue
+from ductile.operations.diagnose.wording import first_line, time_text
+from ductile.plugins.fingerprint import fingerprint
+from ductile.protocol.manifest.model import MANIFEST_FILE
 from ductile.store.model.maintenance import ConfigRecord, PluginVersion
 from ductile.store.model.records import LogRow
 from ductile.struct import Value
 
-#: A run that took so many times as long, or as short, is worth a word.
-_TELLING_RATIO = 3.0
-_LONGEST = 200
-_MOST_KEYS = 10
+#: Durations are a difference if one is this many times the other.
+_NOTABLE_RATIO = 3.0
+_MAX_TEXT = 200
+_MAX_KEYS = 10
 
 
 class Difference(Value):
@@ -22,51 +27,51 @@ class Difference(Value):
     now: str | None
 
 
-def compare_runs(good: LogRow, bad: LogRow) -> Iterator[Difference]:
-    """What the log tells of the two executions."""
+def compare_executions(good: LogRow, bad: LogRow) -> Iterator[Difference]:
+    """Differences in what the log has of two executions."""
     yield from _unless_same("exit status", good.exit_code, bad.exit_code)
     yield from _unless_same("signal", good.signal, bad.signal)
     yield from _unless_same("first line of stderr", first_line(good.stderr), first_line(bad.stderr))
     yield from _unless_same("submitted by", good.submitted_by.value, bad.submitted_by.value)
     if good.duration is None or bad.duration is None:
         return
-    quick, slow = good.duration.total_seconds(), bad.duration.total_seconds()
-    if max(quick, slow) > _TELLING_RATIO * max(min(quick, slow), 0.001):
-        yield Difference(what="duration", good=f"{quick:.3f}s", now=f"{slow:.3f}s")
+    before, now = good.duration.total_seconds(), bad.duration.total_seconds()
+    if max(before, now) > _NOTABLE_RATIO * max(min(before, now), 0.001):
+        yield Difference(what="duration", good=f"{before:.3f}s", now=f"{now:.3f}s")
 
 
 def compare_inputs(good: JsonObject | None, bad: JsonObject | None) -> Iterator[Difference]:
-    """Which parts of the input differ; not how, since a value may be long or secret."""
+    """The keys of the payload that differ. Their values are not shown: they may be long or secret."""
     before, after = good or {}, bad or {}
     keys = dict.fromkeys((*before, *after))
-    for key in [key for key in keys if before.get(key, ...) != after.get(key, ...)][:_MOST_KEYS]:
-        there = key in before and key in after
-        yield Difference(
-            what=f"payload.{key}",
-            good="a value" if there else _presence(key, before),
-            now="another value" if there else _presence(key, after),
-        )
+    for key in [key for key in keys if before.get(key, ...) != after.get(key, ...)][:_MAX_KEYS]:
+        if key in before and key in after:
+            yield Difference(what=f"payload.{key}", good="a value", now="another value")
+        else:
+            yield Difference(
+                what=f"payload.{key}",
+                good="given" if key in before else None,
+                now="given" if key in after else None,
+            )
 
 
 def compare_configs(good: ConfigRecord | None, bad: ConfigRecord | None, plugin: str) -> Iterator[Difference]:
-    """What was changed in the configuration between the two, as far as it may be shown."""
+    """Differences between two configurations for a job of this plugin."""
     if good is None or bad is None or good.hash == bad.hash:
         return
     changed = [*compare_plugin(good, bad, plugin)]
     yield from changed
-    if changed:
-        return
-    if _version(good, plugin) is None or _version(bad, plugin) is None:
-        # Its own files, a secret, or something that another plugin uses: the contents cannot tell.
-        yield Difference(what="configuration or plugin files", good=good.hash, now=bad.hash)
-    else:
-        yield Difference(what=f"configuration outside of plugins.{plugin}", good=good.hash, now=bad.hash)
+    if not changed:
+        # Without recorded plugin versions a change may be one of the plugin's files, or of a secret.
+        known = _version(good, plugin) is not None and _version(bad, plugin) is not None
+        what = f"configuration outside of plugins.{plugin}" if known else "configuration or plugin files"
+        yield Difference(what=what, good=good.hash, now=bad.hash)
 
 
 def compare_plugin(good: ConfigRecord, bad: ConfigRecord, plugin: str) -> Iterator[Difference]:
-    """What differs for one plugin: its settings, its version, its files, and secrets without their value."""
+    """Differences of one plugin: its settings, its version, its files, and secrets without their value."""
     changed = [*_changes(_settings(good, plugin), _settings(bad, plugin), f"plugins.{plugin}")]
-    yield from changed[:_MOST_KEYS]
+    yield from changed[:_MAX_KEYS]
     before, now = _version(good, plugin), _version(bad, plugin)
     if before is None or now is None:
         return
@@ -88,31 +93,86 @@ def _settings(record: ConfigRecord, plugin: str) -> JsonValue:
 
 
 def _changes(before: JsonValue, after: JsonValue, path: str) -> Iterator[Difference]:
-    """Key by key. What is recorded holds no secrets, so the values can be shown."""
+    """Differences key by key. Recorded configurations hold no secrets, so values are shown."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             yield from _changes(before.get(key), after.get(key), f"{path}.{key}")
     elif before != after:
-        yield Difference(what=path, good=_written(before), now=_written(after))
-
-
-def _written(value: JsonValue) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)[:_LONGEST]
-
-
-def first_line(text: str | None) -> str | None:
-    lines = (text or "").strip().splitlines()
-    return lines[0][:_LONGEST] if lines else None
-
-
-def _presence(key: str, values: Mapping[str, JsonValue]) -> str | None:
-    return "given" if key in values else None
+        good, now = (
+            None if value is None else json.dumps(value, ensure_ascii=False)[:_MAX_TEXT]
+            for value in (before, after)
+        )
+        yield Difference(what=path, good=good, now=now)
 
 
 def _unless_same(what: str, good: object, now: object) -> Iterator[Difference]:
     if good != now:
-        yield Difference(what=what, good=_text(good), now=_text(now))
+        yield Difference(
+            what=what, good=None if good is None else str(good), now=None if now is None else str(now)
+        )
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+class PluginFiles(Value):
+    """The files of a plugin as they are on disk."""
+
+    plugin: str
+    fingerprint: str
+    changed_at: datetime
+
+
+class FileComparison(Value):
+    differences: tuple[Difference, ...] = ()
+    #: Parts that could not be compared, in words that follow "not compared:".
+    unknown: tuple[str, ...] = ()
+
+
+def read_plugin_files(snapshot: Snapshot, plugins: Sequence[str]) -> tuple[PluginFiles, ...]:
+    """The files of those plugins that are installed and readable. Blocks."""
+    found = []
+    for name in plugins:
+        plugin = snapshot.plugins.get(name)
+        if plugin is None or plugin.installed is None:
+            continue
+        manifest, entrypoint = plugin.installed.directory / MANIFEST_FILE, plugin.installed.entrypoint
+        try:
+            changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
+            found.append(
+                PluginFiles(
+                    plugin=name,
+                    fingerprint=fingerprint(manifest.read_bytes(), entrypoint),
+                    changed_at=datetime.fromtimestamp(changed, tz=UTC),
+                )
+            )
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def compare_files(
+    on_disk: Sequence[PluginFiles],
+    loaded: ConfigRecord | None,
+    *,
+    good_at: datetime | None,
+    now_at: datetime | None,
+) -> FileComparison:
+    """Compare the files on disk with those that were recorded when the configuration was loaded.
+
+    A changed entrypoint is run from the next job on, without a reload: the recorded fingerprint is then old.
+    """
+    differences: list[Difference] = []
+    unknown: list[str] = []
+    for files in on_disk:
+        version = None if loaded is None else _version(loaded, files.plugin)
+        if version is None or version.fingerprint in (None, files.fingerprint):
+            continue
+        changed = time_text(files.changed_at)
+        if good_at is not None and now_at is not None and good_at < files.changed_at <= now_at:
+            now = f"changed on disk at {changed}, without a reload"
+            what = f"files of plugin {files.plugin}"
+            differences.append(Difference(what=what, good="as loaded", now=now))
+        else:
+            unknown.append(
+                f"the files of {files.plugin} as they were then: "
+                f"those on disk (changed {changed}) are not those that were loaded"
+            )
+    return FileComparison(differences=tuple(differences), unknown=tuple(unknown))

@@ -1,7 +1,7 @@
-"""`system doctor`: everything that can be looked at, with a daemon or without, and what mends it.
+"""`system doctor`: every check of the installation, with a fix for each problem.
 
-Nothing is changed, but that plugins are asked for their health where the daemon runs. What cannot be looked
-at is a finding, never an error: a doctor who faints is of no use.
+It works with or without a daemon and changes nothing; a daemon runs the health commands of plugins if asked.
+A check that cannot be made is a finding, not an error.
 """
 
 from __future__ import annotations
@@ -10,30 +10,38 @@ import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot, SqliteLocation
-from ductile.core.json import JsonObject
+from ductile.engine.results import EngineStatus
 from ductile.errors import ConfigError, DuctileError, StoreError
-from ductile.operations import parameters as read
-from ductile.operations.context import OperationContext, RunningEngine
+from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import doctor_files as files
 from ductile.operations.diagnose import doctor_machine as machine
-from ductile.operations.diagnose import doctor_store as kept
+from ductile.operations.diagnose import doctor_store as stored
 from ductile.operations.diagnose.findings import (
     DoctorCheck,
     DoctorFinding,
+    DoctorReport,
     build_report,
     from_error,
     ok,
     warning,
 )
 from ductile.operations.jobs.orphaned import count_orphaned
-from ductile.operations.plugins.health import unhealthy_plugins
-from ductile.operations.system.status import check_health, past_health
+from ductile.operations.plugins.health import (
+    CheckHealth,
+    check_health,
+    last_health_checks,
+    unhealthy_plugins,
+)
+from ductile.operations.request import local
+from ductile.struct import Value
 
 __all__ = [
     "DoctorCheck",
+    "RunDoctor",
     "daemon_not_running",
     "doctor",
     "doctor_without_config",
@@ -45,30 +53,34 @@ __all__ = [
 _RECENT = timedelta(days=1)
 
 
-async def doctor(context: OperationContext, given: JsonObject) -> JsonObject:
-    lost = await _lost_store(context)
-    if lost is not None:  # the daemon stops, and what it could still tell of its store is not on disk
-        return build_report([*await _config(context), lost])
-    found = [
-        *await _config(context),
-        *_surroundings(context.snapshot(), daemon_runs=context.engine is not None),
-    ]
+class RunDoctor(Value):
+    version: Annotated[str | None, local("The version of the program that asks.")] = None
+    ask_health: Annotated[bool, local("Run the health commands of plugins.")] = False
+
+
+async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
+    found = await _config_findings(context)
+    try:
+        await context.store.check_files()
+    except StoreError as error:
+        # The files of the store are gone and the daemon stops: other checks would describe a lost store.
+        return build_report([*found, from_error(DoctorCheck.STORE, error)])
+    found += _machine_findings(context.snapshot(), daemon_runs=context.engine is not None)
     if context.engine is not None:
-        found.append(_daemon(context.engine, read.optional_text(given, "version")))
-        found += await _health(context, ask=read.flag(given, "ask_health"))
+        found.append(_daemon_finding(context.engine.status(), request.version))
+        found += await _health_findings(context, ask=request.ask_health)
     else:
         found.append(daemon_not_running())
-    found += await _store(context)
+    return build_report(found + await _store_findings(context))
+
+
+def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
+    """The report where the configuration can be loaded and the store cannot be opened."""
+    found = [*files.config_findings(snapshot), *_machine_findings(snapshot, daemon_runs=False), *more]
     return build_report(found)
 
 
-def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> JsonObject:
-    """Where there is a configuration, and no store that can be opened."""
-    found = [*files.config_findings(snapshot), *_surroundings(snapshot, daemon_runs=False), *more]
-    return build_report(found)
-
-
-def doctor_without_config(error: ConfigError, directory: Path | None) -> JsonObject:
+def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
     found = [*files.refused_config(error)]
     if directory is not None:
         found += files.permission_findings(directory, (), None)
@@ -83,78 +95,67 @@ def store_not_created(path: Path) -> DoctorFinding:
     return ok(DoctorCheck.STORE, "there is no store yet; the first start makes it", str(path))
 
 
-def _surroundings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
+def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
     state = snapshot.state.path if isinstance(snapshot.state, SqliteLocation) else None
     yield from files.permission_findings(snapshot.directory, files.environment_files(snapshot), state)
     yield from files.plugin_findings(snapshot)
     yield from machine.listener_findings(snapshot, daemon_runs=daemon_runs)
-    if state is not None and (place := _nearest(state.parent)) is not None:
-        yield machine.check_space(machine.free_space_at(place), str(place))
+    parents = () if state is None else state.parents
+    directory = next((each for each in parents if each.is_dir()), None)
+    if directory is not None:
+        yield machine.check_space(machine.free_space_at(directory), str(directory))
 
 
-def _nearest(directory: Path) -> Path | None:
-    """The directory, or the one above it that exists."""
-    return next((each for each in (directory, *directory.parents) if each.is_dir()), None)
-
-
-async def _config(context: OperationContext) -> list[DoctorFinding]:
-    """What is on disk: that is what the next start or reload will read."""
+async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
+    """Findings for the configuration on disk, which the next start or reload will load."""
+    in_force = context.snapshot()
     if context.load is None:
-        return [*files.config_findings(context.snapshot())]
+        return [*files.config_findings(in_force)]
     try:
         on_disk = await asyncio.to_thread(context.load)
     except ConfigError as error:
         return [*files.refused_config(error)]
-    found = [*files.config_findings(on_disk), *files.newly_refused(context.snapshot(), on_disk)]
-    if on_disk.fingerprint != context.snapshot().fingerprint:
+    found = [*files.config_findings(on_disk), *files.newly_refused(in_force, on_disk)]
+    if on_disk.fingerprint != in_force.fingerprint:
         message = "the configuration on disk is not the one in force"
-        found.append(warning(DoctorCheck.CONFIG, message, where=str(on_disk.directory), fix="ductile reload"))
+        where = str(on_disk.directory)
+        found.append(warning(DoctorCheck.CONFIG, message, where=where, fix="ductile reload"))
     return found
 
 
-def _daemon(engine: RunningEngine, caller: str | None) -> DoctorFinding:
-    status = engine.status()
-    if caller not in (None, __version__):
-        return warning(
-            DoctorCheck.DAEMON,
-            f"the daemon is version {__version__}, and {caller} is installed",
-            where=f"process {status.pid}",
-            fix="ductile system stop, then ductile system start",
-        )
+def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFinding:
+    where = f"process {status.pid}"
+    if installed not in (None, __version__):
+        message = f"the daemon is version {__version__}, and {installed} is installed"
+        fix = "ductile system stop, then ductile system start"
+        return warning(DoctorCheck.DAEMON, message, where=where, fix=fix)
     if status.stopping:
-        return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=f"process {status.pid}")
-    return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", f"process {status.pid}")
+        return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=where)
+    return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", where)
 
 
-async def _lost_store(context: OperationContext) -> DoctorFinding | None:
-    try:
-        await context.store.check_files()
-    except StoreError as error:
-        return from_error(DoctorCheck.STORE, error)
-    return None
-
-
-async def _health(context: OperationContext, *, ask: bool) -> list[DoctorFinding]:
-    """What the plugins say now or, for a caller who may only look, what they said when last asked."""
+async def _health_findings(context: OperationContext, *, ask: bool) -> list[DoctorFinding]:
+    """Findings of health commands that are run now or, for a caller with read access, of the latest ones."""
     try:
         if ask:
-            return [*files.health_findings(await check_health(context, {}))]
-        return [*files.past_health_findings(await past_health(context))]
+            return [*files.health_findings((await check_health(context, CheckHealth())).health)]
+        return [*files.past_health_findings(await last_health_checks(context))]
     except DuctileError as error:
         return [from_error(DoctorCheck.HEALTH, error)]
 
 
-async def _store(context: OperationContext) -> list[DoctorFinding]:
+async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
+    now, snapshot = context.now(), context.snapshot()
     try:
-        recent_failures = await context.store.recent_failures(since=context.now() - _RECENT)
+        failures = await context.store.recent_failures(since=now - _RECENT)
         return [
-            machine.check_clock(context.now(), recent_failures.newest_at, context.snapshot().timezone),
-            *kept.store_findings(await context.store.stats()),
-            *kept.breaker_findings(await context.store.breakers()),
-            *[finding async for finding in kept.schedule_findings(context)],
-            *kept.init_findings(await unhealthy_plugins(context)),
-            *kept.orphan_findings(await count_orphaned(context)),
-            *kept.trouble_findings(recent_failures, context.snapshot().state_webhooks.allow),
+            machine.check_clock(now, failures.newest_at, snapshot.timezone),
+            *stored.store_findings(await context.store.stats()),
+            *stored.breaker_findings(await context.store.breakers()),
+            *[finding async for finding in stored.schedule_findings(context)],
+            *stored.init_findings(await unhealthy_plugins(context)),
+            *stored.orphan_findings(await count_orphaned(context)),
+            *stored.failure_findings(failures, snapshot.state_webhooks.allow),
         ]
     except StoreError as error:
         return [from_error(DoctorCheck.STORE, error)]

@@ -1,4 +1,4 @@
-"""The doctor's look at what the store tells: itself, breakers, schedules, failed jobs, deaf receivers."""
+"""Doctor checks of the store: its files, breakers, schedules, failed jobs, and webhook receivers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.schedules.entries import active_schedules
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, failure, ok, warning
+from ductile.operations.diagnose.wording import time_text
 from ductile.operations.schedules.audit import audit_history
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
@@ -22,11 +23,11 @@ from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 
 _MIB = 1024 * 1024
-#: The writer empties its log long before: somebody reads and does not stop reading.
+#: The writer truncates its log far earlier, unless another program keeps a read transaction open.
 _LONG_LOG = 256 * _MIB
 _RECENT = timedelta(days=1)
 _OTHER_POLLS = frozenset({SkipReason.WAITING, SkipReason.OUTSTANDING_POLLS})
-#: The latest ones of each schedule are held against its rule; `schedule history` does it for all.
+#: Occurrences of each schedule that are audited; `schedule history` audits all.
 _OCCURRENCES = 50
 
 
@@ -39,18 +40,15 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
             fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
         )
     if stats.search_damage:
-        yield warning(
-            DoctorCheck.STORE,
-            "the index for searching the log was damaged and is built anew; no job is affected",
-            where=stats.place,
-        )
-    for kept in stats.kept_logs:
+        message = "the index for searching the log was damaged and is built anew; no job is affected"
+        yield warning(DoctorCheck.STORE, message, where=stats.place)
+    for log in stats.kept_logs:
         yield warning(
             DoctorCheck.STORE,
             "the write-ahead log was damaged when the store was opened: jobs that were accepted last may be "
             "missing",
-            where=kept,
-            fix=f"look for them (ductile job list), send again what is missing, then: rm {kept}",
+            where=log,
+            fix=f"look for them (ductile job list), send again what is missing, then: rm {log}",
         )
     if stats.log_size > _LONG_LOG:
         yield warning(
@@ -60,71 +58,68 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
             fix="end whatever else has the store open (fuser), or restart the daemon",
         )
     if not stats.damage:
-        said = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}"
         on = f", on {stats.filesystem}" if stats.filesystem else ""
-        yield ok(DoctorCheck.STORE, f"the store is whole: {said}{on}", stats.place)
+        about = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{on}"
+        yield ok(DoctorCheck.STORE, f"the store is undamaged: {about}", stats.place)
 
 
 def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
-    open_ones = [row for row in rows if row.breaker.state is not BreakerState.CLOSED]
-    for row in open_ones:
+    not_closed = [row for row in rows if row.breaker.state is not BreakerState.CLOSED]
+    for row in not_closed:
+        job_id = row.breaker.last_job_id
         yield warning(
             DoctorCheck.BREAKERS,
             f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
             f"{row.breaker.failures} failures: the scheduler does not run it",
-            where=f"job {row.breaker.last_job_id}" if row.breaker.last_job_id else None,
-            fix=f"fix the cause (ductile job explain {row.breaker.last_job_id}), "
-            f"then: ductile system reset {row.plugin}",
+            where=f"job {job_id}" if job_id else None,
+            fix=f"fix the cause (ductile job explain {job_id}), then: ductile system reset {row.plugin}",
         )
-    if not open_ones:
+    if not not_closed:
         yield ok(DoctorCheck.BREAKERS, "no breaker is open")
 
 
 async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
-    entries = await context.store.schedules()
-    watched = active_schedules(context.snapshot())
-    troubled = False
-    for entry in entries:
-        if (entry.plugin, entry.schedule_id) in watched:
-            if context.engine is not None and entry.plugin in context.engine.draining:
-                continue  # what falls due waits for the end of the drain
-            finding = check_schedule(entry, context.now(), daemon_runs=context.engine is not None)
-            finding = finding or await _judge_history(context, entry)
-            if finding is not None:
-                troubled = True
-                yield finding
-    if not troubled:
-        yield ok(DoctorCheck.SCHEDULES, f"{len(watched)} schedules run as configured, without a gap")
+    engine, active = context.engine, active_schedules(context.snapshot())
+    all_ok = True
+    for entry in await context.store.schedules():
+        if (entry.plugin, entry.schedule_id) not in active:
+            continue
+        if engine is not None and entry.plugin in engine.draining:
+            continue  # Its due runs wait for the end of the drain.
+        finding = check_schedule(entry, context.now(), daemon_runs=engine is not None)
+        finding = finding or await _check_history(context, entry)
+        if finding is not None:
+            all_ok = False
+            yield finding
+    if all_ok:
+        yield ok(DoctorCheck.SCHEDULES, f"{len(active)} schedules run as configured, without a gap")
 
 
 def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> DoctorFinding | None:
-    name = f"{entry.plugin} {entry.schedule_id}"
-    where = f"plugins.{entry.plugin}.schedules"
+    """A finding for a schedule that is paused, overdue, or waiting for long."""
+    name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
+    explain = f"ductile schedule explain {name}"
     if entry.paused_at is not None:
-        since = f"{entry.paused_at:%Y-%m-%dT%H:%M:%SZ}"
-        fix = f"ductile schedule resume {name}"
-        return warning(DoctorCheck.SCHEDULES, f"{name} is paused since {since}", where=where, fix=fix)
+        message = f"{name} is paused since {time_text(entry.paused_at)}"
+        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=f"ductile schedule resume {name}")
     if daemon_runs and entry.next_at is not None and now - entry.next_at > OVERDUE_AFTER:
-        since = f"{entry.next_at:%Y-%m-%dT%H:%M:%SZ}"
-        fix = f"ductile schedule explain {name}"
-        return failure(DoctorCheck.SCHEDULES, f"{name} is overdue since {since}", where=where, fix=fix)
+        message = f"{name} is overdue since {time_text(entry.next_at)}"
+        return failure(DoctorCheck.SCHEDULES, message, where=where, fix=explain)
     if daemon_runs and entry.deferred is not None and now - entry.deferred.start_at > OVERDUE_AFTER:
-        since = f"{entry.deferred.start_at:%Y-%m-%dT%H:%M:%SZ}"
-        fix = f"ductile schedule explain {name}"
+        since = time_text(entry.deferred.start_at)
         message = f"{name} waits since {since} for other polls of {entry.plugin} to end"
-        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=fix)
+        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=explain)
     return None
 
 
-async def _judge_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
+async def _check_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
+    """A finding for a schedule with a gap in its history, or with occurrences that other polls displaced."""
     page = await context.store.occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
-    account = await audit_history(context, entry, page.rows, newest=True)
-    name = f"{entry.plugin} {entry.schedule_id}"
-    where = f"plugins.{entry.plugin}.schedules"
-    if account["complete"] is False:
-        message, fix = f"the history of {name} has a gap", f"ductile schedule history {name}"
-        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=fix)
-    skipped = sum(row.count for row in page.rows if _gave_way(row, context.now()))
+    name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
+    if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
+        message = f"the history of {name} has a gap"
+        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=f"ductile schedule history {name}")
+    skipped = sum(row.count for row in page.rows if _was_displaced(row, context.now()))
     if not skipped:
         return None
     return warning(
@@ -137,19 +132,19 @@ async def _judge_history(context: OperationContext, entry: ScheduleEntry) -> Doc
     )
 
 
-def _gave_way(row: Occurrence, now: datetime) -> bool:
-    """Whether it was skipped of late because of polls of others."""
+def _was_displaced(row: Occurrence, now: datetime) -> bool:
+    """Whether it was skipped within a day because of other polls."""
     recent = now - (row.until_at or row.nominal_at) < _RECENT
     return recent and row.outcome is OccurrenceOutcome.SKIPPED and row.reason in _OTHER_POLLS
 
 
-def init_findings(marks: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
-    for name, record in marks.items():
+def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
+    for name, record in failed.items():
         yield warning(
             DoctorCheck.PLUGINS,
             f"{name} is unhealthy: its init failed: {record.error}",
             where=f"job {record.job_id}" if record.job_id else f"plugins.{name}",
-            fix=f"mend the cause, then: ductile job retry {record.job_id}" if record.job_id else None,
+            fix=f"fix the cause, then: ductile job retry {record.job_id}" if record.job_id else None,
         )
 
 
@@ -158,57 +153,59 @@ def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
         jobs = "1 job was" if orphaned == 1 else f"{orphaned} jobs were"
         yield warning(
             DoctorCheck.JOBS,
-            f"{jobs} running when whoever ran them died; the next start takes them up again, or ends them",
+            f"{jobs} running when the process that ran them died; the next start runs them again, or ends "
+            "them",
             where="ductile queue list",
             fix="ductile system start",
         )
 
 
-def trouble_findings(recent_failures: RecentFailures, allow: Sequence[str]) -> Iterator[DoctorFinding]:
-    for bad in recent_failures.endings:
-        jobs = "job" if bad.jobs == 1 else "jobs"
+def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator[DoctorFinding]:
+    """Jobs that failed for good within a day, and receivers of state webhooks that do not accept them."""
+    for group in failures.endings:
+        jobs = "job" if group.jobs == 1 else "jobs"
         yield warning(
             DoctorCheck.JOBS,
-            f"{bad.jobs} {jobs} of {bad.plugin} {bad.command} failed for good within a day",
-            where=f"job {bad.latest_job_id}",
-            fix=f"ductile job explain {bad.latest_job_id}",
+            f"{group.jobs} {jobs} of {group.plugin} {group.command} failed for good within a day",
+            where=f"job {group.latest_job_id}",
+            fix=f"ductile job explain {group.latest_job_id}",
         )
-    for removed in recent_failures.removed:
-        jobs = "1 queued job" if removed.jobs == 1 else f"{removed.jobs} queued jobs"
+    for group in failures.removed:
+        jobs = "1 queued job" if group.jobs == 1 else f"{group.jobs} queued jobs"
         yield warning(
             DoctorCheck.JOBS,
-            f"{jobs} of {removed.plugin} {removed.command} ended within a day because the plugin was removed "
+            f"{jobs} of {group.plugin} {group.command} ended within a day because the plugin was removed "
             "or disabled",
-            where=f"job {removed.latest_job_id}",
-            fix=f"if they are still wanted: ductile plugin enable {removed.plugin}, "
-            f"then: ductile job retry {removed.latest_job_id}",
+            where=f"job {group.latest_job_id}",
+            fix=f"if they are still wanted: ductile plugin enable {group.plugin}, "
+            f"then: ductile job retry {group.latest_job_id}",
         )
-    if not recent_failures.endings and not recent_failures.removed:
+    if not failures.endings and not failures.removed:
         yield ok(DoctorCheck.JOBS, "no job failed for good within a day")
-    for one in recent_failures.receivers:
-        if (host := refused_host(one.receiver, one.last_error, allow)) is not None:
-            yield _not_allowed(one, host, allow)
-            continue
-        yield warning(
+    yield from (_receiver_finding(each, allow) for each in failures.receivers)
+    if not failures.receivers:
+        yield ok(DoctorCheck.RECEIVERS, "every receiver accepts its state webhooks")
+
+
+def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> DoctorFinding:
+    counts = f"{receiver.waiting} wait, {receiver.dropped} were given up"
+    host = refused_host(receiver.receiver, receiver.last_error, allow)
+    if host is None:
+        error = f" ({receiver.last_error})" if receiver.last_error else ""
+        return warning(
             DoctorCheck.RECEIVERS,
-            f"{one.receiver} does not take state webhooks: {one.waiting} wait, {one.dropped} were given up"
-            + (f" ({one.last_error})" if one.last_error else ""),
-            where=one.receiver,
+            f"{receiver.receiver} does not accept state webhooks: {counts}{error}",
+            where=receiver.receiver,
             fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
         )
-    if not recent_failures.receivers:
-        yield ok(DoctorCheck.RECEIVERS, "every receiver takes what it is sent")
-
-
-def _not_allowed(receiver: FailingReceiver, host: str, allow: Sequence[str]) -> DoctorFinding:
-    """A receiver that we do not call ourselves. The list is set as a whole, so it is told as a whole."""
-    listed = shlex.quote(msgspec.json.encode([*allow, host]).decode())
+    # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
+    hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
     only = "" if allow else "; from then on only listed hosts are called"
     return warning(
         DoctorCheck.RECEIVERS,
         f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
-        f"{receiver.waiting} wait, {receiver.dropped} were given up",
+        f"{counts}",
         where="state_webhooks.allow",
-        fix=f"if it may be called: ductile config set state_webhooks.allow {listed} --lock && ductile reload "
+        fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} --lock && ductile reload "
         f"(what was given up: ductile webhook resend ID){only}",
     )

@@ -1,50 +1,134 @@
-"""`job explain`: why a job failed or does not run, told as somebody would who has looked into it.
+"""`job explain`: why a job failed or does not run.
 
-One sentence first, then where the job came from, what it saw, what differs from the last good run of the
-same command, and what to do.
+One sentence first, then where the job came from, its input, the differences to the last good run of the same
+command, and what to do.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+from msgspec import Meta
+
 from ductile.config.secrets import redact
-from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
-from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.comparison import RunComparison, compare_with_last_good, config_at
-from ductile.operations.diagnose.differences import first_line
-from ductile.operations.diagnose.retry_advice import remedy_that_works
-from ductile.operations.diagnose.waiting import (
-    WaitExplanation,
+from ductile.operations.diagnose.comparison import (
+    ChangedStep,
+    RunComparison,
+    compare_with_last_good,
+    config_at,
+    first_failed,
+)
+from ductile.operations.diagnose.differences import Difference
+from ductile.operations.diagnose.remedies import working_remedy
+from ductile.operations.diagnose.waiting import WaitExplanation, why_running, why_waiting
+from ductile.operations.diagnose.wording import (
     as_sentence,
     attempt_text,
+    first_line,
     status_since,
     time_text,
-    why_running,
-    why_waiting,
 )
-from ductile.operations.jobs.documents import instant, shown_execution
-from ductile.operations.jobs.lookup import resolve_job
-from ductile.operations.jobs.origin import origin_chain
+from ductile.operations.jobs.documents import Execution, listed_execution
+from ductile.operations.jobs.lookup import OneJob, resolve_job
 from ductile.operations.jobs.orphaned import dead_owner, is_orphaned, recovery_text
+from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
 from ductile.struct import Value
 
-#: Configurations that are looked through for the one a job ran with.
+#: Configurations that are searched for the one a job ran with.
 _CONFIGS = 200
-
-
-#: An operator ended the job: nothing in what it did explains that.
+#: Links of a chain of origin. Hops are limited, but a run may have thousands of steps, each led to by the one
+#: before; in a longer chain the steps in between are left out.
+_MAX_CHAIN = 50
+#: An operator ended the job, so no difference to a good run explains its end.
 _ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
+_SOURCES: dict[SubmittedBy, str] = {
+    SubmittedBy.SCHEDULER: "the scheduler",
+    SubmittedBy.WEBHOOK: "a webhook",
+    SubmittedBy.ROUTE: "an event",
+    SubmittedBy.CLI: "the command line",
+    SubmittedBy.API: "the HTTP API",
+    SubmittedBy.HOOK: "the end of a job",
+    SubmittedBy.MCP: "an agent",
+    SubmittedBy.CORE: "Ductile itself",
+}
+
+
+class ChainLink(Value):
+    job_id: Id | None
+    what: str
+    status: JobStatus | None
+
+
+class InputEvent(Value):
+    type: str
+    source: str
+
+
+class JobInput(Value):
+    """The input of the job, secret-looking values masked, and the configuration it ran with."""
+
+    payload: dict[str, Any] | None
+    event: InputEvent | None
+    context: dict[str, Any] | None
+    config: str | None
+    config_loaded_at: Timestamp | None
+
+
+class BlockingJob(Value):
+    job_id: Id
+    plugin: str
+    command: str
+    status: JobStatus
+    since: Timestamp
+    attempt: int
+    max_attempts: int
+
+
+class JobExplanation(Response):
+    job_id: Id
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: JobReason
+    verdict: Annotated[str, Meta(description="The explanation in one sentence.")]
+    chain: Annotated[tuple[ChainLink, ...], Meta(description="Where it came from, the first cause first.")]
+    evidence: tuple[str, ...]
+    saw: JobInput
+    executions: tuple[Execution, ...]
+    waits_for: Annotated[
+        BlockingJob | None,
+        Meta(
+            description="The job in its way, if it has not ended: the holder of its key or of a slot, or the "
+            "step of a run that runs."
+        ),
+    ]
+    cause: Annotated[
+        str | None, Meta(description="The first step whose output changed shape, and what needed it.")
+    ]
+    first_change: ChangedStep | None
+    compared_with: Annotated[
+        Id | None, Meta(description="The last good job of the same command, or run of the same pipeline.")
+    ]
+    differences: tuple[Difference, ...]
+    compared: Annotated[tuple[str, ...], Meta(description="What was compared.")]
+    not_compared: Annotated[tuple[str, ...], Meta(description="What was not compared, and may differ.")]
+    advice: tuple[str, ...]
 
 
 class _JobRecords(Value):
+    """What the store has of the job."""
+
     job: Job
     executions: tuple[LogRow, ...]
+    #: Newest first.
     configs: tuple[ConfigRecord, ...]
+    #: Of a pipeline run.
     run: RunRecord | None
 
     @property
@@ -52,189 +136,183 @@ class _JobRecords(Value):
         return self.executions[-1] if self.executions else None
 
     @property
-    def ended_badly(self) -> bool:
-        return self.job.status in (JobStatus.FAILED, JobStatus.DEAD) or (
-            self.job.hold is Hold.RETRY and self.last is not None
-        )
+    def failed(self) -> bool:
+        """Whether the job failed, or waits for a retry after a failure."""
+        waits_for_retry = self.job.hold is Hold.RETRY and self.last is not None
+        return waits_for_retry or self.job.status in (JobStatus.FAILED, JobStatus.DEAD)
 
 
-async def explain_job(context: OperationContext, given: JsonObject) -> JsonObject:
-    job = await resolve_job(context, read.text(given, "job_id"))
-    case = await _gather(context, job)
-    orphaned = is_orphaned(context, job)
-    wait = await _wait(context, case, orphaned=orphaned)
-    compared = await _compare(context, case)
-    forsaken = orphaned or (job.status is JobStatus.QUEUED and context.engine is None)
-    return {
-        "job_id": job.id,
-        "plugin": job.plugin,
-        "command": job.command,
-        "status": job.status.value,
-        "reason": job.reason.value,
-        "verdict": _verdict(context, case, wait, orphaned=orphaned),
-        "chain": await origin_chain(context, job),
-        "evidence": [*_evidence(case)],
-        "saw": await _saw(context, case),
-        "executions": [shown_execution(row) for row in case.executions],
-        "waits_for": None if wait is None or wait.blocker is None else _shown_blocker(wait.blocker),
-        "cause": compared.cause,
-        "first_change": compared.first_change,
-        "compared_with": compared.compared_with,
-        "differences": [
-            {"what": each.what, "good": each.good, "now": each.now} for each in compared.differences
-        ],
-        "compared": [*compared.compared],
-        "not_compared": [*compared.not_compared],
-        "advice": ["ductile system start"]
-        if forsaken
-        else [
-            *([] if compared.advice is None else [compared.advice]),
-            *await _advice(context, case, wait),
-        ],
-    }
-
-
-async def _gather(context: OperationContext, job: Job) -> _JobRecords:
-    return _JobRecords(
+async def explain_job(context: OperationContext, request: OneJob) -> JobExplanation:
+    job = await resolve_job(context, request.job_id)
+    records = _JobRecords(
         job=job,
         executions=await context.store.executions(job.id),
         configs=await context.store.config_history(limit=_CONFIGS),
         run=await context.store.run(job.id) if job.plugin == RUN_PLUGIN else None,
     )
-
-
-async def _wait(context: OperationContext, case: _JobRecords, *, orphaned: bool) -> WaitExplanation | None:
-    if case.job.status is JobStatus.QUEUED:
-        return await why_waiting(context, case.job)
-    if case.job.status is JobStatus.RUNNING and not orphaned:
-        return await why_running(context, case.job, case.run)
-    return None
-
-
-def _shown_blocker(blocker: Job) -> JsonObject:
-    """The job in its way."""
-    return {
-        "job_id": blocker.id,
-        "plugin": blocker.plugin,
-        "command": blocker.command,
-        "status": blocker.status.value,
-        "since": instant(blocker.started_at or blocker.created_at),
-        "attempt": blocker.attempt,
-        "max_attempts": blocker.max_attempts,
-    }
-
-
-async def _compare(context: OperationContext, case: _JobRecords) -> RunComparison:
-    if not case.ended_badly or case.job.reason in _ENDED_BY_HAND:
-        return RunComparison()
-    return await compare_with_last_good(context, case.job, case.executions, case.configs)
-
-
-# ------------------------------------------------------------------------------------------ the sentence
+    orphaned = is_orphaned(context, job)
+    wait: WaitExplanation | None = None
+    if job.status is JobStatus.QUEUED:
+        wait = await why_waiting(context, job)
+    elif job.status is JobStatus.RUNNING and not orphaned:
+        wait = await why_running(context, job, records.run)
+    compared = RunComparison()
+    if records.failed and job.reason not in _ENDED_BY_HAND:
+        compared = await compare_with_last_good(context, job, records.executions, records.configs)
+    blocker = None if wait is None else wait.blocker
+    if orphaned or (job.status is JobStatus.QUEUED and context.engine is None):
+        advice = ["ductile system start"]
+    else:
+        advice = [] if compared.advice is None else [compared.advice]
+        advice += await _advice(context, records, wait)
+    return from_record(
+        JobExplanation,
+        job,
+        job_id=job.id,
+        verdict=_verdict(context, records, wait, orphaned=orphaned),
+        chain=await _origin_chain(context, job),
+        evidence=tuple(_evidence(records)),
+        saw=await _job_input(context, records),
+        executions=tuple(listed_execution(row) for row in records.executions),
+        waits_for=None
+        if blocker is None
+        else from_record(
+            BlockingJob,
+            blocker,
+            job_id=blocker.id,
+            since=timestamp(blocker.started_at or blocker.created_at),
+        ),
+        cause=compared.cause,
+        first_change=compared.first_change,
+        compared_with=compared.compared_with,
+        differences=compared.differences,
+        compared=compared.compared,
+        not_compared=compared.not_compared,
+        advice=tuple(advice),
+    )
 
 
 def _verdict(
-    context: OperationContext, case: _JobRecords, wait: WaitExplanation | None, *, orphaned: bool
+    context: OperationContext, records: _JobRecords, wait: WaitExplanation | None, *, orphaned: bool
 ) -> str:
-    job, last = case.job, case.last
+    job, last = records.job, records.last
     name = f"{job.plugin} {job.command}"
+    why_not_done = "" if wait is None else wait.why
     match job.status:
         case JobStatus.SUCCEEDED:
             return f"{name} succeeded, {attempt_text(job)}."
         case JobStatus.RUNNING if orphaned:
-            return (
-                f"{name} was running when {dead_owner(job)} died, {attempt_text(job)}. {recovery_text(job)}"
-            )
+            died = f"{name} was running when {dead_owner(job)} died, {attempt_text(job)}."
+            return f"{died} {recovery_text(job)}"
         case JobStatus.RUNNING:
-            link = ":" if case.run is not None else ","
-            return f"{name} is {status_since(job, context.now())}{link} {'' if wait is None else wait.why}"
+            link = ":" if records.run is not None else ","
+            return f"{name} is {status_since(job, context.now())}{link} {why_not_done}"
         case JobStatus.QUEUED:
-            return f"{name} waits: {'' if wait is None else wait.why}"
-        case _ if case.run is not None:
-            why = _failed_step(case.run) or job.reason.description
+            return f"{name} waits: {why_not_done}"
+        case _ if records.run is not None:
+            step = first_failed(records.run)
+            why = job.reason.description
+            if step is not None:
+                error = as_sentence(step.last_error or step.reason.description)
+                step_name = f"step {step.step_path} ({step.plugin} {step.command}, job {step.id})"
+                why = f"{step_name} {_verb(step.status)}: {error}"
             return f"pipeline {job.command} {_verb(job.status)}: {why}"
         case _:
-            why = as_sentence(job.last_error or job.reason.description)
+            error = as_sentence(job.last_error or job.reason.description)
             if job.reason is not JobReason.ATTEMPTS_EXHAUSTED or last is None:
-                return f"{name} {_verb(job.status)} ({job.reason}): {why}"
+                return f"{name} {_verb(job.status)} ({job.reason}): {error}"
             tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
-            return f"{name} failed in {tries}, the last time ({last.reason}): {why}"
+            return f"{name} failed in {tries}, the last time ({last.reason}): {error}"
 
 
 def _verb(status: JobStatus) -> str:
     return "is dead" if status is JobStatus.DEAD else status
 
 
-def _failed_step(run: RunRecord) -> str | None:
-    """The step that failed first is what the others followed from."""
-    bad = [job for job in run.members if job.status in (JobStatus.FAILED, JobStatus.DEAD)]
-    if not bad:
-        return None
-    first = min(bad, key=lambda job: job.completed_at or job.created_at)
-    said = as_sentence(first.last_error or first.reason.description)
-    what = f"step {first.step_path} ({first.plugin} {first.command}, job {first.id})"
-    return f"{what} {_verb(first.status)}: {said}"
+async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink, ...]:
+    """Where a job came from: its source, then runs, routes and parents, the job itself last."""
+    links = [_link(job)]
+    at, seen = job, {job.id}
+    while (parent_id := at.parent_job_id) is not None and parent_id not in seen:
+        if at.run_id is not None and parent_id != at.run_id and len(links) >= _MAX_CHAIN:
+            links.append(ChainLink(job_id=None, what="earlier steps, left out here", status=None))
+            parent_id = at.run_id
+        seen.add(parent_id)
+        parent = await context.store.job(parent_id)
+        if parent is None:
+            links.append(ChainLink(job_id=parent_id, what="a job that is no longer stored", status=None))
+            break
+        links.append(_link(parent))
+        at = parent
+    detail = f" ({at.submitted_detail})" if at.submitted_detail else ""
+    source = f"{_SOURCES[at.submitted_by]}{detail}, at {time_text(at.created_at)}"
+    links.append(ChainLink(job_id=None, what=source, status=None))
+    return tuple(reversed(links))
 
 
-# ------------------------------------------------------------------------------------------ the evidence
+def _link(job: Job) -> ChainLink:
+    name = f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+    step = f", step {job.step_path}" if job.step_path else ""
+    return ChainLink(job_id=job.id, what=f"{name}{step}", status=job.status)
 
 
-def _evidence(case: _JobRecords) -> list[str]:
-    told = [_told_of(row) for row in case.executions if case.run is None]
-    if case.job.cancel_requested_at is not None:
-        told.append(f"Its cancellation was requested at {time_text(case.job.cancel_requested_at)}.")
-    if case.run is not None:
-        told += [
+def _evidence(records: _JobRecords) -> list[str]:
+    run = records.run
+    found = [_execution_text(row) for row in records.executions if run is None]
+    if records.job.cancel_requested_at is not None:
+        found.append(f"Its cancellation was requested at {time_text(records.job.cancel_requested_at)}.")
+    if run is not None:
+        found += [
             f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
-            for job in case.run.members
+            for job in run.members
         ]
-        told += [
+        found += [
             f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"
-            for note in case.run.notes
+            for note in run.notes
             if "explanation" in note.data
         ]
-    return told
+    return found
 
 
-def _told_of(row: LogRow) -> str:
+def _execution_text(row: LogRow) -> str:
+    succeeded = row.status is LogStatus.SUCCEEDED
     ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
     ended = f"signal {row.signal}" if row.signal is not None else ended
-    said = first_line(row.error) or (None if row.status is LogStatus.SUCCEEDED else row.reason.description)
-    parts = [part for part in (ended, said) if part]
+    error = first_line(row.error) or (None if succeeded else row.reason.description)
+    parts = [part for part in (ended, error) if part]
     took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f}s"
-    # An error that ends with stderr has told it already.
-    stderr = None if "stderr ends with: " in (row.error or "") else first_line(row.stderr)
-    tail = f" It wrote to stderr: {stderr}" if stderr and row.status is not LogStatus.SUCCEEDED else ""
+    # Some errors quote the end of stderr already.
+    stderr = None if succeeded or "stderr ends with: " in (row.error or "") else first_line(row.stderr)
+    tail = f" It wrote to stderr: {stderr}" if stderr else ""
     return f"Execution {row.execution} {row.status}{took}: {as_sentence(', '.join(parts) or 'ok')}{tail}"
 
 
-async def _saw(context: OperationContext, case: _JobRecords) -> JsonObject:
-    """What it was given. Secret-looking values are masked, as everywhere where nobody asked to see them."""
-    job = case.job
-    event = None if job.source_event_id is None else await context.store.event(job.source_event_id)
-    event_context = (
-        None if job.event_context_id is None else await context.store.context(job.event_context_id)
+async def _job_input(context: OperationContext, records: _JobRecords) -> JobInput:
+    job, store = records.job, context.store
+    event = None if job.source_event_id is None else await store.event(job.source_event_id)
+    stored = None if job.event_context_id is None else await store.context(job.event_context_id)
+    config = config_at(records.configs, job.started_at)
+    payload: Any = redact(job.payload)
+    baggage: Any = None if stored is None else redact(stored.baggage)
+    return JobInput(
+        payload=payload,
+        event=None if event is None else InputEvent(type=event.type, source=event.source),
+        context=baggage,
+        config=None if config is None else config.hash,
+        config_loaded_at=None if config is None else timestamp(config.loaded_at),
     )
-    config = config_at(case.configs, job.started_at)
-    payload: JsonValue = job.payload
-    return {
-        "payload": redact(payload),
-        "event": None if event is None else {"type": event.type, "source": event.source},
-        "context": None if event_context is None else redact(event_context.baggage),
-        "config": None if config is None else config.hash,
-        "config_loaded_at": None if config is None else instant(config.loaded_at),
-    }
 
 
-async def _advice(context: OperationContext, case: _JobRecords, wait: WaitExplanation | None) -> list[str]:
-    job, last = case.job, case.last
-    told: list[str] = []
-    if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
-        told.append(f"It is a step of a run: ductile job explain {job.run_id}")
-    reason = last.reason if last is not None and case.ended_badly and case.run is None else job.reason
-    if job.reason in _ENDED_BY_HAND:
-        reason = job.reason
+async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExplanation | None) -> list[str]:
+    job, last = records.job, records.last
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]
-    told.append(await remedy_that_works(context, job, reason, case.run))
-    return told
+    found = []
+    if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
+        found.append(f"It is a step of a run: ductile job explain {job.run_id}")
+    by_hand = job.reason in _ENDED_BY_HAND
+    # The reason of the last execution says more than that of the job: `attempts_exhausted`.
+    of_execution = last is not None and records.failed and records.run is None and not by_hand
+    reason = last.reason if last is not None and of_execution else job.reason
+    found.append(await working_remedy(context, job, reason, records.run))
+    return found

@@ -1,46 +1,80 @@
-"""What became of every step of a pipeline run, and why: for `pipeline explain` and `job show`."""
+"""`pipeline explain`: what became of every step of a run, and why. `job show` lists the same steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import TERMINAL, Job, JobReason
-from ductile.core.json import JsonObject, JsonValue
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import instant, milliseconds, shown_job
-from ductile.operations.jobs.lookup import find_job
+from ductile.operations.jobs.documents import ListedJob, listed_job
+from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
+from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.store.model.records import LedgerRow, LogRow, RunRecord
+from ductile.struct import Value
 
-#: A step that ended for one of these was never run: it could not be made.
-NOT_MADE = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
+#: A step that ended for one of these did not run: it could not be created from its input.
+NOT_CREATED = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
 
 
 class StepOutcome(StrEnum):
     RAN = "ran"
     BYPASSED = "bypassed"
-    NOT_MADE = "not_made"
-    ENTERED = "entered"  # of what holds other steps: a line went in
+    NOT_CREATED = "not_made"
+    #: Of a step that holds others: one of them was reached.
+    ENTERED = "entered"
     NOT_REACHED = "not_reached"
 
 
-async def explain_steps(context: OperationContext, job: Job) -> JsonObject:
-    """The run, and each of its steps with what it came to."""
-    record = await load_run_record(context, job)
-    return {
-        "run": shown_job(record.job),
-        "pipeline": record.job.command,
-        "ended": record.job.status in TERMINAL,
-        "graph_kept": record.graph is not None,
-        "steps": describe_steps(record),
-    }
+class StepJob(Value):
+    job_id: Id
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: JobReason
+    attempt: int
+    max_attempts: int
+    duration_ms: float | None
+    error: str | None
 
 
-async def load_run_record(context: OperationContext, job: Job) -> RunRecord:
-    """Of the run that the job is, or is a step of."""
+class StepBypass(Value):
+    explanation: str
+    verdict: Any
+    at: Timestamp
+
+
+class StepReport(Value):
+    """What became of one step of a run."""
+
+    step: str
+    kind: Annotated[
+        str | None, Meta(description="`uses`, `call`, `steps` or `split`; null if the graph is not kept.")
+    ]
+    does: Annotated[str | None, Meta(description="The plugin and command, or the pipeline, that it calls.")]
+    outcome: StepOutcome
+    jobs: tuple[StepJob, ...]
+    bypasses: tuple[StepBypass, ...]
+    errors: Annotated[tuple[str, ...], Meta(description="Why it could not be created.")]
+
+
+class RunExplanation(Response):
+    run: ListedJob
+    pipeline: str
+    ended: bool
+    graph_kept: Annotated[bool, Meta(description="False if only steps that left a trace are listed.")]
+    steps: tuple[StepReport, ...]
+
+
+async def explain_run(context: OperationContext, request: OneJob) -> RunExplanation:
+    """Explain the run that the job is, or is a step of."""
+    job = await resolve_job(context, request.job_id)
     if job.plugin != RUN_PLUGIN:
         if job.run_id is None:
             raise ConflictError(
@@ -51,46 +85,47 @@ async def load_run_record(context: OperationContext, job: Job) -> RunRecord:
     record = await context.store.run(job.id)
     if record is None:
         raise NotFoundError(f"there is no pipeline run {job.id}")
-    return record
+    return RunExplanation(
+        run=listed_job(context, record.job),
+        pipeline=record.job.command,
+        ended=record.job.status in TERMINAL,
+        graph_kept=record.graph is not None,
+        steps=describe_steps(record),
+    )
 
 
-def describe_steps(record: RunRecord) -> list[JsonValue]:
-    """In the order in which they are written; without the graph, those of which there is a trace."""
+def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
+    """The steps of a run in the order of the pipeline; without its graph, those that have jobs."""
     jobs: dict[str, list[Job]] = {}
     for member in record.members:
         jobs.setdefault(member.step_path or "", []).append(member)
-    notes = _notes_by_step(record.notes)
     if record.graph is None:
-        return [_step(path, None, jobs.get(path, ()), (), record.executions) for path in jobs]
-    touched = {*jobs, *notes}
-    return [
-        _step(
+        return tuple(_report(path, None, each, (), record.executions) for path, each in jobs.items())
+    notes: dict[str, list[LedgerRow]] = {}
+    for note in record.notes:
+        step = note.data.get("step")
+        if note.kind is LedgerKind.SWITCH and isinstance(step, str):
+            notes.setdefault(step, []).append(note)
+    reached = {*jobs, *notes}
+    return tuple(
+        _report(
             node.path,
             node,
             jobs.get(node.path, ()),
             notes.get(node.path, ()),
             record.executions,
-            entered=any(_is_inside(path, node, record.graph) for path in touched),
+            entered=any(_is_inside(path, node, record.graph) for path in reached),
         )
         for node in sorted(record.graph.nodes.values(), key=lambda node: node.position)
-    ]
-
-
-def _notes_by_step(notes: Sequence[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    found: dict[str, list[LedgerRow]] = {}
-    for note in notes:
-        step = note.data.get("step")
-        if note.kind is LedgerKind.SWITCH and isinstance(step, str):
-            found.setdefault(step, []).append(note)
-    return found
+    )
 
 
 def _is_inside(path: str, node: Node, graph: Graph) -> bool:
-    """By its path. An event type may hold a slash, so the steps are asked and not the text alone."""
+    # An event type may hold a slash, so the path has to be that of a step.
     return path in graph.nodes and path.startswith(f"{node.path}/") and not isinstance(node, UseNode)
 
 
-def _step(
+def _report(
     path: str,
     node: Node | None,
     jobs: Sequence[Job],
@@ -98,54 +133,37 @@ def _step(
     executions: Mapping[str, LogRow],
     *,
     entered: bool = False,
-) -> JsonValue:
-    shown_jobs: list[JsonValue] = [_shown_job(job, executions.get(job.id)) for job in jobs]
-    bypasses: list[JsonValue] = [
-        {"explanation": note.data["explanation"], "verdict": note.data.get("verdict"), "at": instant(note.at)}
-        for note in notes
-        if "explanation" in note.data
-    ]
-    errors: list[JsonValue] = [*_errors(jobs, notes)]
-    return {
-        "step": path,
-        "kind": None if node is None else node.label.keyword,
-        "does": None if node is None else node.label.target,
-        "outcome": _outcome(jobs, notes, entered=entered),
-        "jobs": shown_jobs,
-        "bypasses": bypasses,
-        "errors": errors,
-    }
+) -> StepReport:
+    label = None if node is None else node.label
+    not_created = [job.last_error or str(job.reason) for job in jobs if job.reason in NOT_CREATED]
+    errors = (*not_created, *(str(note.data["error"]) for note in notes if "error" in note.data))
+    if len(jobs) > len(not_created):
+        outcome = StepOutcome.RAN
+    elif errors:
+        outcome = StepOutcome.NOT_CREATED
+    elif notes:
+        outcome = StepOutcome.BYPASSED
+    else:
+        outcome = StepOutcome.ENTERED if entered else StepOutcome.NOT_REACHED
+    return StepReport(
+        step=path,
+        kind=None if label is None else label.keyword,
+        does=None if label is None else label.target,
+        outcome=outcome,
+        jobs=tuple(_step_job(job, executions.get(job.id)) for job in jobs),
+        bypasses=tuple(
+            StepBypass(
+                explanation=str(note.data["explanation"]),
+                verdict=note.data.get("verdict"),
+                at=timestamp(note.at),
+            )
+            for note in notes
+            if "explanation" in note.data
+        ),
+        errors=errors,
+    )
 
 
-def _outcome(jobs: Sequence[Job], notes: Sequence[LedgerRow], *, entered: bool) -> StepOutcome:
-    if any(job.reason not in NOT_MADE for job in jobs):
-        return StepOutcome.RAN
-    if jobs or any("error" in note.data for note in notes):
-        return StepOutcome.NOT_MADE
-    if notes:
-        return StepOutcome.BYPASSED
-    return StepOutcome.ENTERED if entered else StepOutcome.NOT_REACHED
-
-
-def _errors(jobs: Sequence[Job], notes: Sequence[LedgerRow]) -> Iterator[str]:
-    """Why the step could not be made."""
-    for job in jobs:
-        if job.reason in NOT_MADE:
-            yield job.last_error or str(job.reason)
-    for note in notes:
-        if "error" in note.data:
-            yield str(note.data["error"])
-
-
-def _shown_job(job: Job, row: LogRow | None) -> JsonObject:
-    return {
-        "job_id": job.id,
-        "plugin": job.plugin,
-        "command": job.command,
-        "status": job.status,
-        "reason": job.reason,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "duration_ms": None if row is None else milliseconds(row.duration),
-        "error": job.last_error,
-    }
+def _step_job(job: Job, execution: LogRow | None) -> StepJob:
+    duration = None if execution is None else execution.duration
+    return from_record(StepJob, job, job_id=job.id, duration_ms=milliseconds(duration), error=job.last_error)

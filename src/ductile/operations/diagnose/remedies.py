@@ -1,10 +1,15 @@
-"""What to do about a job that ended as it did: one piece of advice for each reason there is."""
+"""What to do about a job, by the reason of its status. Only commands that will work are advised."""
 
 from __future__ import annotations
 
-from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.operations.context import OperationContext
+from ductile.operations.diagnose.explain_run import NOT_CREATED
+from ductile.store.model.jobs import RetryResult
+from ductile.store.model.records import RunRecord
 
-#: `{plugin}`, `{command}` and `{job}` are filled in.
+#: `{plugin}`, `{command}` and `{job}` are filled in by `remedy_for`.
 REMEDIES: dict[JobReason, str] = {
     JobReason.SUBMITTED: "Nothing has to be done.",
     JobReason.CLAIMED: "Nothing has to be done; ductile job wait {job} returns when it has ended.",
@@ -51,6 +56,55 @@ REMEDIES: dict[JobReason, str] = {
     "ductile job retry {job}",
 }
 
+_RETRY = "ductile job retry {job}"
+
 
 def remedy_for(reason: JobReason, *, plugin: str, command: str, job_id: str) -> str:
     return REMEDIES[reason].format(plugin=plugin, command=command, job=job_id)
+
+
+async def working_remedy(
+    context: OperationContext, job: Job, reason: JobReason, run: RunRecord | None
+) -> str:
+    """The remedy for a job with this reason. It advises a retry only if the store would accept one.
+
+    `run` is the record of the job if it is a pipeline run.
+    """
+    plain = remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id)
+    if job.status not in TERMINAL or job.status is JobStatus.SUCCEEDED:
+        return plain
+    if reason in NOT_CREATED and job.run_id is not None and job.step_path is not None:
+        return await _rerun_remedy(context, job.run_id, job) or plain
+    if _RETRY not in REMEDIES[reason]:
+        return plain
+    answer = RetryResult.UNKNOWN_JOB
+    # The retry of a step is that of its run, or the step's own while the run is live.
+    for job_id in (job.run_id, job.id):
+        if job_id is not None:
+            answer = await context.store.check_retry(job_id)
+            if answer is RetryResult.QUEUED:
+                return remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job_id)
+    not_created = [member for member in run.members if member.reason in NOT_CREATED] if run else []
+    if not_created:
+        first = min(not_created, key=lambda member: member.completed_at or member.created_at)
+        again = await _rerun_remedy(context, job.id, first)
+        return again or "Correct the pipeline, then start it again."
+    if answer in (RetryResult.UNKNOWN_JOB, RetryResult.RETAINED_NO_MORE):
+        return "Only its log is left, so that it cannot be retried: submit it again."
+    return "It cannot be retried: fix the cause, then submit it again."
+
+
+async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> str | None:
+    """Advice to start the run again from a step of the corrected pipeline; None if that would be refused."""
+    run = await context.store.job(run_id)
+    if run is None or run.plugin != RUN_PLUGIN or step.step_path is None:
+        return None
+    pipeline = context.snapshot().rules.pipelines.by_name.get(run.command)
+    if pipeline is None:
+        return None
+    if await context.store.check_rerun(run_id, step.step_path, pipeline.graph) is not RetryResult.QUEUED:
+        return None
+    return (
+        f"{step.reason.description} A retry would fail in the same way: correct the pipeline, "
+        f"`ductile reload`, then: ductile job retry {run_id} --from-step {step.step_path}"
+    )

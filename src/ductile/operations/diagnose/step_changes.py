@@ -1,7 +1,7 @@
-"""The steps of a failed pipeline run against those of a good one: which output changed shape first. Pure.
+"""Steps of a failed pipeline run compared with a good one: which output changed its shape first. Pure.
 
-Steps are matched by their path. A step that ran several times is compared with the execution in the good run
-that it differs least from.
+Steps are matched by path. A step that ran several times is compared with the execution in the good run that
+it differs least from.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from ductile.struct import Value
 
 _EVENT = "event"
 _PAYLOAD = ("payload",)
-_MOST_CHANGES = 10
+_MAX_CHANGES = 10
+#: Fields of a node under the names that pipelines have for them.
+_PIPELINE_KEYS = {"payload": "with", "condition": "if", "next": "what follows"}
 
 
 class StepTrace(Value):
-    """One execution of a step: what it was given, and what the steps after it saw of its answer."""
+    """One execution of a step: its input, and its output as the steps after it see it."""
 
     path: str
     job_id: str
     plugin: str
     command: str
-    #: None where it is not kept.
+    #: None where it is no longer stored.
     given: JsonObject | None = None
-    #: Payloads by event type; the type is empty for a step that emitted no event. None where it did not
-    #: succeed, or where its answer is not kept.
+    #: Payloads by event type; the type is empty for a step that emitted no event. None where the step did not
+    #: succeed, or its output is no longer stored.
     emitted: Mapping[str, tuple[JsonObject, ...]] | None = None
 
     @property
@@ -52,7 +54,7 @@ class StepChange(Value):
 
 
 class MissingReference(Value):
-    """A reference that leads nowhere now: `with.to` of step `send` refers to `payload.email`."""
+    """A reference that finds no value now: `with.to` of step `send` refers to `payload.email`."""
 
     step: str
     place: str
@@ -72,7 +74,7 @@ def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple
     """The steps whose input has another shape, in the order of `now`."""
     found = []
     for step in now:
-        inputs = [one.given for one in _same_step(good, step) if one.given is not None]
+        inputs = [each.given for each in _same_step(good, step) if each.given is not None]
         if step.given is not None and (changes := closest_changes(inputs, step.given, _PAYLOAD)):
             found.append(StepChange(step=step, changes=changes))
     return tuple(found)
@@ -88,22 +90,24 @@ def steps_without_output(traces: Sequence[StepTrace]) -> tuple[str, ...]:
 
 
 def missing_references(
-    step: UseNode, payload: JsonObject, context: JsonObject
+    step: UseNode, payload: JsonObject, baggage: JsonObject
 ) -> tuple[MissingReference, ...]:
-    """The references of a step's `with` and `baggage` that lead nowhere in what it saw."""
-    scope = EvalContext(payload=payload, context=context)
+    """The references of a step's `with` and `baggage` that find no value in its input."""
+    context = EvalContext(payload=payload, context=baggage)
+    references = [] if step.payload is None else [*references_by_key(step.payload.template)]
+    references += [(f"baggage.{'.'.join(claim.target)}", claim.source) for claim in step.baggage]
     return tuple(
         MissingReference(step=step.path, place=place, reference=reference)
-        for place, reference in _references(step)
-        if look_up(reference, scope) is MISSING
+        for place, reference in references
+        if look_up(reference, context) is MISSING
     )
 
 
-def first_change(changes: Sequence[StepChange], needs: Sequence[MissingReference]) -> StepChange | None:
-    """The change to look at first: one that a need was lost by, else the first that took something away."""
+def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReference]) -> StepChange | None:
+    """The first change that explains a missing reference, else the first that took a field away, else any."""
     for candidates in (
-        [change for change in changes if explained_references(change, needs)],
-        [one for one in changes if any(field.kind is not ChangeKind.NEW for field in one.changes)],
+        [change for change in changes if explained_references(change, missing)],
+        [each for each in changes if any(field.kind is not ChangeKind.NEW for field in each.changes)],
         changes,
     ):
         if candidates:
@@ -112,60 +116,55 @@ def first_change(changes: Sequence[StepChange], needs: Sequence[MissingReference
 
 
 def explained_references(
-    change: StepChange, needs: Sequence[MissingReference]
+    change: StepChange, missing: Sequence[MissingReference]
 ) -> tuple[MissingReference, ...]:
-    """The needs that a change explains. Steps between may have moved a field, so its name is enough."""
-    return tuple(need for need in needs if any(_explains(field, need) for field in change.changes))
+    """The missing references that a change explains."""
+    return tuple(each for each in missing if any(_explains(field, each) for field in change.changes))
 
 
-def _explains(field: FieldChange, need: MissingReference) -> bool:
-    if breaks_reference(field, need.reference):
+def _explains(field: FieldChange, missing: MissingReference) -> bool:
+    """Steps in between may have moved a field, so the same name is enough."""
+    if breaks_reference(field, missing.reference):
         return True
     is_field = field.kind is ChangeKind.GONE and len(field.path) > 1
-    return is_field and field.path[-1] == reference_path(need.reference)[-1]
+    return is_field and field.path[-1] == reference_path(missing.reference)[-1]
 
 
-def describe_change(change: StepChange, needs: Sequence[MissingReference]) -> str:
-    """In one or two sentences: which step, what changed, and what needed it."""
-    changes = _most_telling(change, needs)
-    told = "; ".join(_tell_field(field, change.changes) for field in changes)
-    more = len(change.changes) - len(changes)
-    tail = f"; and {more} more" if more > 0 else ""
-    wanted = [
-        f"Step {need.step} needs {need.reference} ({need.place})."
-        for need in explained_references(change, needs)
-    ]
-    needed = f" {' '.join(wanted)}" if wanted else ""
-    return f"The first step whose output changed is {change.step.name}: {told}{tail}.{needed}"
-
-
-def change_advice(change: StepChange, needs: Sequence[MissingReference]) -> str | None:
-    """The two ways out of a field that was lost."""
-    lost = explained_references(change, needs)
-    if not lost:
-        return None
-    need = lost[0]
-    gone = next(field for field in change.changes if _explains(field, need))
-    renamed = likely_rename(change.changes, gone)
-    instead = f" ({renamed.name})" if renamed is not None else ""
-    return (
-        f"Either have plugin {change.step.plugin} give {gone.name} again, or change {need.place} of step "
-        f"{need.step} to what it gives now{instead}."
-    )
-
-
-def _most_telling(change: StepChange, needs: Sequence[MissingReference]) -> list[FieldChange]:
-    """What explains a need first, then what is gone, then the rest."""
+def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> str:
+    """One or two sentences: which step, what changed in its output, and which step needs it."""
 
     def rank(field: FieldChange) -> int:
-        if any(_explains(field, need) for need in needs):
+        if any(_explains(field, each) for each in missing):
             return 0
         return 2 if field.kind is ChangeKind.NEW else 1
 
-    return sorted(change.changes, key=rank)[:_MOST_CHANGES]
+    fields = sorted(change.changes, key=rank)[:_MAX_CHANGES]
+    described = "; ".join(_describe_field(field, change.changes) for field in fields)
+    more = len(change.changes) - len(fields)
+    tail = f"; and {more} more" if more > 0 else ""
+    needs = [
+        f" Step {each.step} needs {each.reference} ({each.place})."
+        for each in explained_references(change, missing)
+    ]
+    return f"The first step whose output changed is {change.step.name}: {described}{tail}.{''.join(needs)}"
 
 
-def _tell_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
+def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> str | None:
+    """How to bring a lost field back, or do without it. None if no reference is missing because of it."""
+    explained = explained_references(change, missing)
+    if not explained:
+        return None
+    needed = explained[0]
+    gone = next(field for field in change.changes if _explains(field, needed))
+    renamed = likely_rename(change.changes, gone)
+    instead = f" ({renamed.name})" if renamed is not None else ""
+    return (
+        f"Either have plugin {change.step.plugin} give {gone.name} again, or change {needed.place} of step "
+        f"{needed.step} to what it gives now{instead}."
+    )
+
+
+def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
     match field.kind:
         case ChangeKind.GONE:
             renamed = likely_rename(beside, field)
@@ -177,74 +176,64 @@ def _tell_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
 
 
 def differences_of(change: StepChange, what: str) -> Iterator[Difference]:
-    """Field by field, as they are listed. `what` is input or output."""
-    for field in change.changes[:_MOST_CHANGES]:
+    """One difference for each field. `what` is input or output."""
+    for field in change.changes[:_MAX_CHANGES]:
         yield Difference(
             what=f"{what} of step {change.step.path}, {field.name}", good=field.before, now=field.now
         )
 
 
 def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
-    """The pipeline itself, step by step. What a `with` holds may be secret, so it is not shown."""
+    """Differences of the pipeline, step by step. A `with` may hold secrets, so its contents are not shown."""
     if good.fingerprint == now.fingerprint:
         return
     found = False
     for path in dict.fromkeys((*good.nodes, *now.nodes)):
         before, after = good.nodes.get(path), now.nodes.get(path)
         if before is None or after is None:
-            yield Difference(what=f"step {path}", good=_there(before), now=_there(after))
+            yield Difference(
+                what=f"step {path}",
+                good=None if before is None else "there",
+                now=None if after is None else "there",
+            )
             found = True
-        elif parts := _changed_parts(before, after):
-            yield Difference(what=f"step {path}", good="as it was", now=f"changed: {', '.join(parts)}")
+        elif keys := _changed_keys(before, after):
+            yield Difference(what=f"step {path}", good="as it was", now=f"changed: {', '.join(keys)}")
             found = True
     if not found:
         yield Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)
 
 
-def _there(node: Node | None) -> str | None:
-    return None if node is None else "there"
-
-
-_PARTS = {"payload": "with", "condition": "if", "next": "what follows"}
-
-
-def _changed_parts(before: Node, after: Node) -> list[str]:
+def _changed_keys(before: Node, after: Node) -> list[str]:
     if type(before) is not type(after):
         return ["kind"]
     names = [name for name in before.__struct_fields__ if name not in {"path", "position"}]
-    return [_PARTS.get(name, name) for name in names if getattr(before, name) != getattr(after, name)]
+    return [_PIPELINE_KEYS.get(name, name) for name in names if getattr(before, name) != getattr(after, name)]
 
 
 def _same_step(good: Sequence[StepTrace], step: StepTrace) -> list[StepTrace]:
-    return [one for one in good if one.path == step.path]
+    return [each for each in good if each.path == step.path]
 
 
 def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[FieldChange]:
-    before = [one.emitted for one in good if one.emitted is not None]
+    before = [each.emitted for each in good if each.emitted is not None]
     if step.emitted is None or not before:
         return
-    for kind, payloads in step.emitted.items():
-        known = [payload for one in before for payload in one.get(kind, ())]
+    for event_type, payloads in step.emitted.items():
+        known = [payload for each in before for payload in each.get(event_type, ())]
         if not known:
-            yield _event_change(kind, ChangeKind.NEW)
+            yield _event_change(event_type, ChangeKind.NEW)
             continue
         for payload in payloads:
             yield from closest_changes(known, payload, _PAYLOAD) or ()
-    for kind in dict.fromkeys(kind for one in before for kind in one):
-        if kind not in step.emitted and all(kind in one for one in before):
-            yield _event_change(kind, ChangeKind.GONE)
+    for event_type in dict.fromkeys(event_type for each in before for event_type in each):
+        if event_type not in step.emitted and all(event_type in each for each in before):
+            yield _event_change(event_type, ChangeKind.GONE)
 
 
-def _event_change(kind: str, change: ChangeKind) -> FieldChange:
-    name = f"{_EVENT} {kind}" if kind else "the result without an event"
-    is_new = change is ChangeKind.NEW
+def _event_change(event_type: str, kind: ChangeKind) -> FieldChange:
+    name = f"{_EVENT} {event_type}" if event_type else "the result without an event"
+    is_new = kind is ChangeKind.NEW
     return FieldChange(
-        path=(name,), kind=change, before=None if is_new else _EVENT, now=_EVENT if is_new else None
+        path=(name,), kind=kind, before=None if is_new else _EVENT, now=_EVENT if is_new else None
     )
-
-
-def _references(step: UseNode) -> Iterator[tuple[str, str]]:
-    if step.payload is not None:
-        yield from references_by_key(step.payload.template)
-    for claim in step.baggage:
-        yield f"baggage.{'.'.join(claim.target)}", claim.source

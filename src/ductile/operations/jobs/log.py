@@ -15,7 +15,6 @@ from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import shown_execution, shown_ledger
 from ductile.operations.plugins.names import known_plugin_filter
-from ductile.operations.system.status import require_engine
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
 
 #: Words that other systems use for our states.
@@ -80,7 +79,7 @@ async def follow_log(context: OperationContext, given: JsonObject) -> JsonObject
 
     The answer is empty when the time is up or the daemon stops; `stopping` tells which.
     """
-    engine = require_engine(context)
+    engine = context.require_engine()
     where = await _filter(context, given)
     after = read.number(given, "after", 0, least=0, most=1 << 62)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
@@ -135,7 +134,7 @@ async def follow_ledger(context: OperationContext, given: JsonObject) -> JsonObj
     """Ledger entries after a number, waiting for one if there is none; else as `follow_log`. With `gap` if
     retention has taken some of those that would have come first.
     """
-    engine = require_engine(context)
+    engine = context.require_engine()
     after = read.number(given, "after", 0, least=0, most=1 << 62)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
     while True:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus, SubmittedBy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.explain_run import describe_steps
+from ductile.operations.diagnose.explain_run import StepReport, describe_steps
 from ductile.operations.jobs.documents import (
     Execution,
     JobOutput,
@@ -33,7 +33,6 @@ from ductile.operations.jobs.tree import FLATTENED, nest_jobs
 from ductile.operations.plugins.names import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
-from ductile.operations.system.status import require_engine
 from ductile.store.model.records import DEFAULT_PAGE, JobFilter
 from ductile.struct import Value, field
 
@@ -111,7 +110,7 @@ class FullJob(ListedJob, Response, kw_only=True):
     stderr: Annotated[str | None, Meta(description="Of its last execution.")]
     executions: list[Execution]
     transitions: list[JobTransition]
-    steps: Annotated[list[dict[str, Any]] | UnsetType, Meta(description="Of a run of a pipeline.")] = UNSET
+    steps: Annotated[tuple[StepReport, ...] | UnsetType, Meta(description="Of a run of a pipeline.")] = UNSET
 
     @property
     def http_message(self) -> str:
@@ -126,7 +125,9 @@ async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
     return await _full_job(context, job, steps=UNSET if run is None else describe_steps(run))
 
 
-async def _full_job(context: OperationContext, job: Job, steps: list[Any] | UnsetType = UNSET) -> FullJob:
+async def _full_job(
+    context: OperationContext, job: Job, steps: tuple[StepReport, ...] | UnsetType = UNSET
+) -> FullJob:
     executions = await context.store.executions(job.id)
     transitions = await context.store.transitions(job.id)
     return from_record(
@@ -190,7 +191,7 @@ async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJo
     timeout = MAX_WAIT if request.timeout is None else request.timeout
     job = await resolve_job(context, request.job_id)
     if job.status not in TERMINAL:
-        with require_engine(context).waiting_for(job.id) as ended:
+        with context.require_engine().waiting_for(job.id) as ended:
             # Read after registering: an end between the two would be missed.
             if (await find_job(context, job.id)).status not in TERMINAL:
                 await asyncio.wait({ended}, timeout=timeout.total_seconds())

@@ -15,7 +15,7 @@ from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import milliseconds
 from ductile.operations.plugins.health import unhealthy_plugins
-from ductile.operations.plugins.names import unknown_plugin
+from ductile.operations.plugins.names import find_plugin
 from ductile.protocol.manifest.model import Command, CommandType, Manifest
 
 
@@ -130,13 +130,6 @@ async def show_plugin(context: OperationContext, given: JsonObject) -> JsonObjec
             "optional": list(manifest.optional_config) if manifest else [],
         },
     }
-
-
-def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
-    plugin = snapshot.plugins.get(name)
-    if plugin is None:
-        raise unknown_plugin(snapshot, name)
-    return plugin
 
 
 def _shown_command(plugin: PluginInstance, command: Command) -> JsonObject:

@@ -1,34 +1,60 @@
-"""Letting a plugin run dry before it is disabled, and what would end if it were disabled now."""
+"""Draining a plugin before it is disabled, and the work that still needs it."""
 
 from __future__ import annotations
 
-from ductile.core.json import JsonObject
-from ductile.operations import parameters as read
+from datetime import timedelta
+from typing import Annotated
+
+from msgspec import Meta
+
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.catalogue import find_plugin
-from ductile.operations.system.status import drain_timeout, require_engine
+from ductile.operations.plugins.names import find_plugin
+from ductile.operations.response import Response
+from ductile.struct import Value
+
+DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
 
 
-async def pending_work(context: OperationContext, given: JsonObject) -> JsonObject:
-    """How much accepted work still needs a plugin."""
-    name = read.text(given, "plugin")
-    found = await context.store.pending_work((name,))
-    work = found[0] if found else None
-    return {
-        "plugin": name,
-        "queued": work.queued if work else 0,
-        "running": work.running if work else 0,
-        "runs": work.runs if work else 0,
-    }
+class ShowPendingWork(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
 
 
-async def drain_plugin(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Wait until no accepted work needs a plugin; it takes no new jobs from now on.
+class PendingPluginWork(Response):
+    """Accepted work that needs a plugin."""
 
-    It stays closed for a minute, in which a reload has to disable it; otherwise it takes jobs again.
+    plugin: str
+    queued: int
+    running: int
+    runs: Annotated[int, Meta(description="Pipeline runs with a step that uses it.")]
+
+
+class DrainPlugin(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    drain_timeout: Annotated[timedelta, Meta(description="How long to wait, such as 10m.")] = (
+        DEFAULT_DRAIN_TIMEOUT
+    )
+
+
+class PluginDrained(Response):
+    plugin: str
+    drained: bool
+
+
+async def pending_work(context: OperationContext, request: ShowPendingWork) -> PendingPluginWork:
+    found = await context.store.pending_work((request.plugin,))
+    if not found:
+        return PendingPluginWork(plugin=request.plugin, queued=0, running=0, runs=0)
+    work = found[0]
+    return PendingPluginWork(plugin=request.plugin, queued=work.queued, running=work.running, runs=work.runs)
+
+
+async def drain_plugin(context: OperationContext, request: DrainPlugin) -> PluginDrained:
+    """Wait until no accepted work needs the plugin; it gets no new jobs from now on.
+
+    If no reload disables it within a minute after that, it gets jobs again.
     """
-    engine = require_engine(context)
-    plugin = find_plugin(context.snapshot(), read.text(given, "plugin"))
+    engine = context.require_engine()
+    plugin = find_plugin(context.snapshot(), request.plugin)
     if plugin.enabled:
-        await engine.drain((plugin.name,), drain_timeout(given))
-    return {"plugin": plugin.name, "drained": True}
+        await engine.drain((plugin.name,), request.drain_timeout)
+    return PluginDrained(plugin=plugin.name, drained=True)

@@ -1,33 +1,140 @@
-"""Which plugins are marked unhealthy: those whose last `init` failed. A label, not a gate."""
+"""Health of plugins: their `health` commands, run now or earlier, and a failed `init`.
+
+Unhealthy is a label: the plugin still gets jobs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated
 
-from ductile.core.json import JsonObject, JsonValue
+from msgspec import Meta
+
+from ductile.config.snapshot import PluginInstance
+from ductile.core.ids import make_id, make_trace_id
+from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.engine.config_record import init_of
-from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import instant
+from ductile.operations.context import OperationContext, RunningEngine
+from ductile.operations.plugins.names import find_plugin
+from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
+from ductile.store.model.records import LogFilter, LogRow
+from ductile.struct import Value
+
+#: The status of a check that could not be started now.
+NOT_CHECKED = "not_asked"
+#: A process is killed at its deadline, which takes a moment longer.
+_KILL_SECONDS = 20.0
+
+
+class PluginHealth(Value):
+    plugin: str
+    job_id: Id | None
+    status: Annotated[str, Meta(description="Of the job; `not_asked` if the plugin was too busy.")]
+    error: str | None
+
+
+class CheckHealth(Value):
+    plugin: Annotated[str | None, Meta(description="Only this plugin.")] = None
+
+
+class HealthReport(Response):
+    health: tuple[PluginHealth, ...]
+
+
+class FailedInit(Value):
+    """The `init` that a plugin is marked unhealthy for."""
+
+    job_id: Id | None
+    error: str | None
+    at: Timestamp
+
+
+class ListUnhealthyPlugins(Value):
+    pass
+
+
+class UnhealthyPlugins(Response):
+    unhealthy: Annotated[dict[str, FailedInit], Meta(description="By plugin name.")]
+
+
+async def check_health(context: OperationContext, request: CheckHealth) -> HealthReport:
+    """Run the `health` command of every plugin that has one, or of one plugin, and wait for all results."""
+    engine = context.require_engine()
+    if request.plugin is not None:
+        find_plugin(context.snapshot(), request.plugin)
+    checks = (
+        engine.share(f"health of {plugin.name}", partial(_check_one, context, engine, plugin))
+        for plugin in _with_health_command(context)
+        if request.plugin in (None, plugin.name)
+    )
+    return HealthReport(health=tuple(await asyncio.gather(*checks)))
+
+
+async def last_health_checks(context: OperationContext) -> dict[str, LogRow | None]:
+    """The latest health check of every plugin that has the command, by plugin name."""
+    found: dict[str, LogRow | None] = {}
+    for plugin in _with_health_command(context):
+        rows = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
+        found[plugin.name] = rows[0] if rows else None
+    return found
+
+
+def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:
+    for plugin in context.snapshot().plugins.values():
+        installed = plugin.installed
+        if plugin.runnable and installed is not None and "health" in installed.manifest.commands:
+            yield plugin
+
+
+async def _check_one(
+    context: OperationContext, engine: RunningEngine, plugin: PluginInstance
+) -> PluginHealth:
+    """Run the check beside the queue, with one attempt: a retried check says nothing about now.
+
+    A plugin that is not `concurrency_safe` is not checked while it runs as many jobs as it may.
+    """
+    job = NewJob(
+        id=make_id(context.now(), context.rng),
+        plugin=plugin.name,
+        command="health",
+        submitted_by=SubmittedBy.CORE,
+        max_attempts=1,
+        trace_id=make_trace_id(context.rng),
+    )
+    safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
+    with engine.waiting_for(job.id) as ended:
+        if not await engine.start_beside(job, limit=None if safe else plugin.parallelism):
+            return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
+        await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
+    found = await context.store.job(job.id)
+    return PluginHealth(
+        plugin=plugin.name,
+        job_id=job.id,
+        status="unknown" if found is None else found.status.value,
+        error=None if found is None else found.last_error,
+    )
 
 
 async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
-    """By name, with the init that failed."""
+    """The failed init of each unhealthy plugin, by plugin name."""
     records = await context.store.inits()
     found = {}
     for name, plugin in context.snapshot().plugins.items():
         init = init_of(plugin, now=context.now(), rng=context.rng)
-        mark = None if init is None else decide_failed_init(records, init.key)
-        if mark is not None:
-            found[name] = mark
+        failed = None if init is None else decide_failed_init(records, init.key)
+        if failed is not None:
+            found[name] = failed
     return found
 
 
 def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecord | None:
-    """The failed init that a plugin is marked by, as it is installed and configured now.
+    """The failed init that marks a plugin, as it is installed and configured now.
 
-    Until its own init has come to an end, the verdict on the version before goes on counting: only the next
-    good init clears it. A version that was initialised well before is well when it comes back.
+    Until its own init has ended, the result for the version before still counts: only the next good init
+    clears it. A version whose init succeeded earlier is healthy when it comes back.
     """
     ended = [
         each for each in records if each.key.plugin == key.plugin and each.status is not InitStatus.PENDING
@@ -37,12 +144,13 @@ def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecor
     return last if last is not None and last.status is InitStatus.FAILED else None
 
 
-def shown_failed_init(record: InitRecord | None) -> JsonValue:
-    if record is None:
-        return None
-    return {"job_id": record.job_id, "error": record.error, "at": instant(record.updated_at)}
+def failed_init(record: InitRecord) -> FailedInit:
+    return FailedInit(job_id=record.job_id, error=record.error, at=timestamp(record.updated_at))
 
 
-async def plugin_health(context: OperationContext, _given: JsonObject) -> JsonObject:
-    marks = await unhealthy_plugins(context)
-    return {"unhealthy": {name: shown_failed_init(record) for name, record in marks.items()}}
+async def list_unhealthy_plugins(
+    context: OperationContext, _request: ListUnhealthyPlugins
+) -> UnhealthyPlugins:
+    """The plugins whose last `init` failed."""
+    found = await unhealthy_plugins(context)
+    return UnhealthyPlugins(unhealthy={name: failed_init(record) for name, record in found.items()})

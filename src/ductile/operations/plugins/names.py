@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
@@ -28,6 +28,14 @@ async def known_plugin_filter(context: OperationContext, given: JsonObject) -> s
     """The same for an operation that takes a JSON object."""
     plugin = read.optional_text(given, "plugin")
     await refuse_unknown_plugin(context, plugin)
+    return plugin
+
+
+def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
+    """The plugin configured under this name. Raises `NotFoundError`."""
+    plugin = snapshot.plugins.get(name)
+    if plugin is None:
+        raise unknown_plugin(snapshot, name)
     return plugin
 
 

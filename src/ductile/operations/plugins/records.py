@@ -1,54 +1,83 @@
-"""What the store keeps for a plugin: its state and its facts."""
+"""Stored records of a plugin: its state and its facts. Secret-looking values are masked unless revealed."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+from msgspec import Meta
+
 from ductile.config.secrets import redact
-from ductile.core.json import JsonObject
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import instant
-from ductile.operations.plugins.names import unknown_plugin
-from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, FactRow
+from ductile.operations.plugins.names import find_plugin
+from ductile.operations.request import Cursor, PageLimit
+from ductile.operations.response import Id, NextCursor, Response, Timestamp, timestamp
+from ductile.store.model.records import DEFAULT_PAGE
+from ductile.struct import Value
 
 
-async def plugin_state(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Values under keys that look secret are masked unless `reveal` is set."""
-    plugin = read.text(given, "plugin")
-    kept = await context.store.plugin_state(plugin)
-    if kept is None:
-        _refuse_unknown(context, plugin)
-        return {"plugin": plugin, "state": {}, "updated_at": None}
-    state = kept.state if read.flag(given, "reveal") else redact(kept.state)
-    return {"plugin": plugin, "state": state, "updated_at": instant(kept.updated_at)}
+class ShowPluginState(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
 
 
-async def plugin_facts(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Newest first, masked as the state is."""
-    plugin = read.text(given, "plugin")
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    page = await context.store.facts(plugin, limit=limit, cursor=read.optional_text(given, "cursor"))
+class StoredPluginState(Response):
+    plugin: str
+    state: Any
+    updated_at: Timestamp | None
+
+
+class ListPluginFacts(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+
+
+class PluginFact(Value):
+    seq: int
+    fact_type: str
+    command: str | None
+    job_id: Id | None
+    created_at: Timestamp
+    fact: Any
+
+
+class PluginFacts(Response):
+    plugin: str
+    facts: tuple[PluginFact, ...]
+    next_cursor: NextCursor
+
+
+async def plugin_state(context: OperationContext, request: ShowPluginState) -> StoredPluginState:
+    """The state of a plugin; that of one that is no longer configured too."""
+    stored = await context.store.plugin_state(request.plugin)
+    if stored is None:
+        find_plugin(context.snapshot(), request.plugin)
+        return StoredPluginState(plugin=request.plugin, state={}, updated_at=None)
+    return StoredPluginState(
+        plugin=request.plugin,
+        state=stored.state if request.reveal else redact(stored.state),
+        updated_at=timestamp(stored.updated_at),
+    )
+
+
+async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
+    """The facts of a plugin, newest first; those of one that is no longer configured too."""
+    page = await context.store.facts(request.plugin, limit=request.limit, cursor=request.cursor)
     if not page.rows:
-        _refuse_unknown(context, plugin)
-    reveal = read.flag(given, "reveal")
-    return {
-        "plugin": plugin,
-        "facts": [_shown(row, reveal=reveal) for row in page.rows],
-        "next_cursor": page.next_cursor,
-    }
-
-
-def _shown(row: FactRow, *, reveal: bool) -> JsonObject:
-    return {
-        "seq": row.seq,
-        "fact_type": row.fact_type,
-        "command": row.command,
-        "job_id": row.job_id,
-        "created_at": instant(row.created_at),
-        "fact": row.body if reveal else redact(row.body),
-    }
-
-
-def _refuse_unknown(context: OperationContext, plugin: str) -> None:
-    """What a plugin left behind is shown after it was taken out; a name that never was one is a mistake."""
-    if plugin not in context.snapshot().plugins:
-        raise unknown_plugin(context.snapshot(), plugin)
+        find_plugin(context.snapshot(), request.plugin)
+    return PluginFacts(
+        plugin=request.plugin,
+        facts=tuple(
+            PluginFact(
+                seq=row.seq,
+                fact_type=row.fact_type,
+                command=row.command,
+                job_id=row.job_id,
+                created_at=timestamp(row.created_at),
+                fact=row.body if request.reveal else redact(row.body),
+            )
+            for row in page.rows
+        ),
+        next_cursor=page.next_cursor,
+    )

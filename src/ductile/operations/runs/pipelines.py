@@ -20,13 +20,11 @@ from ductile.core.runs.svg import to_svg
 from ductile.core.runs.tree import TreeStep, build_tree, iter_steps, summarise_condition
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.explain_run import explain_steps
 from ductile.operations.jobs.documents import instant, shown_job
 from ductile.operations.jobs.log import follow_seconds, wait_for_change
 from ductile.operations.jobs.lookup import find_job, resolve_job
 from ductile.operations.runs.start import known_pipeline, publish_event, start_pipeline
 from ductile.operations.submission import Source
-from ductile.operations.system.status import require_engine
 from ductile.store.model.records import LARGEST_PAGE, JobFilter
 
 
@@ -101,7 +99,7 @@ async def follow_run(context: OperationContext, given: JsonObject) -> JsonObject
     Or when the run itself has, the time is up, or the daemon stops; `stopping` tells the last. Only the
     latest steps are looked at: of a run with hundreds of them nobody reads every one as it ends.
     """
-    engine = require_engine(context)
+    engine = context.require_engine()
     run = await resolve_job(context, read.text(given, "job_id"))
     known = read.number(given, "known", 0, least=0, most=1 << 31)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
@@ -116,11 +114,6 @@ async def follow_run(context: OperationContext, given: JsonObject) -> JsonObject
         if over or stopping or len(ended) > known or left <= 0:
             return {"ended": [shown_job(job) for job in ended], "over": over, "stopping": stopping}
         await wait_for_change(coming, left)
-
-
-async def explain_run(context: OperationContext, given: JsonObject) -> JsonObject:
-    """What became of every step of a run, and why; a step's own id means the run that it belongs to."""
-    return await explain_steps(context, await resolve_job(context, read.text(given, "job_id")))
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:

@@ -1,64 +1,140 @@
-"""Whether the history of a schedule is complete: held against its rule, instant by instant."""
+"""`schedule history`: past occurrences, and whether every due instant among them is accounted for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from ductile.core.json import JsonObject
-from ductile.core.schedules.audit import RUN_NOW, Gap, find_gaps, first_end
+from msgspec import Meta
+
+from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import instant
+from ductile.operations.request import Cursor, PageLimit
+from ductile.operations.response import (
+    Id,
+    NextCursor,
+    Response,
+    Timestamp,
+    from_record,
+    milliseconds,
+    timestamp,
+)
+from ductile.operations.schedules.listing import OneSchedule, configured_schedule, find_schedule
+from ductile.store.model.records import DEFAULT_PAGE
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.struct import Value, field
 
 _TICK = timedelta(microseconds=1)
 
 
+class ShowHistory(OneSchedule):
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+
+
+class PastOccurrence(Value):
+    """One due instant, or several adjacent ones that were skipped for the same reason."""
+
+    nominal_at: Timestamp
+    until_at: Timestamp | None
+    count: int
+    outcome: OccurrenceOutcome
+    reason: str | None
+    job_id: Id | None
+    late_ms: float | None
+
+
+class HistoryGap(Value):
+    from_at: Timestamp = field(name="from")
+    to_at: Timestamp = field(name="to")
+    expected: int
+    found: int
+
+
+class HistoryAudit(Value):
+    complete: Annotated[bool | None, Meta(description="Null where that cannot be told; `about` says why.")]
+    from_at: Timestamp | None = field(name="from")
+    to_at: Timestamp | None = field(name="to")
+    gaps: tuple[HistoryGap, ...]
+    about: str | None
+
+
+class ScheduleHistory(Response):
+    plugin: str
+    id: str
+    occurrences: Annotated[tuple[PastOccurrence, ...], Meta(description="Newest first.")]
+    account: HistoryAudit
+    next_cursor: NextCursor
+
+
+async def show_history(context: OperationContext, request: ShowHistory) -> ScheduleHistory:
+    entry = await find_schedule(context, request.plugin, request.schedule)
+    page = await context.store.occurrences(
+        entry.plugin, entry.schedule_id, limit=request.limit, cursor=request.cursor
+    )
+    return ScheduleHistory(
+        plugin=entry.plugin,
+        id=entry.schedule_id,
+        occurrences=tuple(past_occurrence(row) for row in page.rows),
+        account=await audit_history(context, entry, page.rows, newest=request.cursor is None),
+        next_cursor=page.next_cursor,
+    )
+
+
+def past_occurrence(row: Occurrence) -> PastOccurrence:
+    return from_record(PastOccurrence, row, late_ms=milliseconds(row.late))
+
+
 async def audit_history(
     context: OperationContext, entry: ScheduleEntry, rows: Sequence[Occurrence], *, newest: bool
-) -> JsonObject:
-    """What these rows prove; `newest` says that what comes after them is the schedule's next occurrence.
+) -> HistoryAudit:
+    """Compare rows with the schedule's rule, instant by instant.
 
-    `complete` is None where nothing can be proven, and `about` says why.
+    `newest` says that the rows are the latest: then they must reach up to the schedule's next occurrence.
     """
-    rule = _rule_of(context, entry)
+    rule = _stored_rule(context, entry)
     if rule is None:
         return _unproven("the schedule was changed after these were due")
-    held = _held_to(rule, entry, [*rows, *_deferred(entry, rows)])
-    if not held:
+    checked = _rows_under_rule(rule, entry, [*rows, *_deferred(entry, rows)])
+    if not checked:
         return _unproven("nothing has been due since the schedule was last changed")
-    since, last = held[0].nominal_at, max(row.until_at or row.nominal_at for row in held)
-    until = last
+    since = checked[0].nominal_at
+    last = until = max(row.until_at or row.nominal_at for row in checked)
     if newest and entry.nominal_at is not None:
         until = max(last, entry.nominal_at - _TICK)
-    ended = await _ends(context, held) if isinstance(rule.trigger, Every) else {}
-    gaps = find_gaps(held, rule, since=since, until=until, ended=ended)
-    return {
-        "complete": not gaps,
-        "from": instant(since),
-        "to": instant(last),
-        "gaps": [_shown(gap) for gap in gaps],
-        "about": None,
-    }
+    ended = await _first_ends(context, checked) if isinstance(rule.trigger, Every) else {}
+    gaps = find_gaps(checked, rule, since=since, until=until, ended=ended)
+    return HistoryAudit(
+        complete=not gaps,
+        from_at=timestamp(since),
+        to_at=timestamp(last),
+        gaps=tuple(from_record(HistoryGap, gap) for gap in gaps),
+        about=None,
+    )
 
 
-def _rule_of(context: OperationContext, entry: ScheduleEntry) -> ScheduleRule | None:
-    """The rule of the configuration, if the schedule is still what the store knows it as."""
-    plugin = context.snapshot().plugins.get(entry.plugin)
-    schedules = () if plugin is None else plugin.schedules
-    rule = next((each.rule for each in schedules if each.id == entry.schedule_id), None)
-    if rule is None or isinstance(rule.trigger, After):  # its one instant hangs on the start of the service
-        return rule
-    same = fingerprint_of(rule, context.now()) == entry.fingerprint
-    return rule if same else None
+def _unproven(about: str) -> HistoryAudit:
+    return HistoryAudit(complete=None, from_at=None, to_at=None, gaps=(), about=about)
+
+
+def _stored_rule(context: OperationContext, entry: ScheduleEntry) -> ScheduleRule | None:
+    """The configured rule, if it is the one that the store knows the schedule by."""
+    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
+    if schedule is None:
+        return None
+    # The one instant of an `after` depends on the start of the daemon, so its fingerprint does.
+    is_after = isinstance(schedule.rule.trigger, After)
+    same = is_after or fingerprint_of(schedule.rule, context.now()) == entry.fingerprint
+    return schedule.rule if same else None
 
 
 def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
-    """The occurrence that waits for other polls: it has no row before it runs, and is no gap."""
+    """The occurrence that waits for other polls: it gets its row when it runs, so it is no gap."""
     deferred = entry.deferred
-    if deferred is None or any(deferred.nominal_at < _due_at(row) for row in rows[-1:]):
+    if deferred is None or any(deferred.nominal_at < row.nominal_at for row in rows[-1:]):
         return []
     return [
         Occurrence(
@@ -71,46 +147,33 @@ def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurren
     ]
 
 
-def _held_to(rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
-    """The rows that the rule can be held to, oldest first: those since it is the rule.
+def _rows_under_rule(
+    rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]
+) -> list[Occurrence]:
+    """The rows since the rule is in force, oldest first.
 
-    The row of a run that waited for other polls is written after those of later instants, which may be on the
-    page before. So the first row that was written in its turn begins, if there is one.
+    A run that waited for other polls gets its row after those of later instants, which may be on the page
+    before. So the audit begins with the first row that was written in order, if there is one.
     """
     begin = None if entry.defined_at is None else entry.defined_at - CLOCK_SLACK
-    found = sorted((row for row in rows if begin is None or row.nominal_at >= begin), key=_due_at)
-    # An `every` counts from a run by hand; the instants of the others do not move.
-    named = found if isinstance(rule.trigger, Every) else [row for row in found if row.reason != RUN_NOW]
-    in_turn = [row for row in named if not _waited(row)] or named
-    return [row for row in found if in_turn and row.nominal_at >= in_turn[0].nominal_at]
+    found = sorted(
+        (row for row in rows if begin is None or row.nominal_at >= begin), key=lambda row: row.nominal_at
+    )
+    # Only an `every` counts from a run by hand; the instants of the others do not move.
+    timed = found if isinstance(rule.trigger, Every) else [row for row in found if row.reason != RUN_NOW]
+    in_order = [
+        row
+        for row in timed
+        if (row.outcome, row.reason) != (OccurrenceOutcome.LATE, SkipReason.OUTSTANDING_POLLS)
+    ] or timed
+    return [row for row in found if in_order and row.nominal_at >= in_order[0].nominal_at]
 
 
-def _waited(row: Occurrence) -> bool:
-    return row.outcome is OccurrenceOutcome.LATE and row.reason == SkipReason.OUTSTANDING_POLLS
-
-
-def _due_at(row: Occurrence) -> datetime:
-    return row.nominal_at
-
-
-async def _ends(context: OperationContext, rows: Sequence[Occurrence]) -> dict[str, datetime]:
-    """When each run ended first. One that was retried by hand has ended again since, to no effect here."""
+async def _first_ends(context: OperationContext, rows: Sequence[Occurrence]) -> dict[str, datetime]:
+    """When each run ended for the first time, by job; a retry by hand does not move the schedule."""
     ends: dict[str, datetime] = {}
     for job_id in (row.job_id for row in rows if row.job_id is not None):
         changes = await context.store.transitions(job_id)
         if (end := first_end([(each.at, each.transition) for each in changes])) is not None:
             ends[job_id] = end
     return ends
-
-
-def _unproven(about: str) -> JsonObject:
-    return {"complete": None, "from": None, "to": None, "gaps": [], "about": about}
-
-
-def _shown(gap: Gap) -> JsonObject:
-    return {
-        "from": instant(gap.from_at),
-        "to": instant(gap.to_at),
-        "expected": gap.expected,
-        "found": gap.found,
-    }

@@ -1,122 +1,237 @@
-"""Where schedules stand, for whoever looks: as the store has it or, where no daemon runs, as a start would.
+"""Schedules: find one, list them, and preview their next runs.
 
-Only the daemon enters schedules into the store. Before it has, and after the configuration was edited, what
-the store has is not what will happen; so it is worked out here as the daemon would.
+Only the daemon writes schedules to the store. Before it has done so, and after the configuration was edited,
+the stored entries are not what will happen; without a daemon they are computed here as the next start would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 from ductile.config.snapshot import Schedule
 from ductile.core.jobs.breaker import BreakerState
-from ductile.core.json import JsonObject
-from ductile.core.schedules.audit import Upcoming, preview_catch_up, preview_runs
+from ductile.core.schedules.audit import preview_catch_up, preview_runs
+from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import ScheduleRule, describe_rule
+from ductile.core.suggest import did_you_mean
 from ductile.engine.schedules.entries import ScheduleKey, entries_for, slot_of
+from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import instant
+from ductile.operations.plugins.names import refuse_unknown_plugin, unknown_plugin
+from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import ScheduleEntry
-from ductile.struct import replace
+from ductile.struct import Value, replace
+
+DEFAULT_SCHEDULE = "default"
+
+
+class OneSchedule(Value):
+    """A request about one schedule."""
+
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    schedule: Annotated[
+        str | None, Meta(description="Its schedule; may be left out if there is only one, or for `default`.")
+    ] = None
+
+
+class ListSchedules(Value):
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+
+
+class ListedSchedule(Value):
+    plugin: str
+    id: str
+    command: str | None
+    rule: Annotated[
+        str | None,
+        Meta(description="As it is written, such as `every 5m`; null if it is configured no more."),
+    ]
+    timezone: str | None
+    next_at: Timestamp | None
+    next_local: Annotated[
+        str | None, Meta(description="The same in the schedule's zone, where that is not UTC.")
+    ]
+    nominal_at: Timestamp | None
+    at_start: Annotated[bool, Meta(description="Whether it is due as soon as a daemon runs.")]
+    last_fired_at: Timestamp | None
+    last_job_id: Id | None
+    paused_at: Timestamp | None
+    waiting_since: Annotated[
+        Timestamp | None,
+        Meta(description="Since when an occurrence waits for other polls of the plugin to end."),
+    ]
+    breaker: BreakerState
+
+
+class ScheduleList(Response):
+    schedules: tuple[ListedSchedule, ...]
+
+
+class PreviewRuns(Value):
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    schedule: Annotated[str | None, Meta(description="Of this schedule.")] = None
+    count: Annotated[int, Meta(ge=1, le=1000, description="How many runs.")] = 10
+
+
+class UpcomingRun(Value):
+    plugin: str
+    id: str
+    start_at: Timestamp
+    local: Annotated[str | None, Meta(description="The start in the schedule's zone, where that is not UTC.")]
+    nominal_at: Timestamp
+    at_start: Annotated[bool, Meta(description="Whether it is due as soon as a daemon runs.")]
+    skip: Annotated[SkipReason | None, Meta(description="Why it will be skipped.")]
+    skipped_until: Timestamp | None
+
+
+class UpcomingRuns(Response):
+    occurrences: tuple[UpcomingRun, ...]
+
+
+async def find_schedule(context: OperationContext, plugin: str, schedule: str | None) -> ScheduleEntry:
+    """The stored schedule of a plugin. Its only one need not be named, nor one called `default`.
+
+    Raises `NotFoundError`, or `UsageError` if several may be meant.
+    """
+    entries = await context.store.schedules()
+    own = {entry.schedule_id: entry for entry in entries if entry.plugin == plugin}
+    if schedule is None and len(own) == 1:
+        return next(iter(own.values()))
+    if (entry := own.get(schedule or DEFAULT_SCHEDULE)) is not None:
+        return entry
+    if own:
+        names = ", ".join(own)
+        if schedule is None:
+            raise UsageError(f"{plugin} has several schedules", hint=f"Name one of {names}.")
+        raise NotFoundError(f"{plugin} has no schedule {schedule}", hint=f"It has {names}.")
+    plugins = context.snapshot().plugins
+    if plugin not in plugins:
+        raise unknown_plugin(context.snapshot(), plugin)
+    if plugins[plugin].schedules:
+        raise NotFoundError(
+            f"the schedules of {plugin} are not in the store yet",
+            hint="The daemon enters them when it starts, or reloads: ductile system start",
+        )
+    near = did_you_mean(plugin, {*plugins, *(each.plugin for each in entries)} - {plugin})
+    raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")
 
 
 async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, ...]:
-    """Every schedule, at the place it has, or will have as soon as a daemon starts."""
+    """Every schedule as it stands; without a daemon, as it will stand when one starts."""
     stored = await context.store.schedules()
     if context.engine is not None:
         return stored
     now = context.now()
     before = {(entry.plugin, entry.schedule_id): entry for entry in stored}
-    standing = entries_for(context.snapshot(), stored, now=now, started_at=now, rng=context.rng)
-    return tuple(sorted((_kept(entry, before) for entry in standing), key=_name))
+    computed = []
+    for entry in entries_for(context.snapshot(), stored, now=now, started_at=now, rng=context.rng):
+        known = before.get((entry.plugin, entry.schedule_id))
+        # An edited rule changes when the schedule is due, not its past and not whether it is paused.
+        computed.append(
+            entry
+            if known is None or known == entry
+            else replace(
+                entry,
+                last_fired_at=known.last_fired_at,
+                last_job_id=known.last_job_id,
+                paused_at=known.paused_at,
+            )
+        )
+    return tuple(sorted(computed, key=lambda entry: (entry.plugin, entry.schedule_id)))
 
 
-def _name(entry: ScheduleEntry) -> ScheduleKey:
-    return entry.plugin, entry.schedule_id
+def configured_schedule(context: OperationContext, plugin: str, schedule_id: str) -> Schedule | None:
+    """The schedule in the configuration, whether or not its plugin can run."""
+    found = context.snapshot().plugins.get(plugin)
+    return next((each for each in found.schedules if each.id == schedule_id), None) if found else None
 
 
-def _kept(entry: ScheduleEntry, before: Mapping[ScheduleKey, ScheduleEntry]) -> ScheduleEntry:
-    """What the store keeps of a schedule whose rule was edited."""
-    known = before.get(_name(entry))
-    if known is None or known == entry:
-        return entry
-    return replace(
-        entry, last_fired_at=known.last_fired_at, last_job_id=known.last_job_id, paused_at=known.paused_at
+async def list_schedules(context: OperationContext, request: ListSchedules) -> ScheduleList:
+    await refuse_unknown_plugin(context, request.plugin)
+    breakers = {(row.plugin, row.command): row for row in await context.store.breakers()}
+    return ScheduleList(
+        schedules=tuple(
+            _listed(context, entry, breakers)
+            for entry in await current_schedules(context)
+            if request.plugin in (None, entry.plugin)
+        )
     )
 
 
-def configured(context: OperationContext, entry: ScheduleEntry) -> Schedule | None:
-    """The schedule as the configuration has it, be its plugin able to run or not."""
-    plugin = context.snapshot().plugins.get(entry.plugin)
-    schedules = () if plugin is None else plugin.schedules
-    return next((each for each in schedules if each.id == entry.schedule_id), None)
-
-
-def shown_schedule(
+def _listed(
     context: OperationContext, entry: ScheduleEntry, breakers: Mapping[ScheduleKey, BreakerRow]
-) -> JsonObject:
-    schedule = configured(context, entry)
+) -> ListedSchedule:
+    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
     rule = None if schedule is None else schedule.rule
     breaker = None if schedule is None else breakers.get((entry.plugin, schedule.command))
-    return {
-        "plugin": entry.plugin,
-        "id": entry.schedule_id,
-        "command": None if schedule is None else schedule.command,
-        "rule": None if rule is None else describe_rule(rule),
-        "timezone": None if rule is None else rule.timezone,
-        "next_at": instant(entry.next_at),
-        "next_local": local_time(rule, entry.next_at),
-        "nominal_at": instant(entry.nominal_at),
-        "at_start": _waits_for_start(context, entry.next_at),
-        "last_fired_at": instant(entry.last_fired_at),
-        "last_job_id": entry.last_job_id,
-        "paused_at": instant(entry.paused_at),
-        "waiting_since": None if entry.deferred is None else instant(entry.deferred.start_at),
-        "breaker": BreakerState.CLOSED if breaker is None else breaker.breaker.state,
-    }
+    return from_record(
+        ListedSchedule,
+        entry,
+        id=entry.schedule_id,
+        command=None if schedule is None else schedule.command,
+        rule=None if rule is None else describe_rule(rule),
+        timezone=None if rule is None else rule.timezone,
+        next_local=_local_time(rule, entry.next_at),
+        at_start=_waits_for_start(context, entry.next_at),
+        waiting_since=None if entry.deferred is None else timestamp(entry.deferred.start_at),
+        breaker=BreakerState.CLOSED if breaker is None else breaker.breaker.state,
+    )
 
 
-def upcoming_runs(context: OperationContext, entry: ScheduleEntry, runs: int) -> list[JsonObject]:
-    """The next runs of a schedule, with what is skipped before them; none if it is paused or cannot run."""
-    schedule, plugin = configured(context, entry), context.snapshot().plugins.get(entry.plugin)
+async def preview(context: OperationContext, request: PreviewRuns) -> UpcomingRuns:
+    """The next `count` runs of the selected schedules, with the occurrences that are skipped before them."""
+    await refuse_unknown_plugin(context, request.plugin)
+    entries = [entry for entry in await current_schedules(context) if request.plugin in (None, entry.plugin)]
+    selected = [entry for entry in entries if request.schedule in (None, entry.schedule_id)]
+    if request.schedule is not None and not selected:
+        others = ", ".join(sorted({entry.schedule_id for entry in entries}))
+        raise NotFoundError(
+            f"there is no schedule {request.schedule}", hint=f"There is {others}." if others else None
+        )
+    upcoming = [each for entry in selected for each in _upcoming(context, entry, request.count)]
+    upcoming.sort(key=lambda each: each.start_at)
+    runs = [position for position, each in enumerate(upcoming) if each.skip is None]
+    end = runs[request.count - 1] + 1 if len(runs) >= request.count else len(upcoming)
+    return UpcomingRuns(occurrences=tuple(upcoming[:end]))
+
+
+def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> list[UpcomingRun]:
+    """The next occurrences of one schedule; none if it is paused or its plugin cannot run."""
+    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
+    plugin = context.snapshot().plugins.get(entry.plugin)
     if schedule is None or plugin is None or not plugin.runnable or entry.paused_at is not None:
         return []
-    return [
-        {
-            "plugin": entry.plugin,
-            "id": entry.schedule_id,
-            "start_at": instant(each.start_at),
-            "local": local_time(schedule.rule, each.start_at),
-            "nominal_at": instant(each.nominal_at),
-            "at_start": _waits_for_start(context, each.start_at),
-            "skip": each.skip,
-            "skipped_until": instant(each.skipped_until),
-        }
-        for each in _upcoming(context, schedule.rule, entry, runs)
-    ]
-
-
-def _upcoming(
-    context: OperationContext, rule: ScheduleRule, entry: ScheduleEntry, runs: int
-) -> tuple[Upcoming, ...]:
-    """Where nobody looks after it, what is overdue is made up for at the next start, or not at all."""
-    slot = slot_of(entry)
+    rule, slot = schedule.rule, slot_of(entry)
     if context.engine is not None or slot is None:
-        return preview_runs(rule, slot, runs)
-    now = context.now()
-    made_up, following = preview_catch_up(rule, slot, now=now, rng=context.rng)
-    left = runs - len(made_up)
-    return (*made_up, *preview_runs(rule, following, left)) if left > 0 else made_up[:runs]
+        found = preview_runs(rule, slot, count)
+    else:  # Overdue occurrences are caught up by the next start, as `catch_up` says.
+        caught_up, following = preview_catch_up(rule, slot, now=context.now(), rng=context.rng)
+        left = count - len(caught_up)
+        found = (*caught_up, *preview_runs(rule, following, left)) if left > 0 else caught_up[:count]
+    return [
+        from_record(
+            UpcomingRun,
+            each,
+            plugin=entry.plugin,
+            id=entry.schedule_id,
+            local=_local_time(rule, each.start_at),
+            at_start=_waits_for_start(context, each.start_at),
+        )
+        for each in found
+    ]
 
 
 def _waits_for_start(context: OperationContext, at: datetime | None) -> bool:
     return context.engine is None and at is not None and at <= context.now()
 
 
-def local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
-    """The instant on the clock of the schedule's zone; None where that is UTC itself."""
+def _local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
+    """The instant in the schedule's zone; None where that is UTC."""
     if rule is None or at is None:
         return None
     there = at.astimezone(rule.zone)

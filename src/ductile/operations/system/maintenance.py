@@ -1,56 +1,90 @@
-"""`system sweep`: remove now what has been kept long enough, instead of at the next tick."""
+"""Maintenance of the store by hand: remove expired rows now, check its invariants."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Annotated
 
-from ductile.core.json import JsonObject, JsonValue
+from msgspec import UNSET, Meta
+
 from ductile.engine.maintenance import retention_of
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.store.invariants import INVARIANTS
+from ductile.operations.request import DryRun
+from ductile.operations.response import Response, WasDryRun
+from ductile.store.invariants import INVARIANTS, Invariant
+from ductile.struct import Value
+
+#: Offenders that are named for each invariant.
+_MAX_OFFENDERS = 20
 
 
-async def sweep(context: OperationContext, given: JsonObject) -> JsonObject:
-    """How many rows of each kind were removed; in a dry run, how many have been kept long enough."""
+class SweepStore(Value):
+    dry_run: DryRun = False
+
+
+class StoreSwept(Response):
+    removed: Annotated[
+        dict[str, int], Meta(description="Rows of each kind; in a dry run, those that are due.")
+    ]
+    dry_run: WasDryRun = UNSET
+
+
+class CheckInvariants(Value):
+    pass
+
+
+class InvariantResult(Value):
+    name: Invariant
+    rule: str
+    holds: bool
+    offenders: Annotated[tuple[str, ...], Meta(description="Up to 20 ids of rows that break it.")]
+    more: bool
+
+
+class InvariantReport(Response):
+    sound: bool
+    checks: tuple[InvariantResult, ...]
+    damage: Annotated[tuple[str, ...], Meta(description="Damage that the database finds in its files.")]
+    search_rebuilt: bool
+
+
+async def sweep(context: OperationContext, request: SweepStore) -> StoreSwept:
+    """Remove the rows whose retention has passed. Returns how many of each kind."""
     retention = retention_of(context.snapshot())
-    if read.flag(given, "dry_run"):
-        return {"removed": dict(await context.store.count_prunable(retention)), "dry_run": True}
+    if request.dry_run:
+        return StoreSwept(removed=dict(await context.store.count_prunable(retention)), dry_run=True)
     removed = Counter[str]()
     more = True
-    while more:  # in small units, between which jobs are claimed and settled as always
+    while more:  # In small batches: jobs are claimed and settled in between.
         pruned = await context.store.prune(retention)
         removed.update(pruned.rows)
         more = pruned.more
-    return {"removed": dict(sorted(removed.items()))}
+    return StoreSwept(removed=dict(sorted(removed.items())))
 
 
-#: So many offenders are named for each rule: enough to look at, and a broken store has many.
-_NAMED = 20
+async def selfcheck(context: OperationContext, _request: CheckInvariants) -> InvariantReport:
+    """Check every invariant of the store.
 
-
-async def selfcheck(context: OperationContext, _given: JsonObject) -> JsonObject:
-    """A rule that does not hold is a defect of Ductile, or somebody else has written to the store."""
+    A broken one is a defect of Ductile, or another program has written to the store.
+    """
     await context.store.check_files()
-    checks: list[JsonValue] = []
-    broken = 0
+    checks = []
     for invariant, rule in INVARIANTS.items():
-        offenders = await context.store.violations(invariant, limit=_NAMED + 1)
-        broken += bool(offenders)
+        offenders = await context.store.violations(invariant, limit=_MAX_OFFENDERS + 1)
         checks.append(
-            {
-                "name": invariant.value,
-                "rule": rule,
-                "holds": not offenders,
-                "offenders": list(offenders[:_NAMED]),
-                "more": len(offenders) > _NAMED,
-            }
+            InvariantResult(
+                name=invariant,
+                rule=rule,
+                holds=not offenders,
+                offenders=tuple(offenders[:_MAX_OFFENDERS]),
+                more=len(offenders) > _MAX_OFFENDERS,
+            )
         )
     stats = await context.store.stats()
-    return {
-        "sound": not broken and not stats.damage,
-        "checks": checks,
-        "damage": list(stats.damage),
-        # Not a matter of soundness: it holds nothing that is not in the log, and has been begun anew.
-        "search_rebuilt": bool(stats.search_damage),
-    }
+    return InvariantReport(
+        sound=all(each.holds for each in checks) and not stats.damage,
+        checks=tuple(checks),
+        damage=stats.damage,
+        # The search index can be built again from the log, so its damage does not count.
+        search_rebuilt=bool(stats.search_damage),
+    )

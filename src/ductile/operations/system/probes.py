@@ -1,82 +1,100 @@
-"""Whether the daemon is well, for probes that carry no token."""
+"""Liveness and readiness, for monitors that have no token."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile import __version__
 from ductile.core.host_names import is_loopback_host, is_meant_for
 from ductile.core.jobs.breaker import BreakerState
-from ductile.core.json import JsonObject
 from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.context import OperationContext
+from ductile.operations.response import Response
 
-_WELL = "All is well."
 _FULL = "The disk is full: new work is refused."
-#: By these a proxy says that it asks for somebody else.
-_OF_PROXIES = frozenset((b"forwarded", b"via", b"x-real-ip"))
-_OF_PROXIES_BEGIN = b"x-forwarded-"
+#: Headers by which a proxy says that it forwards the request of another client.
+_PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
 _NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
+
+
+class Health(Response):
+    """Callers that are not on this machine learn `status` and `message` only."""
+
+    status: Annotated[
+        Literal["ok", "full"], Meta(description="`full`: the disk is, and new work is refused.")
+    ]
+    message: str
+    uptime_seconds: float | UnsetType | None = UNSET
+    queue_depth: Annotated[int | UnsetType, Meta(description="Queued and running.")] = UNSET
+    plugins_loaded: int | UnsetType = UNSET
+    plugins_circuit_open: int | UnsetType = UNSET
+    version: str | UnsetType = UNSET
+
+    @property
+    def http_message(self) -> str:
+        return self.message
 
 
 async def health(
     context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS
-) -> JsonObject:
-    """What a probe is told; raises if the store is down. Strangers learn `status`, and no more.
+) -> Health:
+    """The health of the daemon, in full for callers on this machine. Raises `StoreError`.
 
-    `headers` are those that came with the question, by their names in lower case.
+    `headers` are those of the request, with lower-case names.
     """
-    here = is_local_caller(context, peer, headers)
+    local = is_local_caller(context, peer, headers)
     try:
         await context.store.check_files()
         counts = await context.store.counts()
         breakers = await context.store.breakers()
         is_full = await context.store.is_full()
     except StoreError as error:
-        if here:
+        if local:
             raise
         raise StoreError("the store is down") from error
-    standing: JsonObject = {"status": "ok", "message": _WELL}
-    if is_full:
-        standing = {"status": "full", "message": _FULL}
-    if not here:
-        return standing
-    status = None if context.engine is None else context.engine.status()
-    return {
-        **standing,
-        "uptime_seconds": None if status is None else status.uptime_seconds,
-        "queue_depth": counts.depth,
-        "plugins_loaded": sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
-        "plugins_circuit_open": len(
-            {row.plugin for row in breakers if row.breaker.state is BreakerState.OPEN}
-        ),
-        "version": __version__,
-    }
+    status: Literal["ok", "full"] = "full" if is_full else "ok"
+    message = _FULL if is_full else "All is well."
+    if not local:
+        return Health(status=status, message=message)
+    return Health(
+        status=status,
+        message=message,
+        uptime_seconds=None if context.engine is None else context.engine.status().uptime_seconds,
+        queue_depth=counts.depth,
+        plugins_loaded=sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
+        plugins_circuit_open=len({row.plugin for row in breakers if row.breaker.state is BreakerState.OPEN}),
+        version=__version__,
+    )
 
 
 async def ready(
     context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS
-) -> JsonObject:
-    """As `health`, but an error while it takes no work: before recovery is done, on the way out, and while
-    the last write was refused because the disk is full.
-    """
-    status = None if context.engine is None else context.engine.status()
-    if status is not None and status.stopping:
-        raise TooBusyError("the daemon is stopping")
-    if status is not None and not status.ready:
-        raise TooBusyError("the daemon is starting")
-    standing = await health(context, peer, headers)
-    if standing["status"] != "ok":
+) -> Health:
+    """As `health`. Raises while the daemon accepts no work: it starts or stops, or the disk is full."""
+    if context.engine is not None:
+        status = context.engine.status()
+        if status.stopping:
+            raise TooBusyError("the daemon is stopping")
+        if not status.ready:
+            raise TooBusyError("the daemon is starting")
+    found = await health(context, peer, headers)
+    if found.status != "ok":
         raise StoreFullError(_FULL, hint="Free some space; new work is then accepted again.")
-    return standing
+    return found
 
 
 def is_local_caller(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether who asks is on this machine. A proxy may be, and whoever it asks for is not; nor is a web page
-    that a browser on this machine shows.
+    """Whether the request comes from this machine.
+
+    One that a local proxy forwards does not, nor does one of a web page in a local browser.
     """
-    if not is_loopback(peer) or is_forwarded(headers):
+    # A caller without an address came through a local socket.
+    is_loopback = peer is None or is_loopback_host(peer.partition("%")[0])
+    if not is_loopback or is_forwarded(headers):
         return False
     snapshot = context.snapshot()
     host, origin = headers.get(b"host"), headers.get(b"origin")
@@ -89,10 +107,5 @@ def is_local_caller(context: OperationContext, peer: str | None, headers: Mappin
 
 
 def is_forwarded(headers: Iterable[bytes]) -> bool:
-    """Whether a proxy says that it asks for somebody else. Takes the names of headers."""
-    return any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN) for name in headers)
-
-
-def is_loopback(peer: str | None) -> bool:
-    """Whether a caller is on this machine; one without an address came through a local socket."""
-    return peer is None or is_loopback_host(peer.partition("%")[0])
+    """Whether a proxy forwarded the request. Takes the lower-case names of its headers."""
+    return any(name in _PROXY_HEADERS or name.startswith(b"x-forwarded-") for name in headers)

@@ -1,237 +1,188 @@
-"""The daemon itself: status, reload, stop; and the circuit breakers."""
+"""`system status`: the daemon, the queue, the running jobs and every plugin."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
-from ductile.core.ids import make_id, make_trace_id
-from ductile.core.jobs.model import NewJob, SubmittedBy
-from ductile.core.json import JsonObject, JsonValue
-from ductile.operations import parameters as read
-from ductile.operations.context import OperationContext, RunningEngine
-from ductile.operations.jobs.documents import instant, shown_breaker, shown_execution
-from ductile.operations.jobs.orphaned import count_orphaned
-from ductile.operations.plugins.catalogue import known_command
-from ductile.operations.plugins.health import shown_failed_init, unhealthy_plugins
-from ductile.operations.plugins.names import unknown_plugin
+from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.model import JobStatus
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonValue
+from ductile.operations.context import OperationContext
+from ductile.operations.jobs.documents import Execution, listed_execution
+from ductile.operations.jobs.orphaned import count_orphaned, is_orphaned
+from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
+from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.operations.schedules.listing import current_schedules
-from ductile.operations.system.status_rows import running_jobs, troubled_first
-from ductile.store.model.records import BreakerRow, LogFilter, LogRow
+from ductile.operations.system.breakers import BreakerStatus, breaker_status
+from ductile.store.model.jobs import InitRecord
+from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter
 from ductile.store.model.schedules import ScheduleEntry
-from ductile.struct import to_builtins
-
-_HISTORY = 50
-#: How long a drain is waited for where no time is given.
-DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
-_ENDING_SECONDS = 20.0
-#: In place of a status: the check could not be started now.
-NOT_CHECKED = "not_asked"
+from ductile.struct import Value
 
 
-def require_engine(context: OperationContext) -> RunningEngine:
-    return context.require_engine()
+class ShowStatus(Value):
+    reveal: Annotated[bool, Meta(description="Show values of state that look like secrets.")] = False
 
 
-async def status(context: OperationContext, given: JsonObject) -> JsonObject:
-    """The daemon, the queue, and every plugin: what it keeps, when it ran and will run, how it is."""
+class DaemonStatus(Value):
+    """All but `running` and `run_pid` are those of a running daemon."""
+
+    running: bool
+    pid: int | UnsetType = UNSET
+    version: str | UnsetType = UNSET
+    uptime_seconds: float | UnsetType = UNSET
+    config: str | UnsetType = UNSET
+    ready: bool | UnsetType = UNSET
+    stopping: bool | UnsetType = UNSET
+    waiting_callers: int | UnsetType = UNSET
+    run_pid: Annotated[
+        int | UnsetType, Meta(description="The process that runs a job of this store without a daemon.")
+    ] = UNSET
+
+
+class QueueStatus(Value):
+    depth: int
+    ready: int
+    waiting: int
+    running: int
+    orphaned: int
+
+
+class RunningJob(Value):
+    job_id: Id
+    plugin: str
+    command: str
+    pipeline: str | None
+    run_id: Id | None
+    step: str | None
+    started_at: Timestamp | None
+    running_ms: float
+    attempt: int
+    max_attempts: int
+    orphaned: bool
+
+
+class PluginStatus(Value):
+    name: str
+    uses: str
+    enabled: bool
+    draining: bool
+    refused: str | None
+    state: Any
+    last_run: Execution | None
+    next_run: Timestamp | None
+    paused: Annotated[bool, Meta(description="Whether all of its schedules are.")]
+    health: LogStatus | None
+    health_error: str | None
+    breakers: dict[str, BreakerStatus]
+    unhealthy: FailedInit | None
+
+
+class SystemStatus(Response):
+    daemon: DaemonStatus
+    queue: QueueStatus
+    running: tuple[RunningJob, ...]
+    plugins: tuple[PluginStatus, ...]
+
+
+async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
     await context.store.check_files()
-    snapshot = context.snapshot()
     counts = await context.store.counts()
     breakers = await context.store.breakers()
     schedules = await current_schedules(context)
-    reveal = read.flag(given, "reveal")
-    marks = await unhealthy_plugins(context)
-    plugins = [
-        await _plugin_status(context, plugin, breakers, schedules, reveal=reveal)
-        | {"unhealthy": shown_failed_init(marks.get(plugin.name))}
-        for plugin in snapshot.plugins.values()
-    ]
-    return {
-        "daemon": _daemon(context),
-        "queue": {
-            "depth": counts.depth,
-            "ready": counts.ready,
-            "waiting": counts.waiting,
-            "running": counts.running,
-            "orphaned": await count_orphaned(context),
-        },
-        "running": await running_jobs(context),
-        "plugins": troubled_first(plugins),
-    }
-
-
-def _daemon(context: OperationContext) -> JsonObject:
+    failed_inits = await unhealthy_plugins(context)
     if context.engine is not None:
-        return {"running": True, **to_builtins(context.engine.status())}
-    return (
-        {"running": False}
-        if context.runner_pid is None
-        else {"running": False, "run_pid": context.runner_pid}
+        daemon = from_record(DaemonStatus, context.engine.status(), running=True)
+    else:
+        daemon = DaemonStatus(running=False, run_pid=context.runner_pid or UNSET)
+    plugins = [
+        await _plugin_status(
+            context, plugin, breakers, schedules, failed_inits.get(plugin.name), reveal=request.reveal
+        )
+        for plugin in context.snapshot().plugins.values()
+    ]
+    return SystemStatus(
+        daemon=daemon,
+        queue=from_record(QueueStatus, counts, orphaned=await count_orphaned(context)),
+        running=await _running_jobs(context),
+        plugins=troubled_first(plugins),
     )
 
 
 async def _plugin_status(
     context: OperationContext,
     plugin: PluginInstance,
-    breakers: tuple[BreakerRow, ...],
-    schedules: tuple[ScheduleEntry, ...],
+    breakers: Sequence[BreakerRow],
+    schedules: Sequence[ScheduleEntry],
+    init: InitRecord | None,
     *,
     reveal: bool,
-) -> JsonObject:
-    kept = await context.store.plugin_state(plugin.name)
+) -> PluginStatus:
+    stored = await context.store.plugin_state(plugin.name)
     last = (await context.store.log(LogFilter(plugin=plugin.name, runs_only=True), limit=1)).rows
     health = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
     own = [entry for entry in schedules if entry.plugin == plugin.name]
     due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]
-    if context.engine is None:  # what is overdue runs at the next start, whenever that is
+    if context.engine is None:  # Overdue runs start with the next daemon, at an unknown time.
         due = [at for at in due if at > context.now()]
-    state: JsonValue = {} if kept is None else kept.state
-    return {
-        "name": plugin.name,
-        "uses": plugin.uses,
-        "enabled": plugin.enabled,
-        "draining": context.engine is not None and plugin.name in context.engine.draining,
-        "refused": None if plugin.refused is None else plugin.refused.reason,
-        "state": state if reveal else redact(state),
-        "last_run": shown_execution(last[0]) if last else None,
-        "next_run": instant(min(due, default=None)),
-        "paused": bool(own) and all(entry.paused_at is not None for entry in own),
-        "health": None if not health else health[0].status,
-        "health_error": None if not health else health[0].error,
-        "breakers": {
-            row.command: shown_breaker(row.breaker) for row in breakers if row.plugin == plugin.name
-        },
-    }
-
-
-async def check_health(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Run the `health` command of every plugin that has one, or of one plugin, and wait for the answers."""
-    engine = require_engine(context)
-    only = read.optional_text(given, "plugin")
-    if only is not None:
-        _configured(context, only)
-    plugins = [
-        plugin
-        for plugin in context.snapshot().plugins.values()
-        if plugin.runnable and only in (None, plugin.name) and has_command(plugin, "health")
-    ]
-    checks = (
-        engine.share(f"health of {plugin.name}", partial(_check_one, context, engine, plugin))
-        for plugin in plugins
+    state: JsonValue = {} if stored is None else stored.state
+    return PluginStatus(
+        name=plugin.name,
+        uses=plugin.uses,
+        enabled=plugin.enabled,
+        draining=context.engine is not None and plugin.name in context.engine.draining,
+        refused=None if plugin.refused is None else plugin.refused.reason,
+        state=state if reveal else redact(state),
+        last_run=listed_execution(last[0]) if last else None,
+        next_run=timestamp(min(due, default=None)),
+        paused=bool(own) and all(entry.paused_at is not None for entry in own),
+        health=health[0].status if health else None,
+        health_error=health[0].error if health else None,
+        breakers={row.command: breaker_status(row.breaker) for row in breakers if row.plugin == plugin.name},
+        unhealthy=None if init is None else failed_init(init),
     )
-    return {"health": await asyncio.gather(*checks)}
 
 
-async def past_health(context: OperationContext) -> dict[str, LogRow | None]:
-    """The latest health check of every plugin that has one, by the name of the plugin."""
-    found: dict[str, LogRow | None] = {}
-    for plugin in context.snapshot().plugins.values():
-        if plugin.runnable and has_command(plugin, "health"):
-            rows = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
-            found[plugin.name] = rows[0] if rows else None
-    return found
-
-
-def has_command(plugin: PluginInstance, command: str) -> bool:
-    return plugin.installed is not None and command in plugin.installed.manifest.commands
-
-
-async def _check_one(context: OperationContext, engine: RunningEngine, plugin: PluginInstance) -> JsonObject:
-    """One attempt and no more: a health check that is retried says nothing about now.
-
-    It starts at once, beside the queue. Only a plugin that does not bear two processes is not asked while
-    as many of its jobs run as may.
-    """
-    job = NewJob(
-        id=make_id(context.now(), context.rng),
-        plugin=plugin.name,
-        command="health",
-        submitted_by=SubmittedBy.CORE,
-        max_attempts=1,
-        trace_id=make_trace_id(context.rng),
+async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
+    """Running jobs and pipeline runs, the one that has run longest first; at most one page."""
+    page = await context.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=LARGEST_PAGE)
+    jobs = sorted(page.rows, key=lambda job: job.started_at or job.created_at)
+    pipelines: dict[str, str] = {}
+    for run_id in {job.run_id for job in jobs if job.run_id is not None}:
+        run = await context.store.job(run_id)
+        pipelines[run_id] = "" if run is None else run.command
+    now = context.now()
+    return tuple(
+        from_record(
+            RunningJob,
+            job,
+            job_id=job.id,
+            pipeline=None if job.run_id is None else pipelines[job.run_id],
+            step=job.step_path,
+            running_ms=milliseconds(max(timedelta(0), now - (job.started_at or job.created_at))),
+            orphaned=is_orphaned(context, job),
+        )
+        for job in jobs
     )
-    safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
-    with engine.waiting_for(job.id) as ended:
-        if not await engine.start_beside(job, limit=None if safe else plugin.parallelism):
-            return {"plugin": plugin.name, "job_id": None, "status": NOT_CHECKED, "error": None}
-        # The process is ended at its deadline, which takes a moment.
-        await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _ENDING_SECONDS)
-    found = await context.store.job(job.id)
-    return {
-        "plugin": plugin.name,
-        "job_id": job.id,
-        "status": "unknown" if found is None else found.status,
-        "error": None if found is None else found.last_error,
-    }
 
 
-async def reload(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Apply the configuration on disk; with `drain`, after the plugins that it removes have run dry."""
-    engine = require_engine(context)
-    drain = drain_timeout(given) if read.flag(given, "drain") else None
-    if read.flag(given, "dry_run"):
-        return {**to_builtins(await engine.try_reload()), "dry_run": True}
-    done: JsonObject = to_builtins(await engine.reload(drain))
-    return done
+def troubled_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
+    """Refused, broken or failing plugins first, disabled ones last; else in the configured order."""
 
+    def rank(plugin: PluginStatus) -> int:
+        if not plugin.enabled:
+            return 3
+        not_closed = any(each.state is not BreakerState.CLOSED for each in plugin.breakers.values())
+        if plugin.refused is not None or plugin.unhealthy is not None or not_closed:
+            return 0
+        last = None if plugin.last_run is None else plugin.last_run.status
+        return 1 if {last, plugin.health} - {None, LogStatus.SUCCEEDED} else 2
 
-def drain_timeout(given: JsonObject) -> timedelta:
-    return read.optional_duration(given, "drain_timeout") or DEFAULT_DRAIN_TIMEOUT
-
-
-async def stop(context: OperationContext, given: JsonObject) -> JsonObject:
-    engine = require_engine(context)
-    pid = engine.status().pid
-    if read.flag(given, "dry_run"):
-        return {"stopping": False, "pid": pid, "dry_run": True}
-    engine.stop()
-    return {"stopping": True, "pid": pid}
-
-
-async def show_breaker(context: OperationContext, given: JsonObject) -> JsonObject:
-    plugin = _configured(context, read.text(given, "plugin"))
-    rows = [row for row in await context.store.breakers() if row.plugin == plugin]
-    history = await context.store.breaker_history(plugin, limit=_HISTORY)
-    return {
-        "plugin": plugin,
-        "breakers": {row.command: shown_breaker(row.breaker) for row in rows},
-        "history": [
-            {
-                "at": instant(row.created_at),
-                "command": row.command,
-                "from": row.from_state,
-                "to": row.to_state,
-                "reason": row.reason,
-                "failures": row.failures,
-                "job_id": row.job_id,
-            }
-            for row in history
-        ],
-    }
-
-
-async def reset_breaker(context: OperationContext, given: JsonObject) -> JsonObject:
-    plugin = _configured(context, read.text(given, "plugin"))
-    command = read.optional_text(given, "command")
-    rows = [row for row in await context.store.breakers() if row.plugin == plugin]
-    if command is not None and command not in {row.command for row in rows}:  # of one that is gone by now
-        known_command(context.snapshot().plugins[plugin], command)
-    if read.flag(given, "dry_run"):
-        open_ones: list[JsonValue] = [
-            row.command for row in rows if row.breaker.state != "closed" and command in (None, row.command)
-        ]
-        return {"plugin": plugin, "reset": 0, "would_reset": open_ones, "dry_run": True}
-    reset = await context.store.reset_breaker(plugin, command)
-    if context.engine is not None:
-        context.engine.reschedule()
-    return {"plugin": plugin, "reset": reset}
-
-
-def _configured(context: OperationContext, plugin: str) -> str:
-    if plugin not in context.snapshot().plugins:
-        raise unknown_plugin(context.snapshot(), plugin)
-    return plugin
+    return tuple(sorted(plugins, key=rank))

@@ -45,8 +45,9 @@ def doctor(call: Invocation) -> CommandResult:
         import asyncio
 
         from ductile.offline import diagnose_offline
+        from ductile.struct import to_builtins
 
-        found = asyncio.run(diagnose_offline(call.config, call.environ, {}))
+        found = to_builtins(asyncio.run(diagnose_offline(call.config, call.environ)))
     return CommandResult(
         found,
         lambda console: _doctor_text(found, console, verbose=call.verbose),

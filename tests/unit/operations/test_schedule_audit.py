@@ -6,7 +6,6 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,18 @@ from builders.jobs import a_new_job, failed, ok
 from builders.scheduling import Bench, scheduling
 from builders.stores import accept
 from ductile.operations.context import OperationContext
-from ductile.operations.schedules.control import schedule_history
+from ductile.operations.schedules.audit import HistoryAudit, ShowHistory, show_history
+from ductile.store.model.records import DEFAULT_PAGE
 
 HOURLY = 'p: {schedule: {cron: "0 * * * *"}}'
 EVERY = "p: {schedule: {every: 1h, jitter: 10m}}"
 
 
-async def account(bench: Bench, **given: Any) -> Any:
+async def audit(bench: Bench, limit: int = DEFAULT_PAGE) -> HistoryAudit:
     context = OperationContext(
         store=bench.store, snapshot=lambda: bench.snapshot, now=bench.clock.now, rng=Random(1)
     )
-    return (await schedule_history(context, {"plugin": "p", **given}))["account"]
+    return (await show_history(context, ShowHistory(plugin="p", limit=limit))).account
 
 
 def forget_one(bench: Bench, position: int) -> None:
@@ -60,16 +60,16 @@ async def test_a_whole_history_is_proven(tmp_path: Path, plugins: str) -> None:
     """Whatever came between: pauses, overlaps, runs on demand, a downtime."""
     async with scheduling(tmp_path, plugins) as bench:
         await a_day(bench)
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (True, [])
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (True, ())
         later = SimulatedClock(bench.clock.now() + timedelta(hours=7))
     async with scheduling(tmp_path, plugins, clock=later) as bench:
         await a_day(bench)
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (True, [])
-        newer = await account(bench, limit=5)
-        assert newer["complete"]
-        assert newer["from"] > found["from"]
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (True, ())
+        newer = await audit(bench, limit=5)
+        assert newer.complete
+        assert (newer.from_at or "") > (found.from_at or "")
 
 
 @pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
@@ -81,10 +81,10 @@ async def test_a_gap_is_named(tmp_path: Path, plugins: str) -> None:
                 await bench.end(job, ok())
             await bench.clock.advance(hours=1, minutes=10)
         forget_one(bench, 2)
-        found = await account(bench)
-        assert not found["complete"]
-        (gap,) = found["gaps"]
-        assert (gap["expected"], gap["found"]) == (1, 0)
+        found = await audit(bench)
+        assert not found.complete
+        (gap,) = found.gaps
+        assert (gap.expected, gap.found) == (1, 0)
 
 
 async def test_a_missing_latest_occurrence_is_a_gap_too(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_a_missing_latest_occurrence_is_a_gap_too(tmp_path: Path) -> None:
         await bench.clock.advance(hours=4)
         last = len(await bench.history()) - 1
         forget_one(bench, last)
-        assert not (await account(bench))["complete"]
+        assert not (await audit(bench)).complete
 
 
 async def test_rows_of_an_earlier_definition_are_no_gaps(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ async def test_rows_of_an_earlier_definition_are_no_gaps(tmp_path: Path) -> None
             await bench.run_next(ok())
         await bench.clock.advance(minutes=30)
         await bench.reload('p: {schedule: {cron: "*/10 * * * *"}}')
-        assert (await account(bench))["complete"] is None
+        assert (await audit(bench)).complete is None
         for _ in range(6):
             await bench.clock.advance(minutes=10)
             await bench.run_next(ok())
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (True, [])
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (True, ())
 
 
 async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp
         edited = scheduling(tmp_path / "other", 'p: {schedule: {cron: "*/10 * * * *"}}')
         async with edited as other:
             bench.snapshot = other.snapshot
-        found = await account(bench)
-        assert found["complete"] is None
-        assert "was changed" in found["about"]
+        found = await audit(bench)
+        assert found.complete is None
+        assert "was changed" in (found.about or "")
 
 
 async def test_a_run_that_was_retried_leaves_no_gap(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ async def test_a_run_that_was_retried_leaves_no_gap(tmp_path: Path) -> None:
             await bench.run_next(last)
             await bench.clock.advance(seconds=61)
         assert len(await bench.history()) == 3
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (True, [])
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (True, ())
 
 
 async def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ async def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Pat
         await bench.clock.advance(minutes=10)
         await bench.scheduler.run_now("p", "default")
         await bench.run_next(ok())
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (None, [])
-        assert found["about"] == "nothing has been due since the schedule was last changed"
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (None, ())
+        assert found.about == "nothing has been due since the schedule was last changed"
         await bench.clock.advance(hours=1)
-        found = await account(bench)
-        assert (found["complete"], found["gaps"]) == (True, [])
+        found = await audit(bench)
+        assert (found.complete, found.gaps) == (True, ())
 
 
 @pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
@@ -165,7 +165,7 @@ async def test_an_occurrence_that_waits_for_other_polls_is_no_gap(tmp_path: Path
             blocker = await bench.start_next()
             for _ in range(4):
                 await bench.clock.advance(hours=1)
-                assert (await account(bench))["gaps"] == []
+                assert (await audit(bench)).gaps == ()
             assert (await bench.entry()).deferred is not None
             await bench.end(blocker, ok())
             for _ in range(2):
@@ -177,5 +177,5 @@ async def test_an_occurrence_that_waits_for_other_polls_is_no_gap(tmp_path: Path
         rows = await bench.history()
         assert "outstanding_polls" in {row.reason for row in rows}
         for limit in range(1, len(rows) + 1):
-            assert (await account(bench, limit=limit))["gaps"] == []
-        assert (await account(bench))["complete"] is True
+            assert (await audit(bench, limit=limit)).gaps == ()
+        assert (await audit(bench)).complete is True

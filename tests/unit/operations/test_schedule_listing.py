@@ -5,27 +5,26 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from builders.clocks import SimulatedClock
 from builders.jobs import ok
 from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
 from ductile.operations.context import OperationContext
-from ductile.operations.schedules.control import list_schedules, schedule_next
+from ductile.operations.schedules.listing import ListSchedules, PreviewRuns, list_schedules, preview
 from ductile.store.sqlite.store import open_sqlite_store
 
 NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'
 
 
-def a_desk(bench: Bench, plugins: str | None = None) -> OperationContext:
+def a_context(bench: Bench, plugins: str | None = None) -> OperationContext:
     """Where no daemon runs; with `plugins` the configuration on disk is another one by now."""
     snapshot = bench.snapshot if plugins is None else a_snapshot(bench.directory / "edited", plugins)
     return OperationContext(store=bench.store, snapshot=lambda: snapshot, now=bench.clock.now, rng=Random(1))
 
 
-async def starts(context: OperationContext, **given: Any) -> list[str]:
-    coming: Any = await schedule_next(context, {"count": 2, **given})
-    return [each["start_at"][:16] for each in coming["occurrences"]]
+async def starts(context: OperationContext, plugin: str | None = None) -> list[str]:
+    upcoming = await preview(context, PreviewRuns(plugin=plugin, count=2))
+    return [each.start_at[:16] for each in upcoming.occurrences]
 
 
 async def test_what_no_daemon_has_seen_yet_is_worked_out(tmp_path: Path) -> None:
@@ -35,12 +34,11 @@ async def test_what_no_daemon_has_seen_yet_is_worked_out(tmp_path: Path) -> None
     snapshot = a_snapshot(tmp_path, f"{NIGHTLY}, q: {{schedule: {{every: 5m, jitter: 30s}}}}")
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock.now, rng=Random(1))
     assert await starts(context, plugin="p") == ["2026-11-18T01:30", "2026-11-19T01:30"]
-    listed: Any = (await list_schedules(context, {}))["schedules"]
-    nightly, often = listed
-    assert (nightly["command"], nightly["rule"]) == ("poll", "cron 30 2 * * *")
-    assert (nightly["timezone"], nightly["next_local"]) == ("Europe/Berlin", "2026-11-18 02:30:00 CET")
-    assert (nightly["at_start"], nightly["last_job_id"], nightly["breaker"]) == (False, None, "closed")
-    assert (often["rule"], often["at_start"], often["next_local"]) == ("every 5m ±15s", True, None)
+    nightly, often = (await list_schedules(context, ListSchedules())).schedules
+    assert (nightly.command, nightly.rule) == ("poll", "cron 30 2 * * *")
+    assert (nightly.timezone, nightly.next_local) == ("Europe/Berlin", "2026-11-18 02:30:00 CET")
+    assert (nightly.at_start, nightly.last_job_id, nightly.breaker) == (False, None, "closed")
+    assert (often.rule, often.at_start, often.next_local) == ("every 5m ±15s", True, None)
     assert await starts(context, plugin="q") == ["2026-11-17T10:00", "2026-11-17T10:05"]
     await store.close()
 
@@ -50,29 +48,28 @@ async def test_an_edited_rule_is_told_and_not_the_one_before(tmp_path: Path) -> 
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2026-11-17 01:00")) as bench:
         await bench.clock.advance(hours=1)
         job = await bench.run_next(ok())
-        context = a_desk(bench, 'p: {schedule: {cron: "45 5 * * *", timezone: Europe/Berlin}}')
+        context = a_context(bench, 'p: {schedule: {cron: "45 5 * * *", timezone: Europe/Berlin}}')
         assert await starts(context) == ["2026-11-17T04:45", "2026-11-18T04:45"]
-        listed: Any = await list_schedules(context, {})
-        (row,) = listed["schedules"]
-        assert (row["last_job_id"], row["rule"]) == (job.id, "cron 45 5 * * *")
+        (row,) = (await list_schedules(context, ListSchedules())).schedules
+        assert (row.last_job_id, row.rule) == (job.id, "cron 45 5 * * *")
 
 
 async def test_what_was_missed_is_told_as_catch_up_has_it(tmp_path: Path) -> None:
     """The place in the store is past: skipped, or made up for as soon as a daemon starts."""
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2026-11-17 01:00")) as bench:
         bench.clock = SimulatedClock(bench.clock.now() + timedelta(days=3))
-        assert await starts(a_desk(bench)) == ["2026-11-20T01:30", "2026-11-21T01:30"]
+        assert await starts(a_context(bench)) == ["2026-11-20T01:30", "2026-11-21T01:30"]
         once = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin, catch_up: run_once}}'
-        assert await starts(a_desk(bench, once)) == ["2026-11-20T01:00", "2026-11-20T01:30"]
+        assert await starts(a_context(bench, once)) == ["2026-11-20T01:00", "2026-11-20T01:30"]
 
 
 async def test_the_preview_crosses_a_change_of_the_clock_with_local_times(tmp_path: Path) -> None:
     """The hour that is left out: the run comes at the next instant there is, and that can be seen."""
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2027-03-26 12:00")) as bench:
-        coming: Any = await schedule_next(a_desk(bench), {"count": 3})
-        assert [each["local"][:20] for each in coming["occurrences"]] == [
+        upcoming = await preview(a_context(bench), PreviewRuns(count=3))
+        assert [(each.local or "")[:20] for each in upcoming.occurrences] == [
             "2027-03-27 02:30:00 ",
             "2027-03-28 03:00:00 ",
             "2027-03-29 02:30:00 ",
         ]
-        assert [each["local"][20:] for each in coming["occurrences"]] == ["CET", "CEST", "CEST"]
+        assert [(each.local or "")[20:] for each in upcoming.occurrences] == ["CET", "CEST", "CEST"]

@@ -1,0 +1,55 @@
+"""`system status`: plugins in trouble come first, disabled ones last."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import a_log_row
+from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.settlement import LogStatus
+from ductile.operations.jobs.documents import Execution, listed_execution
+from ductile.operations.plugins.health import FailedInit
+from ductile.operations.system.breakers import breaker_status
+from ductile.operations.system.status import PluginStatus, troubled_first
+from ductile.struct import replace
+
+
+def last_run(status: LogStatus) -> Execution:
+    return listed_execution(a_log_row(status=status))
+
+
+WELL = PluginStatus(
+    name="well",
+    uses="well",
+    enabled=True,
+    draining=False,
+    refused=None,
+    state={},
+    last_run=last_run(LogStatus.SUCCEEDED),
+    next_run=None,
+    paused=False,
+    health=None,
+    health_error=None,
+    breakers={"poll": breaker_status(Breaker())},
+    unhealthy=None,
+)
+KINDS = {
+    "refused": replace(WELL, refused="its entrypoint is not executable"),
+    "unhealthy": replace(WELL, unhealthy=FailedInit(job_id=None, error="init failed", at="")),
+    "open": replace(WELL, breakers={"poll": breaker_status(Breaker(state=BreakerState.OPEN))}),
+    "failed": replace(WELL, last_run=last_run(LogStatus.TIMED_OUT)),
+    "ill": replace(WELL, health=LogStatus.FAILED),
+    "well": WELL,
+    "new": replace(WELL, last_run=None, breakers={}),
+    "disabled": replace(WELL, enabled=False, refused="it is gone", last_run=last_run(LogStatus.FAILED)),
+}
+ORDER = [{"refused", "unhealthy", "open"}, {"failed", "ill"}, {"well", "new"}, {"disabled"}]
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS)), max_size=10))
+def test_plugins_in_trouble_come_first(kinds: list[str]) -> None:
+    plugins = [replace(KINDS[kind], name=f"{kind}-{number}") for number, kind in enumerate(kinds)]
+    names = [plugin.name for plugin in troubled_first(plugins)]
+    wanted = [f"{kind}-{number}" for group in ORDER for number, kind in enumerate(kinds) if kind in group]
+    assert names == wanted
