@@ -19,9 +19,11 @@ from ductile.core.webhooks.deliveries import (
     parse_retry_after,
 )
 
+GONE = 410
+#: Failures that are retried: after 410 the receiver gets no further attempt.
 failures = st.builds(
     DeliveryAttempt,
-    http_status=st.none() | st.integers(300, 599),
+    http_status=st.none() | st.integers(300, 599).filter(lambda status: status != GONE),
     retry_after=st.none() | st.timedeltas(timedelta(), timedelta(days=3)),
 )
 bases = st.timedeltas(timedelta(milliseconds=1), timedelta(minutes=5))
@@ -57,6 +59,11 @@ def test_the_wait_doubles_obeys_the_receiver_and_is_bounded(
     most = max(doubled + base, attempt.retry_after or timedelta())
     rounding = timedelta(microseconds=1)
     assert min(least, MAX_DELIVERY_DELAY) - rounding <= wait <= min(most, MAX_DELIVERY_DELAY) + rounding
+
+
+@given(st.integers(1, 19), bases, st.integers())
+def test_a_receiver_that_is_gone_gets_no_further_attempt(attempts: int, base: timedelta, seed: int) -> None:
+    assert planned(DeliveryAttempt(http_status=GONE), attempts, 20, base, seed) is None
 
 
 @given(st.integers(0, 10**12))
