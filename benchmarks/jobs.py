@@ -21,7 +21,8 @@ from ductile.core.ids import make_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.daemon import tune_garbage_collector
 from ductile.engine.clock import SystemClock
-from ductile.engine.engine import Engine, EngineDeps
+from ductile.engine.deps import EngineDeps
+from ductile.engine.engine import Engine
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -168,7 +169,7 @@ async def drain_rate(ground: Path, name: str, plugin: str) -> float:
 
 async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, count: int) -> None:
     ends.expect(count)
-    engine.expect()
+    engine.prepare_claim()
     await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))))
     await ends.wait()
 

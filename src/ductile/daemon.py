@@ -27,7 +27,8 @@ from ductile.control.socket_files import (
 )
 from ductile.core.json import JsonObject
 from ductile.engine.clock import SystemClock
-from ductile.engine.engine import Engine, EngineDeps
+from ductile.engine.deps import EngineDeps
+from ductile.engine.engine import Engine
 from ductile.engine.ownership.store_lock import lock_store
 from ductile.listeners import Listeners
 from ductile.operations import table
@@ -36,7 +37,6 @@ from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.sqlite.rescue import Rescue
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.telemetry.change_notifier import ChangeNotifier
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.signals import Signal, SignalBus, Subscriber
 from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
@@ -71,9 +71,7 @@ async def serve(
         data: JsonObject = {"kept": str(damaged.path), "transactions_lost": damaged.lost}
         signals.emit(Signal.STORE_LOG_DAMAGED, data=data)
     runner = WarmRunner()
-    changes = ChangeNotifier()
-    signals.subscribe(changes)
-    listeners = Listeners(signals, changes)
+    listeners = Listeners(signals)
     deps = EngineDeps(
         store=store,
         runner=runner,
@@ -82,7 +80,7 @@ async def serve(
         signals=signals,
         environ=environ,
         load=lambda: open_configuration(named, environ).snapshot,
-        listening=listeners,
+        listeners=listeners,
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)
@@ -90,7 +88,7 @@ async def serve(
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
         lock.hold_database(path)
-        await _serve_with(engine, deps, listeners, changes, path.parent, config_file)
+        await _serve_with(engine, deps, listeners, path.parent, config_file)
     finally:
         await runner.close()
         await store.close()
@@ -132,7 +130,6 @@ async def _serve_with(
     engine: Engine,
     deps: EngineDeps,
     listeners: Listeners,
-    changes: ChangeNotifier,
     state_directory: Path,
     config_file: Path,
 ) -> None:
@@ -145,7 +142,6 @@ async def _serve_with(
         rng=deps.rng,
         engine=engine,
         load=deps.load,
-        news=changes,
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
     control = ControlServer(socket, operations, deps.signals)

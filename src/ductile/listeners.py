@@ -16,7 +16,6 @@ from ductile.telemetry.signals import Signal, SignalBus
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
     from ductile.operations.context import OperationContext
-    from ductile.telemetry.change_notifier import ChangeNotifier
     from ductile.telemetry.metrics import Metrics
 
 _API, _WEBHOOKS = "api", "webhooks"
@@ -41,9 +40,8 @@ class ListenerServer(Protocol):
 class Listeners:
     """Implements `ductile.engine.reload.plan.Listening`."""
 
-    def __init__(self, signals: SignalBus, news: ChangeNotifier) -> None:
+    def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
-        self._news = news
         self._desk: OperationContext | None = None
         self._running: dict[str, ListenerServer] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -114,7 +112,7 @@ class Listeners:
         if self._metrics is None:
             self._metrics = Metrics(time.monotonic)
             self._metrics.follow(self._signals)
-        return ApiServer(context, listen, self._signals, self._news, self._metrics)
+        return ApiServer(context, listen, self._signals, self._metrics)
 
     def _close(self, name: str) -> None:
         """In the background: who asked for the reload may be answered by this very listener."""

@@ -18,11 +18,10 @@ from ductile.core.json import JsonObject
 from ductile.engine.clock import SystemClock
 from ductile.engine.config_record import init_of, record_config
 from ductile.engine.executor import Executor, ProcessDefaults, ResultNotStoredError
-from ductile.engine.notifications import JobNotifications, SettlementCallbacks
+from ductile.engine.job_signals import JobSignals
 from ductile.engine.offline_runner import OfflineRunner
 from ductile.engine.ownership.process_identity import make_identity
 from ductile.engine.ownership.store_lock import LockPurpose, find_holder, lock_store
-from ductile.engine.waiters import Waiters
 from ductile.errors import (
     ConfigError,
     ConflictError,
@@ -204,21 +203,15 @@ async def run_offline(
             _init_lookup(context),
             lambda job: ended(shown_job(job)),
         )
-        callbacks = SettlementCallbacks(
-            retry_expected=lambda _due: None,
-            schedule_moved=lambda: None,
-            job_ended=lambda: None,
-            settled=tree.follow,
-        )
         runner = WarmRunner()
         executor = Executor(
             context.store,
             runner,
             context.snapshot,
             _CLOCK,
-            JobNotifications(SignalBus(), Waiters(), callbacks),
+            JobSignals(SignalBus()),
             ProcessDefaults(environ=environ, directory=str(Path.cwd())),
-            offers=_SETTLE_ATTEMPTS,
+            settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:
             submitted = await table.OPERATIONS[operation].run_to_json(context, given)

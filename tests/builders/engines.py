@@ -17,7 +17,8 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job
 from ductile.engine.clock import SystemClock
-from ductile.engine.engine import Engine, EngineDeps
+from ductile.engine.deps import EngineDeps
+from ductile.engine.engine import Engine
 from ductile.errors import StoreBusyError, StoreFullError
 from ductile.operations.context import OperationContext
 from ductile.plugins.discovery import discover
@@ -26,7 +27,6 @@ from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.submission import Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
-from ductile.telemetry.change_notifier import ChangeNotifier
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
@@ -92,8 +92,6 @@ class Bench:
         self.ready = asyncio.Event()
         self.signals = SignalBus()
         self.signals.subscribe(self._note)
-        self.news = ChangeNotifier()
-        self.signals.subscribe(self.news)
         equipment = EngineDeps(
             store=cast("Store", store),
             runner=self.runner,
@@ -124,7 +122,6 @@ class Bench:
             rng=Random(),
             engine=self.engine,
             load=self.load,
-            news=self.news,
         )
 
     def configure(self, plugins: str) -> None:
@@ -149,7 +146,6 @@ class Bench:
     async def submit(self, plugin: str = "echo", **fields: Any) -> str:
         job = a_new_job(plugin, "poll", **fields)
         await self.store.real.enqueue(Submission(jobs=(job,)))
-        self.engine.wake()
         return job.id
 
     async def job(self, job_id: str) -> Job:

@@ -21,7 +21,7 @@ from ductile.engine import dispatcher
 from ductile.engine.dispatcher import Dispatcher
 from ductile.errors import StoreFullError
 from ductile.store.model.jobs import ClaimedJob
-from ductile.store.model.submission import Accepted
+from ductile.store.notifier import JOBS_READY
 from ductile.store.port import Store
 
 WORKERS = 3
@@ -59,7 +59,11 @@ class World:
         self.most = 0
         self.failures: list[BaseException] = []
         self.dispatcher = Dispatcher(
-            cast("Store", self), self._execute, lambda: snapshot, owner="test", failed=self.failures.append
+            cast("Store", self),
+            self._execute,
+            lambda: snapshot,
+            owner="test",
+            on_failure=self.failures.append,
         )
 
     async def claim(self, *, limit: int, **_others: Any) -> tuple[ClaimedJob, ...]:
@@ -72,20 +76,26 @@ class World:
         taken = [self.queue.popleft() for _ in range(min(limit, len(self.queue)))]
         return tuple(ClaimedJob(job=a_job(id=job_id), event=None, state={}, baggage={}) for job_id in taken)
 
-    async def _execute(self, claim: ClaimedJob, _under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(
+        self,
+        claim: ClaimedJob,
+        _under: Snapshot,
+        on_result: Callable[[], None],
+        _on_shortage: Callable[[], None],
+    ) -> None:
         job_id = claim.job.id
         self.started.append(job_id)
         self.running[job_id] = asyncio.Event()
         self.most = max(self.most, len(self.running))
         await self.running[job_id].wait()
         children = self.children
-        makes_room()
+        on_result()
         end = Request(lambda: self._end(job_id, children))
         self.ends.append(end)
         await end.future
 
     def _end(self, job_id: str, children: int) -> None:
-        """Of its children nobody is told: whoever looks finds them."""
+        """Its children are not published: a claim must find them all the same."""
         del self.running[job_id]
         for _ in range(children):
             self.queue.append(self._make())
@@ -96,10 +106,11 @@ class World:
 
     def submit(self, _number: int) -> None:
         job_id = self._make()
-        answer = Accepted(job_id=job_id, plugin="p", command="poll", seq=self.made, ready=True)
-        self.dispatcher.expect()
+        self.dispatcher.prepare_claim()
         self.starts.append(
-            Request(lambda: self.queue.append(job_id), publish=lambda: self.dispatcher.on_enqueued([answer]))
+            Request(
+                lambda: self.queue.append(job_id), publish=lambda: self.dispatcher.on_jobs_ready(JOBS_READY)
+            )
         )
 
     def wake(self, _number: int) -> None:
@@ -185,7 +196,7 @@ TOLD_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
 def _impatient() -> Iterator[None]:
     """A full store is asked again in the next turn, not after a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatcher, "PAUSE", timedelta(0))
+        patch.setattr(dispatcher, "STORE_RETRY_INTERVAL", timedelta(0))
         yield
 
 

@@ -16,7 +16,6 @@ from ductile.http.log_sampling import LogSampler, described_counts
 from ductile.http.protocol import ListenerLimits
 from ductile.operations.context import OperationContext
 from ductile.operations.ledger_stream import LedgerStream
-from ductile.telemetry.change_notifier import ChangeNotifier
 from ductile.telemetry.metrics import Metrics
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
@@ -36,13 +35,12 @@ class ApiServer:
         context: OperationContext,
         listen: str,
         signals: SignalBus,
-        news: ChangeNotifier,
         metrics: Metrics,
     ) -> None:
         self._signals = signals
         self._requests = LogSampler(self._report_requests)
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
-        self._streams = EventStreams(context.store, LedgerStream(context.store, news))
+        self._streams = EventStreams(context.store, LedgerStream(context.store))
         services = ApiServices(
             authenticator=Authenticator(context.snapshot, time.monotonic, self._tell_stranger),
             streams=self._streams,

@@ -1,7 +1,7 @@
-"""One job from its claim to its settlement: prepare, run, judge, settle, tell.
+"""The executor: takes one claimed job to its settlement. Prepare, run, interpret, settle, report.
 
-What a plugin does wrong ends up as an outcome; what is wrong with us is raised and stops the daemon.
-Whatever happens in between, a claimed job is settled, or found running by the next start.
+Faults of a plugin become an outcome of the job; faults of Ductile are raised and stop the daemon. A claimed
+job is always settled, or the next start finds it running and recovers it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ductile.core.jobs.dedupe import bare_key
 from ductile.core.jobs.model import Job, JobReason
 from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupted, Outcome
 from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
 from ductile.engine.artifact_files import describe_artifacts
 from ductile.engine.clock import Clock
-from ductile.engine.notifications import JobNotifications
-from ductile.engine.reload.plan import rules_at_end
+from ductile.engine.job_signals import JobSignals
+from ductile.engine.store_retry import STORE_UNAVAILABLE
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.environment import describe_job, plugin_environment
@@ -29,13 +30,13 @@ from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
 from ductile.struct import Value, hide_in_repr, replace
 
-#: How long a result waits before it is offered again to a store that is full or locked.
-FIRST_PAUSE = timedelta(seconds=1)
-LONGEST_PAUSE = timedelta(seconds=30)
+#: How long a result is kept before it is offered again to a store that is full or locked.
+FIRST_RETRY_PAUSE = timedelta(seconds=1)
+MAX_RETRY_PAUSE = timedelta(seconds=30)
 
 
 class ProcessDefaults(Value):
-    """What a plugin's process is made of besides its job."""
+    """The environment and working directory that plugin processes start from."""
 
     environ: Mapping[str, str]
     directory: str
@@ -43,7 +44,7 @@ class ProcessDefaults(Value):
 
 @hide_in_repr("config", "environment")
 class _LaunchSettings(Value):
-    """What is the same for every job of a plugin under one configuration, and dear to work out."""
+    """What is the same for every launch of a plugin under one configuration."""
 
     config: JsonObject
     environment: dict[str, str]
@@ -52,9 +53,9 @@ class _LaunchSettings(Value):
 
 
 class ResultNotStoredError(Exception):
-    """The store could not take a result and we may not wait: the next start finds the job running.
+    """The store could not take a result, and the executor must not wait. The next start recovers the job.
 
-    Its cause is what the store said.
+    `__cause__` is the store's error.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -69,68 +70,71 @@ class Executor:
         runner: Runner,
         snapshot: Callable[[], Snapshot],
         clock: Clock,
-        reporter: JobNotifications,
-        surroundings: ProcessDefaults,
+        job_signals: JobSignals,
+        defaults: ProcessDefaults,
         *,
-        offers: int | None = None,
+        settle_attempts: int | None = None,
     ) -> None:
-        """`offers` is how often a result is offered to a store that cannot take it; None for no end."""
+        """`settle_attempts` bounds how often a result is offered to an unavailable store; None: no bound."""
         self._store = store
         self._runner = runner
         self._snapshot = snapshot
         self._clock = clock
-        self._report = reporter
-        self._surroundings = surroundings
-        self._offers = offers
+        self._job_signals = job_signals
+        self._defaults = defaults
+        self._settle_attempts = settle_attempts
+        #: Processes by job and execution.
         self._processes: dict[tuple[str, int], Process] = {}
-        #: Executions that are to be stopped: the job's id and the number of its execution.
-        self._stop_wanted: set[tuple[str, int]] = set()
+        #: Executions to stop, which may not have a process yet.
+        self._stop_requested: set[tuple[str, int]] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
-        self._lasting_under: Snapshot | None = None
-        self._lasting: dict[str, _LaunchSettings] = {}
+        #: Tasks that nothing awaits; the event loop keeps weak references only.
+        self._background: set[asyncio.Task[None]] = set()
+        self._launch_settings: dict[str, _LaunchSettings] = {}
+        self._launch_settings_of: Snapshot | None = None
 
     async def execute(
         self,
         claim: ClaimedJob,
-        under: Snapshot | None = None,
-        makes_room: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Run a claimed job and settle it, to its end under one configuration: this, or the one in force.
+        snapshot: Snapshot | None = None,
+        on_result: Callable[[], None] = lambda: None,
+        on_shortage: Callable[[], None] = lambda: None,
+    ) -> SettleResult:
+        """Run a claimed job and settle it, under `snapshot` or the configuration in force.
 
-        `makes_room` is called whenever its result is about to be handed to the store.
+        `on_result` is called each time before the result is handed to the store; `on_shortage`, before that,
+        if the process could not be started for lack of resources. Raises `ResultNotStoredError`.
         """
-        snapshot = under or self._snapshot()
-        self._report.claimed(claim.job)
+        job = claim.job
+        snapshot = snapshot or self._snapshot()
+        self._job_signals.claimed(job)
         try:
             prepared = self._prepare(claim, snapshot)
             if isinstance(prepared, Launch):
-                judgement = await self._run(claim, prepared)
+                interpretation = await self._run(claim, prepared, on_shortage)
             else:
-                judgement = Interpretation(outcome=prepared)
-            self._report.exited(claim.job, judgement)
-            outcome = await self._with_file_facts(judgement.outcome, snapshot)
-            # The store writes a result that it was handed, whatever becomes of us meanwhile.
-            answer = await self._settle(claim.job, outcome, snapshot, makes_room)
+                interpretation = Interpretation(outcome=prepared)
+            self._job_signals.exited(job, interpretation)
+            outcome = await self._with_file_facts(interpretation.outcome, snapshot)
+            result = await self._settle(job, outcome, snapshot, on_result)
         finally:
-            self._stop_wanted.discard(_execution_of(claim.job))
-        self._report.settled(claim.job, answer)
+            self._stop_requested.discard(_execution_of(job))
+        self._job_signals.settled(job, result)
+        return result
 
     def stop(self, job: Job) -> None:
-        """End the processes of this execution of a job, if they run here; it ends when they have.
-
-        A later execution of the same job is left alone.
-        """
-        self._stop_wanted.add(_execution_of(job))
+        """Stop the processes of this execution, if it runs here. Later executions are not stopped."""
+        self._stop_requested.add(_execution_of(job))
         if (process := self._processes.get(_execution_of(job))) is not None:
             process.stop()
 
-    def forget(self, job: Job) -> None:
-        """The execution that was to be stopped has ended."""
-        self._stop_wanted.discard(_execution_of(job))
+    def forget_stop(self, job: Job) -> None:
+        """Withdraw `stop`: the execution has ended."""
+        self._stop_requested.discard(_execution_of(job))
 
     def stop_all(self, *, at_once: bool) -> None:
-        """The daemon stops and has no more patience: end everything; nothing new is started."""
+        """Stop all processes and start no more. `at_once` also gives up on an unavailable store."""
         self._stopping = True
         if at_once:
             self._give_up.set()
@@ -140,94 +144,77 @@ class Executor:
     # -- prepare
 
     def _prepare(self, claim: ClaimedJob, snapshot: Snapshot) -> Launch | Outcome:
-        """The process to start, or how the job ends without one."""
+        """Return the launch of the job's process, or the outcome of a job that cannot run."""
         job = claim.job
         if job.cancel_requested_at is not None:
-            # Its run was cancelled while it was still queued, and ending it had not come to it yet.
+            # Its run was cancelled while the job was still queued.
             return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
         plugin = snapshot.plugins.get(job.plugin)
         if plugin is None or not plugin.enabled:
-            return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=f"the plugin {job.plugin} is not active")
+            error = f"the plugin {job.plugin} is not active"
+            return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=error)
         if plugin.installed is None:
             why = plugin.refused.reason if plugin.refused else "it was not found"
             return _unavailable(f"the plugin {job.plugin} cannot run: {why}")
         if job.command not in plugin.installed.manifest.commands:
             return _unavailable(f"{job.plugin} has no command {job.command}")
         timeout = claim.timeout or plugin.timeout_for(job.command)
-        lasting = self._lasting_of(plugin, snapshot)
-        return Launch(
-            entrypoint=str(plugin.installed.entrypoint),
-            request=encode_request(self._request(claim, lasting.config, timeout)),
-            # The job's come last: a plugin's configuration must not replace what recovery finds processes by.
-            environment=lasting.environment | self._describe(job),
-            directory=self._surroundings.directory,
-            timeout=timeout,
-            limits=lasting.limits,
-            warm=lasting.warm,
-        )
-
-    def _request(self, claim: ClaimedJob, config: JsonObject, timeout: timedelta) -> PluginRequest:
-        job, payload = claim.job, claim.job.payload
-        if payload is None and claim.event is not None:
-            payload = claim.event.payload
-        return PluginRequest(
-            job_id=job.id,
-            command=job.command,
-            instance=job.plugin,
-            config=config,
-            state=claim.state,
-            context=_context(claim),
-            deadline_at=self._clock.now() + timeout,
-            payload=payload,
-            event=self._event(claim, payload),
-        )
-
-    def _event(self, claim: ClaimedJob, payload: JsonObject | None) -> RequestEvent | None:
-        """The event that led here; for a job that was submitted directly, one that says so."""
-        job, event = claim.job, claim.event
-        if not carries_event(job.command, has_payload=payload is not None):
-            return None
-        if event is None:
-            return RequestEvent(
-                type=f"{job.submitted_by}.trigger",
-                payload=payload or {},
-                source=job.submitted_by,
-                timestamp=job.created_at,
-                event_id=job.id,
-                dedupe_key=bare_key(job.dedupe_key),
-            )
-        return RequestEvent(
-            type=event.type,
-            # A step's own payload, where `with` has rewritten what the event carried.
-            payload=payload or {},
-            source=event.source,
-            timestamp=event.created_at,
-            event_id=event.id,
-            dedupe_key=event.dedupe_key,
-            headers=event.header_texts,
-        )
-
-    def _describe(self, job: Job) -> dict[str, str]:
-        return describe_job(
+        settings = self._settings_of(plugin, snapshot)
+        variables = describe_job(
             store_id=self._store.store_id,
-            # As the store has it: recovery compares the two.
-            daemon=job.owner or "",
+            daemon=job.owner or "",  # As stored: recovery compares the two.
             job_id=job.id,
             plugin=job.plugin,
             command=job.command,
             attempt=job.attempt,
             trace_id=job.trace_id,
         )
+        return Launch(
+            entrypoint=str(plugin.installed.entrypoint),
+            request=encode_request(self._request(claim, settings.config, timeout)),
+            # The job's variables win over the configuration's: recovery finds processes by them.
+            environment=settings.environment | variables,
+            directory=self._defaults.directory,
+            timeout=timeout,
+            limits=settings.limits,
+            warm=settings.warm,
+        )
 
-    def _lasting_of(self, plugin: PluginInstance, snapshot: Snapshot) -> _LaunchSettings:
-        if self._lasting_under is not snapshot:
-            self._lasting_under, self._lasting = snapshot, {}
-        known = self._lasting.get(plugin.name)
-        if known is None:
-            known = self._lasting[plugin.name] = _LaunchSettings(
+    def _request(self, claim: ClaimedJob, config: JsonObject, timeout: timedelta) -> PluginRequest:
+        job, event, payload = claim.job, claim.event, claim.job.payload
+        if payload is None and event is not None:
+            payload = event.payload
+        described = {
+            "ductile_plugin": job.plugin,
+            "ductile_pipeline": claim.pipeline,
+            "ductile_step_id": job.step_path,
+            "ductile_upstream_plugin": event.source if event is not None and job.parent_job_id else None,
+            "ductile_trace_id": job.trace_id,
+        }
+        return PluginRequest(
+            job_id=job.id,
+            command=job.command,
+            instance=job.plugin,
+            config=config,
+            state=claim.state,
+            context={
+                **claim.baggage,
+                **{name: value for name, value in described.items() if value is not None},
+            },
+            deadline_at=self._clock.now() + timeout,
+            payload=payload,
+            event=_request_event(claim, payload),
+        )
+
+    def _settings_of(self, plugin: PluginInstance, snapshot: Snapshot) -> _LaunchSettings:
+        if self._launch_settings_of is not snapshot:
+            self._launch_settings_of, self._launch_settings = snapshot, {}
+        settings = self._launch_settings.get(plugin.name)
+        if settings is None:
+            settings = self._launch_settings[plugin.name] = _LaunchSettings(
                 config=plugin.config.reveal(),
                 environment=plugin_environment(
-                    self._surroundings.environ,
+                    self._defaults.environ,
                     passthrough=snapshot.service.plugin_env_passthrough,
                     own=plugin.env.reveal(),
                     job={},
@@ -240,50 +227,53 @@ class Executor:
                 ),
                 warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
             )
-        return known
+        return settings
 
     # -- run
 
-    async def _run(self, claim: ClaimedJob, run: Launch) -> Interpretation:
+    async def _run(
+        self, claim: ClaimedJob, launch: Launch, on_shortage: Callable[[], None]
+    ) -> Interpretation:
         job = claim.job
-        if self._is_unwanted(job):
-            return judge_unstarted()
-        process = await self._runner.start(run)
+        if self._is_stopping(job):
+            return Interpretation(outcome=Interrupted())
+        process = await self._runner.start(launch)
         if isinstance(process, CouldNotStart | RunnerLost):
             if isinstance(process, CouldNotStart) and process.shortage:
-                # Before the result is handed in: the next claim shares its commit.
-                self._report.short_of_resources(job)
+                on_shortage()
             return interpret(process)
         self._processes[_execution_of(job)] = process
         try:
-            self._report.started(job, process.age)
+            self._job_signals.started(job, process.age)
             marking = self._mark_working(job) if claim.is_followed else None
-            if self._is_unwanted(job):  # it became so while the process was being started
+            if self._is_stopping(job):  # The stop came while the process was being started.
                 process.stop(at_once=self._give_up.is_set())
-            ended = await process.wait()
-            if marking is not None:  # the result of a quick process must not overtake the state before it
+            ending = await process.wait()
+            if marking is not None:
+                # State webhooks are numbered in order: `working` must be stored before the result.
                 await asyncio.wait({marking})
-            return interpret(ended)
+            return interpret(ending)
         finally:
             self._processes.pop(_execution_of(job), None)
 
-    def _is_unwanted(self, job: Job) -> bool:
-        return self._stopping or _execution_of(job) in self._stop_wanted
+    def _is_stopping(self, job: Job) -> bool:
+        return self._stopping or _execution_of(job) in self._stop_requested
 
     def _mark_working(self, job: Job) -> asyncio.Task[None]:
-        """Record that the plugin has its request, while the plugin works."""
+        """Store, while the plugin works, that it has its request, for the state webhook `working`."""
 
         async def mark() -> None:
-            # A store that cannot take it now loses one state webhook; the next state writes its own.
-            with suppress(StoreFullError, StoreBusyError):
+            # A store that is unavailable now loses this state webhook; the next state has its own.
+            with suppress(*STORE_UNAVAILABLE):
                 await self._store.mark_working(job.id, job.execution)
 
         task = asyncio.create_task(mark())
-        self._report.keep(task)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         return task
 
     async def _with_file_facts(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
-        """The outcome with size and hash of the files that the plugin named, where it did not say them."""
+        """Add size and hash to the artifacts that are files, unless the plugin gave them."""
         if not isinstance(outcome, Completed) or not outcome.response.artifacts:
             return outcome
         artifacts = await describe_artifacts(outcome.response.artifacts, snapshot.artifact_roots, self._clock)
@@ -292,26 +282,26 @@ class Executor:
     # -- settle
 
     async def _settle(
-        self, job: Job, outcome: Outcome, snapshot: Snapshot, makes_room: Callable[[], None]
+        self, job: Job, outcome: Outcome, snapshot: Snapshot, on_result: Callable[[], None]
     ) -> SettleResult:
-        """Write the outcome. A full or locked store is asked again; the result is held meanwhile."""
-        pause = FIRST_PAUSE
-        offered = 0
+        """Store the outcome. While the store is unavailable the outcome is kept and offered again."""
+        pause = FIRST_RETRY_PAUSE
+        attempts = 0
         while True:
-            makes_room()
-            offered += 1
-            rules = rules_at_end(snapshot, self._snapshot(), job.plugin)
+            on_result()
+            attempts += 1
+            policy = policy_at_end(snapshot, self._snapshot(), job.plugin)
             try:
-                return await self._store.settle(job, outcome, rules)
+                # The store commits a result that it was handed, even if this task is cancelled meanwhile.
+                return await self._store.settle(job, outcome, policy)
             except (StoreFullError, StoreBusyError) as error:
-                self._report.held(job, error)
-                if self._give_up.is_set() or offered == self._offers:
+                self._job_signals.result_kept(job, error)
+                if self._give_up.is_set() or attempts == self._settle_attempts:
                     raise ResultNotStoredError(job.id) from error
                 await self._clock.wait(self._clock.now() + pause, self._give_up)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, MAX_RETRY_PAUSE)
             except RefusedError as error:
-                # What the plugin answered cannot be stored. That is the plugin's failure, and must be one:
-                # a job that cannot be settled would run for ever.
+                # The response can never be stored. The job must still end, so this is its failure.
                 outcome = Failed(
                     reason=JobReason.PROTOCOL_ERROR,
                     error=f"the answer cannot be stored: {error.message}",
@@ -320,26 +310,45 @@ class Executor:
                 )
 
 
+def policy_at_end(at_start: Snapshot, in_force: Snapshot, plugin: str) -> Policy:
+    """Return the policy that settles a job: of the configuration it started with, except its schedules.
+
+    The next occurrence of a schedule follows from the configuration in force.
+    """
+    if at_start is in_force:
+        return at_start.rules
+    own = replace(at_start.rules.plugin(plugin), schedules=in_force.rules.plugin(plugin).schedules)
+    return replace(at_start.rules, plugins={**at_start.rules.plugins, plugin: own})
+
+
+def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEvent | None:
+    """Return the event that led to the job; for a job that was submitted directly, one that says so."""
+    job, event = claim.job, claim.event
+    if not carries_event(job.command, has_payload=payload is not None):
+        return None
+    if event is None:
+        return RequestEvent(
+            type=f"{job.submitted_by}.trigger",
+            payload=payload or {},
+            source=job.submitted_by,
+            timestamp=job.created_at,
+            event_id=job.id,
+            dedupe_key=bare_key(job.dedupe_key),
+        )
+    return RequestEvent(
+        type=event.type,
+        payload=payload or {},  # The step's payload, if `with` has rewritten the event's.
+        source=event.source,
+        timestamp=event.created_at,
+        event_id=event.id,
+        dedupe_key=event.dedupe_key,
+        headers=event.header_texts,
+    )
+
+
 def _execution_of(job: Job) -> tuple[str, int]:
     return job.id, job.execution
 
 
-def judge_unstarted() -> Interpretation:
-    """The daemon stopped, or somebody cancelled the job, before there was a process."""
-    return Interpretation(outcome=Interrupted())
-
-
 def _unavailable(error: str) -> Failed:
     return Failed(reason=JobReason.PLUGIN_UNAVAILABLE, error=error, permanent=True)
-
-
-def _context(claim: ClaimedJob) -> JsonObject:
-    job, event = claim.job, claim.event
-    described = {
-        "ductile_plugin": job.plugin,
-        "ductile_pipeline": claim.pipeline,
-        "ductile_step_id": job.step_path,
-        "ductile_upstream_plugin": event.source if event is not None and job.parent_job_id else None,
-        "ductile_trace_id": job.trace_id,
-    }
-    return {**claim.baggage, **{name: value for name, value in described.items() if value is not None}}

@@ -11,7 +11,7 @@ from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.engine.dispatcher import LEASE
 from ductile.engine.executor import Executor
-from ductile.store.model.jobs import InitStatus, NewInit, Settled, SettleResult
+from ductile.store.model.jobs import InitStatus, NewInit, Settled
 from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
 
@@ -33,11 +33,6 @@ class OfflineRunner:
         self._ended = ended
         self._waiting: list[str] = []
         self._initialised: set[str] = set()
-
-    def follow(self, answer: SettleResult) -> None:
-        """Add the jobs that a settlement started to the tree."""
-        if isinstance(answer, Settled):
-            self._waiting += [child.job_id for child in answer.started if isinstance(child, Accepted)]
 
     async def run(self, executor: Executor, job_id: str) -> None:
         """Run the job and every ready job below it. Retries are left to the daemon."""
@@ -63,7 +58,9 @@ class OfflineRunner:
 
     async def _run_one(self, executor: Executor, job_id: str) -> None:
         for claim in await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE):
-            await executor.execute(claim)
+            result = await executor.execute(claim)
+            if isinstance(result, Settled):
+                self._waiting += [each.job_id for each in result.started if isinstance(each, Accepted)]
 
     async def _initialise(self, executor: Executor, job_id: str) -> None:
         """Run the plugin's init if it is pending. A failed init does not prevent the job."""

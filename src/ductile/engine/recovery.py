@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ductile.core.jobs.model import TERMINAL, JobStatus
+from ductile.core.jobs.model import JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.engine.ownership.orphan_processes import kill_orphan_processes
-from ductile.engine.waiters import Waiters
 from ductile.errors import ConflictError
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
@@ -23,7 +22,7 @@ _PAGE = 200
 
 
 async def recover(
-    store: Store, policy: Policy, signals: SignalBus, waiters: Waiters, *, is_stopping: Callable[[], bool]
+    store: Store, policy: Policy, signals: SignalBus, *, is_stopping: Callable[[], bool]
 ) -> None:
     """Raises `ConflictError`, and changes no job, if an orphan process cannot be killed."""
     if is_stopping():
@@ -35,8 +34,6 @@ async def recover(
         for job in sweep.jobs:
             data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
             signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
-            if job.status in TERMINAL:
-                waiters.ended(job.id)
         more = sweep.more
 
 

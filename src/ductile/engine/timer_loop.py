@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ductile.engine.clock import Clock
 from ductile.engine.store_retry import retry_until_available
+
+#: The longest sleep, in case something that is due earlier was stored unnoticed.
+POLL_INTERVAL = timedelta(minutes=1)
 
 
 class TimerLoop:
@@ -33,4 +36,5 @@ class TimerLoop:
             # Unknown during the work: it may not see what is stored meanwhile, so `expect` always wakes.
             self._next = None
             self._next = await retry_until_available(self._clock, self._work)
-            await self._clock.wait(self._next, self._woken)
+            poll_at = self._clock.now() + POLL_INTERVAL
+            await self._clock.wait(min(self._next or poll_at, poll_at), self._woken)

@@ -1,19 +1,28 @@
-"""Callers that wait for a job to end, and the limit on how many may."""
+"""Callers that wait for the end of a job or for new ledger entries, and the limit on synchronous runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+from ductile.core.jobs.model import TERMINAL
+from ductile.engine.clock import Clock
 from ductile.errors import TooBusyError
+from ductile.store.notifier import JobEnded
+from ductile.store.port import Store
+
+#: How often the jobs of waiting callers are read, in case the change of one was missed.
+POLL_INTERVAL = timedelta(seconds=15)
 
 
 class Waiters:
-    """Futures of waiting callers by job. All resolve when the daemon stops."""
+    """Waiting callers. All of them resume when the daemon stops."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, set[asyncio.Future[None]]] = {}
+        self._ledger_watchers: set[asyncio.Event] = set()
         self._closed = False
 
     @contextmanager
@@ -35,14 +44,41 @@ class Waiters:
         """Return the number of waiting callers."""
         return sum(map(len, self._by_job.values()))
 
-    def ended(self, job_id: str) -> None:
-        _resolve(self._by_job.get(job_id, ()))
+    def on_job_ended(self, change: JobEnded) -> None:
+        _resolve(self._by_job.get(change.job_id, ()))
+
+    @contextmanager
+    def ledger_changes(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the ledger has grown, and when the daemon stops.
+
+        Clear it before reading the ledger, or miss an entry.
+        """
+        changed = asyncio.Event()
+        self._ledger_watchers.add(changed)
+        try:
+            yield changed
+        finally:
+            self._ledger_watchers.discard(changed)
+
+    def on_ledger_advanced(self) -> None:
+        for changed in self._ledger_watchers:
+            changed.set()
+
+    async def poll_forever(self, store: Store, clock: Clock) -> None:
+        never = asyncio.Event()
+        while True:
+            await clock.wait(clock.now() + POLL_INTERVAL, never)
+            for job_id in tuple(self._by_job):
+                job = await store.job(job_id)
+                if job is not None and job.status in TERMINAL:
+                    _resolve(self._by_job.get(job_id, ()))
 
     def close(self) -> None:
-        """Resolve every future, and from now on every new one: the daemon stops."""
+        """Resume every caller, and from now on every new one: the daemon stops."""
         self._closed = True
         for futures in list(self._by_job.values()):
             _resolve(futures)
+        self.on_ledger_advanced()
 
 
 def _resolve(futures: Iterable[asyncio.Future[None]]) -> None:

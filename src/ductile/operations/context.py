@@ -18,84 +18,79 @@ from ductile.errors import DaemonNotRunningError, TooBusyError
 from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
-from ductile.telemetry.change_notifier import ChangeNotifier
 
 T = TypeVar("T")
 
 
 class RunningEngine(Protocol):
-    """What a use case may ask of the daemon's engine."""
+    """What use cases need of the daemon's engine. The store's notifier wakes it after a commit."""
 
-    def wake(self) -> None:
-        """Jobs were put on the queue or may move on."""
-        ...
-
-    def expect(self) -> None:
-        """Jobs are about to be put on the queue."""
-        ...
-
-    def ended(self, jobs: Sequence[JobStateChange]) -> None:
-        """Queued jobs were ended by hand: tell who waits for them, and let others move on."""
-        ...
-
-    def reschedule(self) -> None:
-        """Schedules were paused, resumed or run."""
-        ...
-
-    def waiting_slot(self) -> AbstractContextManager[None]:
-        """One of the places for callers who wait for a run; raises `TooBusyError` if none is free."""
-        ...
-
-    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
-        """A future that is done when the job has ended, or the daemon stops."""
-        ...
-
-    async def start_beside(self, job: NewJob, *, limit: int | None) -> bool:
-        """Start a job at once, beside the queue; False if `limit` jobs of its plugin run, or it may not."""
-        ...
-
-    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer of a task that runs once at a time: who asks while it runs gets the same answer."""
-        ...
-
-    async def end_running(self, job_id: str) -> None:
-        """End the process of a job whose cancelling is on disk."""
-        ...
-
-    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
-        """Go on with a paused schedule; False if there is no such schedule."""
-        ...
-
-    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
-        """Start a run out of turn; its job. Raises `ConflictError` if another stands in its way."""
-        ...
-
-    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
-        """Load the configuration again and switch to it, or raise and keep the old one.
-
-        With `drain`, plugins that it removes finish their accepted work first, for at most so long.
-        """
-        ...
-
-    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
-        """Let these plugins finish their accepted work; they take no jobs for a minute afterwards."""
-        ...
+    @property
+    def stopping(self) -> bool: ...
 
     @property
     def draining(self) -> frozenset[str]:
         """The plugins that take no new jobs because they are about to be disabled."""
         ...
 
-    async def try_reload(self) -> ReloadResult:
-        """What a reload would do; raises what it would be refused for."""
+    def status(self) -> EngineStatus: ...
+
+    def prepare_claim(self) -> None:
+        """Called before jobs are enqueued, so that they can be claimed in the same commit."""
+        ...
+
+    def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
+        """Emit the signals of queued jobs that were ended on request."""
+        ...
+
+    def sync_slot(self) -> AbstractContextManager[None]:
+        """Hold a slot for a caller that waits for a run. Raises `TooBusyError` if none is free."""
+        ...
+
+    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """Yield a future that resolves when the job ends or the daemon stops."""
+        ...
+
+    def ledger_changes(self) -> AbstractContextManager[asyncio.Event]:
+        """Yield an event that is set when the ledger has grown, and when the daemon stops."""
+        ...
+
+    async def start_unqueued(self, job: NewJob, *, limit: int | None) -> bool:
+        """Start a job at once, outside the queue; False if `limit` jobs of its plugin run, or it may not."""
+        ...
+
+    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a task once at a time: callers with the same name while it runs get the same result."""
+        ...
+
+    async def stop_job(self, job_id: str) -> None:
+        """Stop the process of a job whose cancellation is on disk."""
+        ...
+
+    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
+        """Continue a paused schedule; False if there is no such schedule."""
+        ...
+
+    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
+        """Start a run out of turn and return its job. Raises `ConflictError` if it may not start now."""
+        ...
+
+    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
+        """Switch to the configuration on disk, or raise and change nothing.
+
+        With `drain`, plugins that it removes finish their accepted work first, within this time.
+        """
+        ...
+
+    async def preview_reload(self) -> ReloadResult:
+        """Return what a reload would change. Raises what the reload would raise."""
+        ...
+
+    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+        """Let these plugins finish their accepted work; they take no jobs for a minute afterwards."""
         ...
 
     def stop(self) -> None: ...
-
-    @property
-    def stopping(self) -> bool: ...
-
-    def status(self) -> EngineStatus: ...
 
 
 class OperationContext(Value):
@@ -109,8 +104,6 @@ class OperationContext(Value):
     runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
-    #: Tells that something has happened. Only where an engine runs.
-    news: ChangeNotifier | None = None
 
     @property
     def has_no_runner(self) -> bool:
@@ -123,13 +116,9 @@ class OperationContext(Value):
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
         return self.engine
 
-    def wake(self) -> None:
+    def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
         if self.engine is not None:
-            self.engine.wake()
-
-    def ended(self, jobs: Sequence[JobStateChange]) -> None:
-        if self.engine is not None:
-            self.engine.ended(jobs)
+            self.engine.report_ended(jobs)
 
     async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
         """Write the submission to the store. A caller that is cancelled meanwhile does not take it back.
@@ -145,7 +134,7 @@ class OperationContext(Value):
             self._refuse_draining_jobs(submission.jobs)
             for run in submission.runs:
                 self.refuse_draining(run.graph)
-        self.engine.expect()
+        self.engine.prepare_claim()
         return await self.store.enqueue(submission)
 
     def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:

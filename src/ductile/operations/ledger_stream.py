@@ -1,7 +1,7 @@
-"""The ledger as it grows: one reader for all who follow it, and nobody can hold it up.
+"""The ledger as it grows: one reader of the store for all subscribers, and no subscriber delays another.
 
-A follower joins first, then reads what is behind the place where it joined, then takes what has come since.
-So nothing is missed between reading and following, and nothing comes twice.
+A subscriber joins first, then replays the rows up to the position at which it joined, then takes the rows
+that came since. So no row is missed between the two, and none comes twice.
 """
 
 from __future__ import annotations
@@ -9,49 +9,49 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ductile.store.model.records import LedgerRow
+from ductile.store.notifier import LedgerAdvanced
 from ductile.store.port import Store
-from ductile.telemetry.change_notifier import ChangeNotifier
 
 _PAGE = 500
-#: Rows that may wait for one follower. Who is further behind is cut off, and resumes from the store.
-WAITING_ROWS = 5_000
-#: What is written without being told of is found after this time at the latest.
-_LOOK_AGAIN_SECONDS = 15.0
+#: Rows that may wait for one subscriber. A slower one is cut off, and resumes from the store.
+MAX_WAITING_ROWS = 5_000
+#: The ledger is read at least this often, in case a change was missed.
+_POLL_SECONDS = 15.0
 
 
 class TooFarBehindError(Exception):
-    """The follower does not keep up, or there is nothing to follow any more."""
+    """The subscriber does not keep up, or the stream has ended."""
 
 
 @dataclass(slots=True, eq=False)
 class StreamSubscriber:
-    """One who follows, from the row after `joined_at` on."""
+    """Gets the rows after `joined_at`."""
 
     joined_at: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
     behind: bool = False
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def give(self, rows: tuple[LedgerRow, ...]) -> None:
-        if len(self.waiting) + len(rows) > WAITING_ROWS:
+        if len(self.waiting) + len(rows) > MAX_WAITING_ROWS:
             self.cut_off()
         elif not self.behind:
             self.waiting.extend(rows)
-            self._news.set()
+            self._arrived.set()
 
     def cut_off(self) -> None:
         self.behind = True
         self.waiting.clear()
-        self._news.set()
+        self._arrived.set()
 
     async def next(self) -> tuple[LedgerRow, ...]:
-        """What has come, when something has."""
-        await self._news.wait()
-        self._news.clear()
+        """Wait for rows and return them. Raises `TooFarBehindError`."""
+        await self._arrived.wait()
+        self._arrived.clear()
         if self.behind:
             raise TooFarBehindError
         rows = tuple(self.waiting)
@@ -60,35 +60,34 @@ class StreamSubscriber:
 
 
 class LedgerStream:
-    def __init__(self, store: Store, news: ChangeNotifier) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._news = news
-        self._followers: set[StreamSubscriber] = set()
+        self._subscribers: set[StreamSubscriber] = set()
         self._position = 0
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
     async def start_reading(self) -> None:
-        """Begin with the first who follows; the reading ends with the last."""
+        """Start the reader, unless it runs. It ends with the last subscriber."""
         async with self._starting:
             if self._task is None or self._task.done():
                 self._position = (await self._store.ledger_range())[1]
-                self._task = asyncio.create_task(self._read(), name="ledger feed")
+                self._task = asyncio.create_task(self._read(), name="ledger stream")
 
     @contextmanager
     def joined(self) -> Iterator[StreamSubscriber]:
-        follower = StreamSubscriber(joined_at=self._position)
-        self._followers.add(follower)
+        subscriber = StreamSubscriber(joined_at=self._position)
+        self._subscribers.add(subscriber)
         try:
-            yield follower
+            yield subscriber
         finally:
-            self._followers.discard(follower)
-            if not self._followers and self._task is not None:
+            self._subscribers.discard(subscriber)
+            if not self._subscribers and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
     async def replay(self, after: int, until: int) -> AsyncIterator[tuple[LedgerRow, ...]]:
-        """Pages of what the store holds, after one number and up to another."""
+        """Yield pages of the stored rows after one number and up to another."""
         while after < until:
             rows = await self._store.ledger(after=after, limit=_PAGE)
             wanted = tuple(row for row in rows if row.seq <= until)
@@ -99,22 +98,18 @@ class LedgerStream:
 
     async def _read(self) -> None:
         try:
-            await self._read_on()
+            with self._store.notifier.watch(LedgerAdvanced) as advanced:
+                while True:
+                    advanced.clear()
+                    rows = await self._store.ledger(after=self._position, limit=_PAGE)
+                    if rows:
+                        self._position = rows[-1].seq
+                        for subscriber in self._subscribers:
+                            subscriber.give(rows)
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_POLL_SECONDS):
+                            await advanced.wait()
         finally:
-            for follower in self._followers:  # nobody is left waiting for what will not come
-                follower.cut_off()
-
-    async def _read_on(self) -> None:
-        while True:
-            coming = self._news.coming()
-            rows = await self._store.ledger(after=self._position, limit=_PAGE)
-            if rows:
-                self._position = rows[-1].seq
-                for follower in self._followers:
-                    follower.give(rows)
-                continue
-            try:
-                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
-                    await coming.wait()
-            except TimeoutError:
-                continue
+            for subscriber in self._subscribers:  # No more rows will come.
+                subscriber.cut_off()

@@ -4,16 +4,33 @@ A verb calls `Session.publish` inside its transaction. After COMMIT the store pu
 requests in that commit, on the event loop, and only then resumes the callers that wait for them. A change is
 published also if its caller was cancelled meanwhile. A request that failed publishes nothing.
 
+Who wakes whom, as connected in `Engine` unless named otherwise, and the slow poll behind it:
+
+- `JobsReady`: the dispatcher claims; polls every 30 s.
+- `JobsEnqueued`: `job.accepted` and `job.deduplicated` are emitted for logs and metrics.
+- `JobEnded`: waiting callers resume (they re-read the job every 15 s), the scheduler looks if the job was
+  scheduled or a poll, a drain counts pending work (every 5 s), job logs are indexed, and the dispatcher stops
+  waiting for an init.
+- `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
+  every minute.
+- `SchedulesChanged`: the scheduler looks again; it polls with every tick.
+- `OutboxGrew`: the webhook sender, which subscribes itself, takes deliveries; polls every minute.
+- `LedgerAdvanced`: event streams (`operations.ledger_stream`, polls every 15 s) and commands that follow a
+  log or a run read on.
+- `StoreFailed`: the daemon stops.
+
 Subscribers must not rely on changes alone: a change written by another process is not published here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
+from ductile.core.jobs.model import SubmittedBy
 from ductile.errors import StoreFailedError
 from ductile.store.model.submission import EnqueueResult
 from ductile.struct import Value
@@ -33,6 +50,9 @@ class JobEnded(Value):
     """A job reached a terminal state."""
 
     job_id: str
+    plugin: str
+    command: str
+    submitted_by: SubmittedBy
 
 
 class RetryScheduled(Value):
@@ -45,6 +65,10 @@ class DeadlineSet(Value):
     """A pipeline run is cancelled at this instant if it has not ended."""
 
     due_at: datetime
+
+
+class SchedulesChanged(Value):
+    """A schedule was paused or resumed, or its circuit breaker was reset."""
 
 
 class OutboxGrew(Value):
@@ -67,6 +91,7 @@ Change: TypeAlias = (
     | JobEnded
     | RetryScheduled
     | DeadlineSet
+    | SchedulesChanged
     | OutboxGrew
     | LedgerAdvanced
     | StoreFailed
@@ -76,6 +101,7 @@ C = TypeVar("C", bound=Change)
 
 #: Changes without content are single objects, so that a commit publishes each of them once.
 JOBS_READY = JobsReady()
+SCHEDULES_CHANGED = SchedulesChanged()
 OUTBOX_GREW = OutboxGrew()
 LEDGER_ADVANCED = LedgerAdvanced()
 
@@ -99,6 +125,16 @@ class Notifier:
                 callbacks.remove(callback)
 
         return unsubscribe
+
+    @contextmanager
+    def watch(self, change: type[C]) -> Iterator[asyncio.Event]:
+        """Yield an event that every change of this type sets. Clear it before reading the store."""
+        changed = asyncio.Event()
+        unsubscribe = self.subscribe(change, lambda _: changed.set())
+        try:
+            yield changed
+        finally:
+            unsubscribe()
 
     def publish(self, changes: Iterable[Change]) -> None:
         """Call the subscribers of each change in turn. One that raises does not stop the others."""

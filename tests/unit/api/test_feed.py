@@ -23,10 +23,6 @@ from ductile.store.model.maintenance import Retention
 from ductile.store.model.submission import Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
-from ductile.telemetry.change_notifier import ChangeNotifier
-from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
-
-SOMETHING = SignalEvent(signal=Signal.JOB_ACCEPTED, level=SignalLevel.DEBUG, message="")
 
 
 @pytest.fixture
@@ -43,14 +39,12 @@ async def enqueue(store: Store, count: int) -> None:
 
 async def test_nothing_is_missed_between_replay_and_following(store: Store) -> None:
     """What is written while the past is read comes once, in its place."""
-    news = ChangeNotifier()
-    feed = LedgerStream(store, news)
+    feed = LedgerStream(store)
     await enqueue(store, 3)
     await feed.start_reading()
     seen: list[int] = []
     with feed.joined() as follower:
         await enqueue(store, 2)
-        news(SOMETHING)
         async for rows in feed.replay(0, follower.joined_at):
             seen += [row.seq for row in rows]
         while len(seen) < 5:
@@ -60,15 +54,13 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
 
 async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow reader costs bounded memory, and holds up nobody."""
-    monkeypatch.setattr(feed_module, "WAITING_ROWS", 3)
-    news = ChangeNotifier()
-    feed = LedgerStream(store, news)
+    monkeypatch.setattr(feed_module, "MAX_WAITING_ROWS", 3)
+    feed = LedgerStream(store)
     await feed.start_reading()
     with feed.joined() as slow, feed.joined() as quick:
         taken = 0
         for _ in range(5):
             await enqueue(store, 1)
-            news(SOMETHING)
             taken += len(await quick.next())
         assert taken == 5
         with pytest.raises(TooFarBehindError):
@@ -77,7 +69,7 @@ async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.Mon
 
 async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
     """A comment now and then, so that nothing in between takes the silence for an end."""
-    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()), keep_alive=0.01)
+    streams = EventStreams(store, LedgerStream(store), keep_alive=0.01)
     sent: list[Any] = []
     twice = asyncio.Event()
 
@@ -95,8 +87,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
 
 async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store) -> None:
     """What is not for the reader moves its place; else it would resume where nothing is held."""
-    news = ChangeNotifier()
-    streams = EventStreams(store, LedgerStream(store, news), keep_alive=0.01)
+    streams = EventStreams(store, LedgerStream(store), keep_alive=0.01)
     text = b""
     moved = asyncio.Event()
 
@@ -108,7 +99,6 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
 
     stream = (await streams.opened(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     await enqueue(store, 3)
-    news(SOMETHING)
     await moved.wait()
     streams.close()
     await stream
@@ -117,8 +107,7 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
 
 async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) -> None:
     """The silence that counts is the reader's, not the ledger's."""
-    news = ChangeNotifier()
-    streams = EventStreams(store, LedgerStream(store, news), keep_alive=0.05)
+    streams = EventStreams(store, LedgerStream(store), keep_alive=0.05)
     kept = asyncio.Event()
 
     async def send(message: Any) -> None:
@@ -129,7 +118,6 @@ async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) ->
     async with asyncio.timeout(PATIENCE):
         while not kept.is_set():
             await enqueue(store, 1)
-            news(SOMETHING)
     streams.close()
     await stream
 
@@ -138,7 +126,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
     """`event: gap` with the oldest number, then all that is held."""
     await enqueue(store, 5)
     await store.prune(Retention(ledger_rows=2))
-    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()))
+    streams = EventStreams(store, LedgerStream(store))
     text = b""
     complete = asyncio.Event()
 
@@ -164,7 +152,7 @@ async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store:
             raise StoreFailedError("the disk is gone")
 
     broken: Any = Broken()
-    streams = EventStreams(broken, LedgerStream(store, ChangeNotifier()))
+    streams = EventStreams(broken, LedgerStream(store))
     with pytest.raises(StoreFailedError):
         await streams.opened(EventFilter())
     assert streams.count == 0
@@ -204,7 +192,7 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
         if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
             await store.prune(Retention(ledger_rows=3))
 
-    streams = EventStreams(store, LedgerStream(store, ChangeNotifier()))
+    streams = EventStreams(store, LedgerStream(store))
     text = await read_up_to(b"id: 9", streams, EventFilter(after=0), sweep)
     ids = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
     assert ids == [1, 2, 6, 7, 8, 9]
@@ -215,15 +203,13 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
 async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None:
     """Though nothing is left to replay; and no number is passed over that no gap tells of."""
     await enqueue(store, 5)
-    news = ChangeNotifier()
 
     async def grow_and_sweep(message: Any, _text: bytes) -> None:
         if message["type"] == "http.response.start":  # the reader has joined, and has read nothing yet
             await enqueue(store, 3)
             await store.prune(Retention(ledger_rows=2))
-            news(SOMETHING)
 
-    streams = EventStreams(store, LedgerStream(store, news))
+    streams = EventStreams(store, LedgerStream(store))
     text = await read_up_to(b"id: 8", streams, EventFilter(after=3), grow_and_sweep)
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
     told = re.findall(rb"id: (\d+)\nevent: (\S+)", text)

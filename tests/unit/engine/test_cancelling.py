@@ -24,7 +24,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
             Priority.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
         )
         bench.store.full.clear()
-        bench.engine.wake()
+        bench.engine.prepare_claim()
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
         ended = await bench.job(job.id)
         assert (ended.status, ended.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
@@ -42,9 +42,8 @@ async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp
         await bench.started()
         job_id = await bench.submit()
         await bench.until(Signal.JOB_FAILED)
-        await bench.engine.end_running(job_id)
+        await bench.engine.stop_job(job_id)
         await bench.store.real.retry(job_id, bench.engine.snapshot().rules)
-        bench.engine.wake()
         await bench.until(Signal.JOB_FAILED)
         assert Signal.JOB_INTERRUPTED not in {happening.signal for happening in bench.told}
         assert (await bench.job(job_id)).execution == 2
@@ -69,12 +68,11 @@ async def test_a_cancel_that_is_passed_on_late_does_not_stop_the_execution_of_a_
         job_id = await bench.submit()
         await bench.until(Signal.JOB_STARTED)
         (stopping,) = (await bench.store.real.cancel(job_id, rules)).stopping
-        await bench.engine.end_running(stopping)
+        await bench.engine.stop_job(stopping)
         await bench.until(Signal.JOB_DEAD)
         await bench.store.real.retry(job_id, rules)
-        bench.engine.wake()
         await bench.until(Signal.JOB_STARTED)
-        await bench.engine.end_running(stopping)
+        await bench.engine.stop_job(stopping)
         await asyncio.to_thread(Path(f"{entrypoint}.pipe").write_text, "go\n")
         await bench.until(Signal.JOB_SUCCEEDED)
         assert (await bench.job(job_id)).execution == 2

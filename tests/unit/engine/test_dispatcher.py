@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,10 @@ from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.outcomes import Interrupted
 from ductile.core.policy import Policy
-from ductile.engine.dispatcher import FIRST_REST, LEASE, Dispatcher
+from ductile.engine.dispatcher import FIRST_RESOURCE_PAUSE, Dispatcher
 from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.submission import Submission
+from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Priority
 from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -29,9 +31,12 @@ from ductile.struct import replace
 
 
 class Pool:
-    """A dispatcher on a real store, with executions that the test lets go on."""
+    """A dispatcher on a real store, with executions that the test lets end."""
 
-    def __init__(self, store: SqliteStore, snapshot: Snapshot) -> None:
+    def __init__(
+        self, store: SqliteStore, snapshot: Snapshot | Callable[[], Snapshot], *, claims_from: Any = None
+    ) -> None:
+        """`claims_from` is the store as the dispatcher sees it, if it is another one."""
         self.store = store
         self.running: set[str] = set()
         self.most = 0
@@ -41,17 +46,29 @@ class Pool:
         self.failures: list[BaseException] = []
         self.changed = asyncio.Event()
         self.dispatcher = Dispatcher(
-            store, self._execute, lambda: snapshot, owner="test", failed=self._failed
+            claims_from or store,
+            self._execute,
+            (lambda: snapshot) if isinstance(snapshot, Snapshot) else snapshot,
+            owner="test",
+            on_failure=self._failed,
         )
+        store.notifier.subscribe(JobsReady, self.dispatcher.on_jobs_ready)
+        store.notifier.subscribe(JobEnded, self.dispatcher.on_job_ended)
 
-    async def _execute(self, claim: ClaimedJob, under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(
+        self,
+        claim: ClaimedJob,
+        under: Snapshot,
+        on_result: Callable[[], None],
+        _on_shortage: Callable[[], None],
+    ) -> None:
         self.under.append(under)
         self.running.add(claim.job.id)
         self.most = max(self.most, len(self.running))
         self.order.append(claim.job.id)
         self.changed.set()
         await self.gate.wait()
-        makes_room()
+        on_result()
         await self.store.settle(claim.job, ok(), Policy())
         self.running.discard(claim.job.id)
         self.changed.set()
@@ -68,23 +85,29 @@ class Pool:
 
 
 class ShortPool(Pool):
-    """No process can be started the first so many times."""
+    """The first processes cannot be started for lack of resources."""
 
     def __init__(self, store: SqliteStore, snapshot: Snapshot, times: int) -> None:
         super().__init__(store, snapshot)
         self.times = times
         self.put_back: list[str] = []
-        #: When a rest began.
-        self.rested: list[float] = []
+        #: When a pause began.
+        self.paused_at: list[float] = []
 
-    async def _execute(self, claim: ClaimedJob, under: Snapshot, makes_room: Callable[[], None]) -> None:
+    async def _execute(
+        self,
+        claim: ClaimedJob,
+        under: Snapshot,
+        on_result: Callable[[], None],
+        on_shortage: Callable[[], None],
+    ) -> None:
         if len(self.put_back) >= self.times:
-            await super()._execute(claim, under, makes_room)
+            await super()._execute(claim, under, on_result, on_shortage)
             return
         self.put_back.append(claim.job.id)
-        self.rested.append(asyncio.get_running_loop().time())
-        self.dispatcher.rest(claim.job.id)
-        makes_room()
+        self.paused_at.append(asyncio.get_running_loop().time())
+        on_shortage()
+        on_result()
         short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
         await self.store.settle(claim.job, short, Policy())
         self.changed.set()
@@ -117,20 +140,21 @@ async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path
     await store.close()
 
 
-async def test_a_job_that_comes_while_everybody_is_busy_wakes_nobody_and_runs_all_the_same(
+async def test_a_job_that_comes_while_all_workers_are_busy_triggers_no_claim_and_still_runs(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """What cannot start is not looked for with each of thousands; whoever leaves looks."""
+    """No claim is made for jobs that cannot start; the next execution to end triggers one."""
     pool = Pool(store, a_snapshot(tmp_path))
     service = asyncio.create_task(pool.dispatcher.run())
     jobs = [a_new_job() for _ in range(4)]
-    pool.dispatcher.on_enqueued(await store.enqueue(Submission(jobs=tuple(jobs[:3]))))
+    await store.enqueue(Submission(jobs=tuple(jobs[:3])))
     await pool.until(lambda: len(pool.running) == 3)
-    await store.counts()  # the loop has gone round more than once: claims in flight are answered
+    for _ in range(3):
+        await store.counts()  # turns of the event loop, in which claims in flight return
     tasks = asyncio.all_tasks()
-    pool.dispatcher.expect()
-    pool.dispatcher.on_enqueued(await store.enqueue(Submission(jobs=tuple(jobs[3:]))))
-    assert asyncio.all_tasks() == tasks, "no claim was begun"
+    pool.dispatcher.prepare_claim()
+    await store.enqueue(Submission(jobs=tuple(jobs[3:])))
+    assert asyncio.all_tasks() == tasks, "no claim was started"
     pool.gate.set()
     await pool.until(lambda: len(pool.order) == len(jobs) and not pool.running)
     pool.dispatcher.stop()
@@ -138,7 +162,7 @@ async def test_a_job_that_comes_while_everybody_is_busy_wakes_nobody_and_runs_al
     await store.close()
 
 
-async def test_nothing_is_started_after_stop_and_what_runs_is_waited_for(
+async def test_nothing_is_started_after_stop_and_executions_are_waited_for(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """A shutdown starts nothing and lets running jobs finish."""
@@ -175,9 +199,7 @@ async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Pa
     await store.close()
 
 
-async def test_an_init_that_was_ended_before_its_claim_holds_nobody_up(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+async def test_an_init_that_ended_before_its_claim_delays_no_job(store: SqliteStore, tmp_path: Path) -> None:
     """Cancelled or purged while it was queued; the plugin's jobs do not wait for it for ever."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
@@ -192,7 +214,7 @@ async def test_an_init_that_was_ended_before_its_claim_holds_nobody_up(
     await store.close()
 
 
-async def test_nothing_of_a_plugin_is_started_that_is_held(store: SqliteStore, tmp_path: Path) -> None:
+async def test_no_job_of_a_held_plugin_is_started(store: SqliteStore, tmp_path: Path) -> None:
     """While a reload is being written, whose inits may have to come first."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
@@ -208,14 +230,14 @@ async def test_nothing_of_a_plugin_is_started_that_is_held(store: SqliteStore, t
     await store.close()
 
 
-async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tmp_path: Path) -> None:
-    """Nobody waits for the task of a job, so a failure in it must not be silent."""
-    pool = Pool(store, a_snapshot(tmp_path))
-
-    async def fails(_claim: ClaimedJob, _under: Snapshot, _makes_room: Callable[[], None]) -> None:
+class BrokenPool(Pool):
+    async def _execute(self, *_args: object) -> None:
         raise RuntimeError("a defect")
 
-    pool.dispatcher._execute = fails
+
+async def test_an_unexpected_error_of_an_execution_is_reported(store: SqliteStore, tmp_path: Path) -> None:
+    """Nothing awaits the task of a job, so an error in it must not be silent."""
+    pool = BrokenPool(store, a_snapshot(tmp_path))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     service = asyncio.create_task(pool.dispatcher.run())
     pool.dispatcher.wake()
@@ -226,10 +248,10 @@ async def test_what_an_execution_cannot_deal_with_is_told(store: SqliteStore, tm
     await store.close()
 
 
-async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(
+async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One fsync for a result and for what follows it; the claim comes second, so that the cap holds."""
+    """One fsync for a result and the next claim; the claim runs second, so that the cap holds."""
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)  # a batch ends by its size alone
     ticks = count()
     store = open_sqlite_store(
@@ -259,10 +281,10 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_makes_room(
     await store.close()
 
 
-async def test_a_result_and_the_claim_that_follows_it_are_there_when_the_store_is_woken(
+async def test_a_result_and_the_next_claim_are_queued_when_the_writer_is_woken(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim that came a turn later would have to wait for a commit of its own."""
+    """A claim that came a turn later would need a commit of its own."""
     pool = Pool(store, replace(a_snapshot(tmp_path), max_workers=1))
     first, second = a_new_job(), a_new_job()
     await store.enqueue(Submission(jobs=(first, second)))
@@ -293,21 +315,34 @@ async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
 ) -> None:
     """Under the next one it would have had to wait for an init."""
     first, second = a_snapshot(tmp_path), replace(a_snapshot(tmp_path), max_workers=2)
-    pool = Pool(store, first)
     in_force = [first]
-    pool.dispatcher._snapshot = lambda: in_force[0]
+
+    class ClaimThenReload:
+        """A store that puts another configuration in force in the turn in which a claim returns."""
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(store, verb)
+
+        async def claim(self, **arguments: Any) -> tuple[ClaimedJob, ...]:
+            claims = await store.claim(**arguments)
+            if claims:
+                asyncio.get_running_loop().call_soon(in_force.__setitem__, 0, second)
+            return claims
+
+    pool = Pool(store, lambda: in_force[0], claims_from=ClaimThenReload())
+    service = asyncio.create_task(pool.dispatcher.run())
     await store.enqueue(Submission(jobs=(a_new_job(),)))
-    claims = await store.claim(owner="me", caps=pool.dispatcher._caps(), limit=1, lease=LEASE)
-    pool.dispatcher._launch(claims)
-    in_force[0] = second  # in the same turn: told of by the same commit
     await pool.until(lambda: bool(pool.under))
     assert pool.under[0] is first
+    assert in_force[0] is second
     pool.gate.set()
+    pool.dispatcher.stop()
+    await service
     await pool.dispatcher.drain(None)
     await store.close()
 
 
-async def test_nothing_is_claimed_for_a_while_when_the_machine_is_short_of_something(
+async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """The job goes back and is claimed again; an init that could not be started still holds its plugin."""
@@ -321,9 +356,9 @@ async def test_nothing_is_claimed_for_a_while_when_the_machine_is_short_of_somet
     assert pool.order.index(init.id) < pool.order.index(job.id)
     assert sorted(pool.order) == sorted([init.id, job.id, other.id])
     assert len(pool.put_back) == 3
-    # What is claimed together is put back together; then nothing is, until the rest is over.
-    (first, *_, last) = pool.rested
-    assert last - first >= FIRST_REST.total_seconds()
+    # Jobs claimed together are requeued together; then nothing is claimed until the pause is over.
+    (first, *_, last) = pool.paused_at
+    assert last - first >= FIRST_RESOURCE_PAUSE.total_seconds()
     rows = [await store.job(each.id) for each in (init, job, other)]
     assert [row.attempt for row in rows if row is not None] == [1, 1, 1]
     pool.dispatcher.stop()

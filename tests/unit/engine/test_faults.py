@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from builders.engines import Bench, an_engine
 from ductile.core.jobs.model import JobStatus
 from ductile.core.policy import Policy
+from ductile.store.notifier import RetryScheduled
 from ductile.telemetry.signals import Signal
 
 
@@ -36,7 +38,7 @@ async def test_a_stop_while_a_claim_is_under_way_strands_no_job(bench: Bench) ->
 async def test_a_full_store_stops_nobody_when_a_retry_is_due(bench: Bench) -> None:
     """The disk is full, the daemon lives, and goes on when there is room."""
     bench.store.full.add("release_due")
-    bench.engine.wake()
+    bench.store.notifier.publish([RetryScheduled(due_at=datetime.now(UTC))])
     job_id = await bench.submit()
     await bench.until(Signal.JOB_SUCCEEDED)
     assert bench.life is not None

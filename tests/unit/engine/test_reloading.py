@@ -96,7 +96,7 @@ async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_cl
         assert (await bench.job(job_id)).status is JobStatus.QUEUED
         with bench.engine.waiting_for(job_id) as ended:
             bench.store.full.clear()
-            bench.engine.wake()
+            bench.engine.prepare_claim()
             async with asyncio.timeout(20):
                 await ended
         assert (await bench.job(job_id)).reason is JobReason.PLUGIN_REMOVED

@@ -1,6 +1,6 @@
-"""What a reload may change, and what it may not. Pure: snapshots in, a verdict out.
+"""Plan a reload: what changes, and whether it is allowed. Pure.
 
-The engine reloads by it and a dry run tells by it, so that the two cannot differ.
+A reload and its dry run use the same plan, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.policy import Policy
 from ductile.engine.results import ReloadResult, RemovedPluginWork
 from ductile.errors import ConflictError, Problem
-from ductile.struct import Value, replace
+from ductile.struct import Value
 
 
 class ListenerSwitch(Protocol):
-    """The listeners, as far as a reload concerns them."""
+    """Opens and closes the network listeners when the configuration changes."""
 
     def switched_to(self, snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
-        """A context in which the snapshot is put in force. Entering it raises if a listener that is needed
-        cannot be opened; leaving it opens and closes listeners, unless the snapshot was not put in force.
+        """Return a context in which the caller puts the snapshot in force.
+
+        Entering binds the addresses of new listeners and raises if one cannot be bound. Leaving starts them
+        and closes those no longer wanted; leaving with an error releases the addresses.
         """
         ...
 
@@ -31,7 +32,7 @@ class ListenerSwitch(Protocol):
 
 
 class NoListeners:
-    """For an engine that nobody reaches by a network."""
+    """For an engine without network listeners."""
 
     def switched_to(self, _snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
         return nullcontext()
@@ -41,7 +42,7 @@ class NoListeners:
 
 
 class ReloadPlan(Value):
-    """What follows from switching to another snapshot."""
+    """What changes with another snapshot."""
 
     new: Snapshot
     added: tuple[str, ...]
@@ -49,7 +50,7 @@ class ReloadPlan(Value):
     removed: tuple[str, ...]
     #: The sections of the configuration, besides `plugins`, that differ.
     settings: tuple[str, ...]
-    #: Plugins that could run until now and are refused by the new snapshot, each with the reason.
+    #: Plugins that could run before and cannot with the new snapshot, with the reason.
     refused: tuple[Problem, ...] = ()
 
     def result(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> ReloadResult:
@@ -70,20 +71,21 @@ class ReloadPlan(Value):
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
-    """Raises `ConflictError`, naming them, if settings differ that only a restart can change."""
-    if fixed := _changed_for_good(old, new):
+    """Return the plan. Raises `ConflictError` if settings differ that only a restart can change."""
+    if fixed := _fixed_settings(old, new):
         raise ConflictError(
             f"a reload cannot change {' and '.join(fixed)}",
             hint="Restart the daemon: ductile system stop, then ductile system start.",
             details={"settings": fixed},
         )
-    before, after = _usable(old), _usable(new)
+    before, after = _enabled_plugins(old), _enabled_plugins(new)
+    sections_before, sections_after = _sections(old), _sections(new)
     return ReloadPlan(
         new=new,
         added=tuple(sorted(after.keys() - before.keys())),
         changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
         removed=tuple(sorted(before.keys() - after.keys())),
-        settings=_changed_sections(old, new),
+        settings=tuple(name for name in sections_after if sections_after[name] != sections_before[name]),
         refused=tuple(
             Problem(
                 message=f"{name} cannot run any more, and its jobs will fail: {plugin.refused.reason}",
@@ -96,14 +98,8 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
     )
 
 
-def _changed_sections(old: Snapshot, new: Snapshot) -> tuple[str, ...]:
-    """Their names and nothing of what is in them, which may be secret."""
-    before, after = _sections(old), _sections(new)
-    return tuple(name for name in after if after[name] != before[name])
-
-
 def _sections(snapshot: Snapshot) -> dict[str, object]:
-    """What follows from each section that a reload may change, in the order of the reference."""
+    """Return the compiled content of each section that a reload may change, in the order of the reference."""
     return {
         "service": (snapshot.service, snapshot.timezone, snapshot.max_workers),
         "plugin_roots": snapshot.plugin_roots,
@@ -117,15 +113,12 @@ def _sections(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _usable(snapshot: Snapshot) -> dict[str, PluginInstance]:
+def _enabled_plugins(snapshot: Snapshot) -> dict[str, PluginInstance]:
     return {name: plugin for name, plugin in snapshot.plugins.items() if plugin.enabled}
 
 
-def _changed_for_good(old: Snapshot, new: Snapshot) -> list[str]:
-    """Where the store is and where we listen: changing those while running would drop something.
-
-    A listener that was not open, or is not to be any more, has no address to keep.
-    """
+def _fixed_settings(old: Snapshot, new: Snapshot) -> list[str]:
+    """Return the changed settings that a reload cannot apply: the store, and addresses of open listeners."""
     fixed = []
     if old.state != new.state:
         fixed.append("state")
@@ -135,14 +128,3 @@ def _changed_for_good(old: Snapshot, new: Snapshot) -> list[str]:
     if stays and old.webhooks_listen != new.webhooks_listen:
         fixed.append("webhooks.listen")
     return fixed
-
-
-def rules_at_end(begun: Snapshot, in_force: Snapshot, plugin: str) -> Policy:
-    """What the end of a job is decided by: the configuration that it began with, but for its schedules.
-
-    When a schedule runs next is for the one in force to say: its interval may have been edited meanwhile.
-    """
-    if begun is in_force:
-        return begun.rules
-    own = replace(begun.rules.plugin(plugin), schedules=in_force.rules.plugin(plugin).schedules)
-    return replace(begun.rules, plugins={**begun.rules.plugins, plugin: own})

@@ -16,6 +16,7 @@ from random import Random
 from typing import TypeAlias
 
 from ductile.config.snapshot import Snapshot
+from ductile.core.jobs.model import SubmittedBy
 from ductile.core.schedules.planner import SkipReason, plan_due
 from ductile.core.schedules.rule import CLOCK_SLACK, slot_after_clock_set_back
 from ductile.engine.clock import Clock
@@ -35,6 +36,7 @@ from ductile.engine.schedules.entries import (
 from ductile.engine.store_retry import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.errors import RefusedError
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
+from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 from ductile.struct import Value, replace
 
@@ -98,9 +100,11 @@ class Scheduler:
         """Look again: a schedule may be due earlier than planned."""
         self._woken.set()
 
-    def poll_ended(self, plugin: str) -> None:
-        """A poll of the plugin has ended; wake up if an occurrence was deferred for it."""
-        if plugin in self._deferred:
+    def on_job_ended(self, change: JobEnded) -> None:
+        """Look again after a run of a schedule, and after a poll of a plugin with a deferred occurrence."""
+        if change.submitted_by is SubmittedBy.SCHEDULER or (
+            change.command == "poll" and change.plugin in self._deferred
+        ):
             self.wake()
 
     def stop(self) -> None:

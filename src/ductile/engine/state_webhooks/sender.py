@@ -52,6 +52,8 @@ CONCURRENCY_LIMITS = {
 MAX_REMEMBERED_RECEIVERS = 4096
 #: An attempt without a stored result is made again this long after its timeout.
 REPORT_SLACK = timedelta(seconds=5)
+#: The longest sleep, in case the outbox grew unnoticed.
+POLL_INTERVAL = timedelta(minutes=1)
 #: How long `stop` waits for deliveries in flight.
 STOP_GRACE_SECONDS = 5.0
 
@@ -96,7 +98,8 @@ class WebhookSender:
             next_due_at = await retry_until_available(self._clock, self._send_due)
             if self._failure is not None:
                 raise self._failure
-            await self._clock.wait(next_due_at, self._woken)
+            poll_at = self._clock.now() + POLL_INTERVAL
+            await self._clock.wait(min(next_due_at or poll_at, poll_at), self._woken)
 
     async def stop(self, grace: float = STOP_GRACE_SECONDS) -> None:
         """Take nothing more, wait `grace` seconds for deliveries in flight, and give the rest back."""

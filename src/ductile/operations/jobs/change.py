@@ -73,8 +73,8 @@ async def cancel_all(context: OperationContext, job_id: str) -> CancelStatus:
         cancelling = await context.store.cancel(job_id, context.snapshot().rules)
         if context.engine is not None:
             for running in cancelling.stopping:
-                await context.engine.end_running(running)
-        context.ended(cancelling.ended)
+                await context.engine.stop_job(running)
+        context.report_ended(cancelling.ended)
         if not cancelling.more:
             return cancelling.answer
 
@@ -97,7 +97,6 @@ async def retry_job(context: OperationContext, request: ChangeJob) -> RetriedJob
         # Refused before the store is asked: a cancel that ends the job at this moment must not be undone.
         refuse_retry(RetryResult.NOT_ENDED, job)
     refuse_retry(await context.store.retry(job.id, context.snapshot().rules, ended_at=job.completed_at), job)
-    context.wake()
     # The state right after the retry: read again, the job may run or have ended by now.
     return RetriedJob(job_id=job.id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
 

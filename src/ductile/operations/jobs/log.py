@@ -83,15 +83,16 @@ async def follow_log(context: OperationContext, given: JsonObject) -> JsonObject
     where = await _filter(context, given)
     after = read.number(given, "after", 0, least=0, most=1 << 62)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
-    while True:
-        coming = asyncio.Event() if context.news is None else context.news.coming()
-        rows = await _after(context, where, after)
-        stopping = engine.stopping
-        left = deadline - asyncio.get_running_loop().time()
-        if rows or stopping or left <= 0:
-            shown = await _shown(context, rows, output=read.flag(given, "output"))
-            return {"logs": shown, "stopping": stopping}
-        await wait_for_change(coming, left)
+    with engine.ledger_changes() as changed:
+        while True:
+            changed.clear()
+            rows = await _after(context, where, after)
+            stopping = engine.stopping
+            left = deadline - asyncio.get_running_loop().time()
+            if rows or stopping or left <= 0:
+                shown = await _shown(context, rows, output=read.flag(given, "output"))
+                return {"logs": shown, "stopping": stopping}
+            await wait_for_change(changed, left)
 
 
 def follow_seconds(given: JsonObject) -> float:
@@ -100,11 +101,11 @@ def follow_seconds(given: JsonObject) -> float:
     return MAX_FOLLOW.total_seconds() if wanted is None else min(wanted, MAX_FOLLOW).total_seconds()
 
 
-async def wait_for_change(coming: asyncio.Event, seconds: float) -> None:
-    """Until something happens, but no longer than this."""
+async def wait_for_change(changed: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, at most this long."""
     try:
         async with asyncio.timeout(seconds):
-            await coming.wait()
+            await changed.wait()
     except TimeoutError:
         return
 
@@ -137,15 +138,16 @@ async def follow_ledger(context: OperationContext, given: JsonObject) -> JsonObj
     engine = context.require_engine()
     after = read.number(given, "after", 0, least=0, most=1 << 62)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
-    while True:
-        coming = asyncio.Event() if context.news is None else context.news.coming()
-        rows = await context.store.ledger(after=after, limit=LARGEST_PAGE)
-        stopping = engine.stopping
-        left = deadline - asyncio.get_running_loop().time()
-        if rows or stopping or left <= 0:
-            shown: list[JsonValue] = [shown_ledger(row) for row in rows]
-            return {"events": shown, "gap": await _gap(context, after, rows), "stopping": stopping}
-        await wait_for_change(coming, left)
+    with engine.ledger_changes() as changed:
+        while True:
+            changed.clear()
+            rows = await context.store.ledger(after=after, limit=LARGEST_PAGE)
+            stopping = engine.stopping
+            left = deadline - asyncio.get_running_loop().time()
+            if rows or stopping or left <= 0:
+                shown: list[JsonValue] = [shown_ledger(row) for row in rows]
+                return {"events": shown, "gap": await _gap(context, after, rows), "stopping": stopping}
+            await wait_for_change(changed, left)
 
 
 async def _gap(context: OperationContext, after: int, rows: Sequence[LedgerRow]) -> JsonObject | None:

@@ -52,7 +52,7 @@ async def queue_purge(context: OperationContext, given: JsonObject) -> JsonObjec
     purged = 0
     while True:
         moved = await context.store.end_queued(JobReason.PURGED, context.snapshot().rules, plugins=plugins)
-        context.ended(moved.jobs)
+        context.report_ended(moved.jobs)
         # With the last of its steps a pipeline run ends too, as failed; nobody purged that.
         purged += sum(job.reason is JobReason.PURGED for job in moved.jobs)
         if not moved.more:

@@ -103,17 +103,18 @@ async def follow_run(context: OperationContext, given: JsonObject) -> JsonObject
     run = await resolve_job(context, read.text(given, "job_id"))
     known = read.number(given, "known", 0, least=0, most=1 << 31)
     deadline = asyncio.get_running_loop().time() + follow_seconds(given)
-    while True:
-        coming = asyncio.Event() if context.news is None else context.news.coming()
-        # The run first: whatever ended before it is then seen.
-        over = (await find_job(context, run.id)).status in TERMINAL
-        latest = (await context.store.jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
-        ended = [job for job in latest[::-1] if job.status in TERMINAL]
-        stopping = engine.stopping
-        left = deadline - asyncio.get_running_loop().time()
-        if over or stopping or len(ended) > known or left <= 0:
-            return {"ended": [shown_job(job) for job in ended], "over": over, "stopping": stopping}
-        await wait_for_change(coming, left)
+    with engine.ledger_changes() as changed:
+        while True:
+            changed.clear()
+            # The run first: whatever ended before it is then seen.
+            over = (await find_job(context, run.id)).status in TERMINAL
+            latest = (await context.store.jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
+            ended = [job for job in latest[::-1] if job.status in TERMINAL]
+            stopping = engine.stopping
+            left = deadline - asyncio.get_running_loop().time()
+            if over or stopping or len(ended) > known or left <= 0:
+                return {"ended": [shown_job(job) for job in ended], "over": over, "stopping": stopping}
+            await wait_for_change(changed, left)
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:

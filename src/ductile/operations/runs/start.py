@@ -230,7 +230,7 @@ async def _run_plugin(
         body = await submit(context, door, given | {"command": command})
         return RunResponse(done=False, body={**body, "execution_mode": ExecutionMode.ASYNC})
     timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, context.snapshot().api.max_sync_timeout)
-    with engine.waiting_slot():
+    with engine.sync_slot():
         began = context.now()
         body = await submit(context, door, given | {"command": command})
         job_id = str(body["job_id"])
@@ -251,7 +251,7 @@ async def _submit(
     shown: JsonObject,
 ) -> RunResponse:
     engine = context.engine
-    slot = nullcontext() if waiting is None or engine is None else engine.waiting_slot()
+    slot = nullcontext() if waiting is None or engine is None else engine.sync_slot()
     with slot, _registered(engine, run_id) as ended:
         began = context.now()
         (answer,) = await context.enqueue(submission)

@@ -62,8 +62,6 @@ async def _switch(context: OperationContext, request: ChangeSchedule, *, paused:
         await context.store.pause_schedule(plugin, schedule_id, paused=paused)
     else:
         await context.engine.resume_schedule(plugin, schedule_id)
-    if context.engine is not None:
-        context.engine.reschedule()
     return ScheduleSwitched(plugin=plugin, id=schedule_id, paused=paused)
 
 

@@ -94,6 +94,4 @@ async def reset_breakers(context: OperationContext, request: ResetBreakers) -> B
             dry_run=True,
         )
     reset = await context.store.reset_breaker(plugin.name, command)
-    if context.engine is not None:
-        context.engine.reschedule()
     return BreakersReset(plugin=plugin.name, reset=reset)

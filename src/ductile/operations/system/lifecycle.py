@@ -64,7 +64,7 @@ async def reload(context: OperationContext, request: ReloadConfig) -> ConfigRelo
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
     engine = context.require_engine()
     if request.dry_run:
-        return from_record(ConfigReloaded, await engine.try_reload(), dry_run=True)
+        return from_record(ConfigReloaded, await engine.preview_reload(), dry_run=True)
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
     return from_record(ConfigReloaded, await engine.reload(drain))
 

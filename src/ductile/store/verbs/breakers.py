@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ductile.core.jobs.breaker import Breaker, BreakerReason, BreakerState
 from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.store.notifier import SCHEDULES_CHANGED
 from ductile.store.rows import read_breaker, text_or_none
 from ductile.store.session import Session
 from ductile.store.verbs.ledger import write_ledger
@@ -72,6 +73,7 @@ def reset_breaker(session: Session, plugin: str, command: str | None = None) -> 
         reason = None if was_closed else BreakerReason.MANUAL_RESET
         write_breaker(session, plugin, row[1], before, Breaker(), reason=reason, job_id=None)
         reset += not was_closed
+    session.publish(SCHEDULES_CHANGED)
     return reset
 
 

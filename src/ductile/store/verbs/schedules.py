@@ -21,6 +21,7 @@ from ductile.store.model.schedules import (
     ScheduleEntry,
 )
 from ductile.store.model.submission import JobStateChange
+from ductile.store.notifier import SCHEDULES_CHANGED
 from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
 from ductile.store.session import Session
 from ductile.store.verbs.breakers import begin_probe
@@ -256,4 +257,5 @@ def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: b
         kind = LedgerKind.SCHEDULE_PAUSED if paused else LedgerKind.SCHEDULE_RESUMED
         entry = LedgerEntry(kind=kind, data={"plugin": plugin, "schedule_id": schedule_id})
         write_ledger(session, (entry,))
+        session.publish(SCHEDULES_CHANGED)
     return found is not None

@@ -42,7 +42,9 @@ def write_end(session: Session, job: Job, settlement: Settlement) -> bool | None
     if settlement.callback is not None:
         write_callback(session, settlement.callback, job, attempt=settlement.attempt)
     if settlement.is_terminal:
-        session.publish(JobEnded(job_id=job.id))
+        session.publish(
+            JobEnded(job_id=job.id, plugin=job.plugin, command=job.command, submitted_by=job.submitted_by)
+        )
     elif settlement.next_retry_at is not None:
         session.publish(RetryScheduled(due_at=settlement.next_retry_at))
     else:

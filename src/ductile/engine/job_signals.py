@@ -1,0 +1,206 @@
+"""Emit the signals of jobs and schedules, after each change is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ductile.core.jobs.dedupe import bare_key
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.jobs.settlement import Settlement
+from ductile.core.json import JsonObject
+from ductile.errors import DuctileError, StoreFullError
+from ductile.runner.interpret import ExecutionWarning, Interpretation
+from ductile.store.model.jobs import Settled, SettleResult, Unsettled
+from ductile.store.model.schedules import FireResult, FireStatus, Firing
+from ductile.store.model.submission import (
+    Accepted,
+    ChildConflict,
+    Deduplicated,
+    EnqueueResult,
+    JobStateChange,
+)
+from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
+
+_WARNINGS = {
+    ExecutionWarning.EXIT_IGNORED: (
+        "the plugin answered ok and exited with a failure status; the answer counts"
+    ),
+    ExecutionWarning.STDERR_CUT: "the plugin wrote more to stderr than is kept",
+    ExecutionWarning.LEFTOVERS: "the plugin left processes behind; those of its group were ended",
+}
+#: Levels that plugins give to log lines.
+_LEVELS = {
+    "debug": SignalLevel.DEBUG,
+    "info": SignalLevel.INFO,
+    "warn": SignalLevel.WARN,
+    "warning": SignalLevel.WARN,
+    "error": SignalLevel.ERROR,
+}
+_LEDGER_SIGNALS = {
+    LedgerKind.EVENT_DROPPED: Signal.EVENT_DROPPED,
+    LedgerKind.STATE_STALE: Signal.STATE_STALE,
+    LedgerKind.SWITCH: Signal.STEP_BYPASSED,
+}
+#: The signal of a job that changed its status without an execution of its own.
+_STATUS_SIGNALS = {
+    JobStatus.SUCCEEDED: Signal.JOB_SUCCEEDED,
+    JobStatus.FAILED: Signal.JOB_FAILED,
+    JobStatus.DEAD: Signal.JOB_DEAD,
+    JobStatus.QUEUED: Signal.JOB_RETRYING,
+}
+#: The signal of an occurrence that was planned to run. With other statuses nothing was recorded.
+_FIRE_SIGNALS = {
+    FireStatus.FIRED: Signal.SCHEDULE_FIRED,
+    FireStatus.SKIPPED: Signal.SCHEDULE_SKIPPED,
+    FireStatus.DEFERRED: Signal.SCHEDULE_DEFERRED,
+}
+
+
+class JobSignals:
+    def __init__(self, signals: SignalBus) -> None:
+        self._signals = signals
+
+    # -- an execution
+
+    def claimed(self, job: Job) -> None:
+        waited = None
+        if job.execution == 1 and job.started_at is not None:
+            waited = (job.started_at - job.created_at).total_seconds() * 1000
+        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution, waited_ms=waited)
+
+    def started(self, job: Job, seconds_ago: float) -> None:
+        ms_ago = int(seconds_ago * 1_000_000) / 1000
+        self._emit(Signal.JOB_STARTED, job, execution=job.execution, ms_ago=ms_ago)
+
+    def exited(self, job: Job, interpretation: Interpretation) -> None:
+        evidence = interpretation.outcome.evidence
+        self._emit(Signal.JOB_EXITED, job, exit_code=evidence.exit_code, signal_number=evidence.signal)
+        if evidence.stderr:
+            self._signals.emit(Signal.JOB_STDERR, evidence.stderr, plugin=job.plugin, job_id=job.id)
+        for warning in interpretation.remarks:
+            self._signals.emit(Signal.JOB_STDERR, _WARNINGS[warning], plugin=job.plugin, job_id=job.id)
+        for line in interpretation.logs:
+            level = _LEVELS.get(str(line.level), SignalLevel.INFO)
+            self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
+
+    def result_kept(self, job: Job, error: DuctileError) -> None:
+        """The store could not take the result now; it is kept and stored later."""
+        self._signals.emit(unavailable_signal(error), error.message, plugin=job.plugin, job_id=job.id)
+
+    def settled(self, job: Job, result: SettleResult) -> None:
+        if isinstance(result, Unsettled):
+            self._emit(Signal.JOB_SUPERSEDED, job, answer=result)
+            return
+        self._emit_settlement(job, result.settlement)
+        self._emit_effects(job, result)
+        self.ended(result.ended)
+
+    def _emit_settlement(self, job: Job, settlement: Settlement) -> None:
+        error = settlement.last_error
+        self._emit(
+            _settlement_signal(settlement),
+            job,
+            reason=settlement.reason,
+            attempt=job.attempt,
+            execution=job.execution,
+            error=error,
+        )
+        if job.command == "init" and settlement.is_terminal and settlement.status is not JobStatus.SUCCEEDED:
+            self._emit(Signal.PLUGIN_INIT_FAILED, job, error=error)
+        for skip in settlement.skipped:
+            data: JsonObject = {"count": skip.count, "reason": skip.reason}
+            if job.submitted_detail is not None:
+                data["schedule"] = job.submitted_detail
+            self._signals.emit(Signal.SCHEDULE_SKIPPED, plugin=job.plugin, data=data)
+        if (breaker := settlement.breaker) is not None and settlement.breaker_reason is not None:
+            self._emit(Signal.BREAKER_CHANGED, job, state=breaker.state, reason=settlement.breaker_reason)
+
+    def _emit_effects(self, job: Job, settled: Settled) -> None:
+        settlement = settled.settlement
+        progress = settlement.progress
+        for entry in (*settlement.ledger, *(progress.ledger if progress else ())):
+            # The ledger has the whole result of a condition; a log line needs its explanation only.
+            data = {name: value for name, value in entry.data.items() if name != "verdict"}
+            level = SignalLevel.ERROR if "error" in data else None
+            self._signals.emit(
+                _LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, level=level, data=data
+            )
+        routed = {child.source_event_id for child in settlement.children}
+        routed |= {run.event.id for run in settlement.runs}
+        for outgoing in settlement.events:
+            if outgoing.event.id not in routed and job.run_id is None:
+                self._emit(Signal.EVENT_UNROUTED, job, event_type=outgoing.event.type)
+        self.submitted(settled.started, parent=job.id)
+
+    # -- jobs without an execution
+
+    def ended(self, jobs: Sequence[JobStateChange]) -> None:
+        """Jobs ended without an execution of their own: on request, with their run, or as a run."""
+        for job in jobs:
+            data: JsonObject = {"command": job.command, "reason": job.reason}
+            if job.error is not None:
+                data["error"] = job.error
+            self._signals.emit(_STATUS_SIGNALS[job.status], plugin=job.plugin, job_id=job.id, data=data)
+
+    def submitted(self, results: Sequence[EnqueueResult], *, parent: str | None = None) -> None:
+        """Jobs were submitted, by a caller or by an event of the job `parent`."""
+        origin: JsonObject = {} if parent is None else {"parent": parent}
+        for result in results:
+            job_id = result.job_id
+            match result:
+                case Accepted():
+                    self._emit_accepted(result, origin)
+                    for member in result.members:
+                        self._emit_accepted(member, {"parent": job_id})
+                    self.ended(result.ended)
+                case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
+                    data: JsonObject = {"command": command, **origin, "dedupe_key": bare_key(key)}
+                    self._signals.emit(Signal.JOB_DEDUPLICATED, plugin=plugin, job_id=job_id, data=data)
+                case ChildConflict():
+                    self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=origin)
+
+    def _emit_accepted(self, accepted: Accepted, origin: JsonObject) -> None:
+        data: JsonObject = {"command": accepted.command, **origin}
+        self._signals.emit(Signal.JOB_ACCEPTED, plugin=accepted.plugin, job_id=accepted.job_id, data=data)
+
+    # -- schedules
+
+    def fired(self, firing: Firing, result: FireResult) -> None:
+        """A schedule fired: its jobs, the jobs it ended, and each of its occurrences."""
+        status = result.answer
+        if status is FireStatus.FIRED:
+            for job in (firing.job, *firing.followers):
+                if job is not None:
+                    data: JsonObject = {"command": job.command}
+                    self._signals.emit(Signal.JOB_ACCEPTED, plugin=job.plugin, job_id=job.id, data=data)
+        self.ended(result.ended)
+        if status not in _FIRE_SIGNALS or (status is FireStatus.DEFERRED and firing.was_deferred):
+            return
+        for occurrence in firing.occurrences:
+            planned = occurrence.job_id is not None
+            signal = _FIRE_SIGNALS[status] if planned else Signal.SCHEDULE_SKIPPED
+            data = {"schedule": occurrence.schedule_id, "count": occurrence.count}
+            if (reason := (result.reason if planned else None) or occurrence.reason) is not None:
+                data["reason"] = reason
+            job_id = occurrence.job_id if signal is Signal.SCHEDULE_FIRED else None
+            self._signals.emit(signal, plugin=occurrence.plugin, job_id=job_id, data=data)
+
+    def _emit(self, signal: Signal, job: Job, **data: str | float | None) -> None:
+        given = {name: value for name, value in data.items() if value is not None}
+        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **given})
+
+
+def unavailable_signal(error: DuctileError) -> Signal:
+    """Return the signal of a store that cannot take a write now."""
+    return Signal.STORE_FULL if isinstance(error, StoreFullError) else Signal.STORE_BUSY
+
+
+def _settlement_signal(settlement: Settlement) -> Signal:
+    match settlement.status, settlement.reason:
+        case JobStatus.QUEUED, JobReason.INTERRUPTED:
+            return Signal.JOB_INTERRUPTED
+        case JobStatus.QUEUED, JobReason.NO_RESOURCES:
+            return Signal.JOB_POSTPONED
+        case _:
+            return _STATUS_SIGNALS.get(settlement.status, Signal.JOB_DEAD)

@@ -1,0 +1,193 @@
+"""The reloader: holds the configuration in force and switches to another one, after a drain if asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs.model import JobReason
+from ductile.engine.config_record import init_of, record_config
+from ductile.engine.deps import EngineDeps
+from ductile.engine.dispatcher import Dispatcher
+from ductile.engine.job_signals import JobSignals, unavailable_signal
+from ductile.engine.reload.drain import Drain
+from ductile.engine.reload.plan import ReloadPlan, plan_reload
+from ductile.engine.results import ReloadResult
+from ductile.errors import ConflictError, StoreBusyError, StoreFullError
+from ductile.store.model.jobs import InitStatus
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.telemetry.signals import Signal
+
+
+class Reloader:
+    def __init__(
+        self,
+        deps: EngineDeps,
+        snapshot: Snapshot,
+        dispatcher: Dispatcher,
+        drain: Drain,
+        job_signals: JobSignals,
+        *,
+        is_stopping: Callable[[], bool],
+        on_switched: Callable[[], None],
+    ) -> None:
+        """`on_switched` is called after each reload."""
+        #: The configuration in force.
+        self.snapshot = snapshot
+        self._deps = deps
+        self._dispatcher = dispatcher
+        self._drain = drain
+        self._job_signals = job_signals
+        self._is_stopping = is_stopping
+        self._on_switched = on_switched
+        self._switching = asyncio.Lock()
+        self._tasks: set[asyncio.Task[ReloadResult]] = set()
+
+    async def start(self) -> None:
+        """Store the configuration that the daemon starts with, and end jobs of plugins it does not have."""
+        async with self._switching:  # The control socket is open already: a reload may be requested.
+            await self._put_in_force(self.snapshot, ConfigOrigin.START)
+            await self._end_removed()
+
+    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
+        """Switch to the configuration on disk, or raise and change nothing.
+
+        With `drain`, plugins that it removes finish their accepted work first, within this time. A caller
+        that is cancelled meanwhile abandons the drain and the reload.
+        """
+        if drain is None:
+            return await asyncio.shield(self._start_switch())
+        with self._drain.exclusive():
+            until = self._deps.clock.now() + drain
+            drained: frozenset[str] = frozenset()
+            try:
+                # Repeated: the configuration may be changed during the drain and remove more plugins.
+                while removed := frozenset((await self._plan()).removed) - drained:
+                    await self._drain.close(removed, until=until)
+                    drained |= removed
+            except BaseException:
+                self._drain.reopen()
+                raise
+            switch = self._start_switch(drained)
+            switch.add_done_callback(lambda _: self._drain.reopen())
+            try:
+                return await asyncio.shield(switch)
+            except asyncio.CancelledError:
+                # The caller is gone. Another drain may begin only when this switch has ended.
+                await asyncio.wait({switch})
+                raise
+
+    async def preview(self) -> ReloadResult:
+        """Return what a reload would change. Raises what the reload would raise."""
+        plan = await self._plan()
+        await self._deps.listeners.check(plan.new)
+        work = await self._deps.store.pending_work(plan.removed)
+        return plan.result({one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work})
+
+    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+        """Let plugins finish their accepted work. They stay closed until a reload, or for a minute."""
+        with self._drain.exclusive():
+            try:
+                await self._drain.close(frozenset(plugins), until=self._deps.clock.now() + longest)
+            except BaseException:
+                self._drain.reopen()
+                raise
+            self._drain.hold()
+
+    async def _plan(self) -> ReloadPlan:
+        new = await asyncio.to_thread(self._deps.load)
+        return plan_reload(self.snapshot, new)
+
+    def _start_switch(self, drained: frozenset[str] | None = None) -> asyncio.Task[ReloadResult]:
+        # A task of its own: a cancelled caller must not stop it between the store and the engine.
+        task = asyncio.create_task(self._switch(drained), name="reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _switch(self, drained: frozenset[str] | None) -> ReloadResult:
+        async with self._switching:
+            try:
+                plan = await self._plan()
+                self._check_drained(plan, drained)
+                runs = {one.plugin: one.runs for one in await self._deps.store.pending_work(plan.removed)}
+                async with self._deps.listeners.switched_to(plan.new):
+                    await self._put_in_force(plan.new, ConfigOrigin.RELOAD)
+            except Exception as error:
+                self._deps.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
+                raise
+            if drained is not None:
+                self._drain.finish(drained)
+            ended = await self._end_removed()
+            self._on_switched()
+            return plan.result(ended, runs)
+
+    def _check_drained(self, plan: ReloadPlan, drained: frozenset[str] | None) -> None:
+        """Raise `ConflictError` if the plan removes an undrained plugin, or one that a drain waits for."""
+        removed = frozenset(plan.removed)
+        if drained is None and (closed := removed & self._drain.plugins):
+            raise ConflictError(
+                f"a drain of {' and '.join(sorted(closed))} is under way, and this reload would end its jobs",
+                hint="Wait for it, or end the command that waits for it (Ctrl-C).",
+                details={"draining": sorted(self._drain.plugins)},
+            )
+        if drained is not None and (undrained := removed - drained):
+            names = " and ".join(sorted(undrained))
+            raise ConflictError(
+                f"the configuration was changed during the drain, and now removes {names} as well",
+                hint="Run `ductile reload --drain` again.",
+            )
+
+    async def _put_in_force(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+        """Store a configuration with its inits, then use it. Changes nothing if the store cannot take it."""
+        deps = self._deps
+        found = (init_of(plugin, now=deps.clock.now(), rng=deps.rng) for plugin in snapshot.plugins.values())
+        inits = tuple(init for init in found if init is not None)
+        # From the commit on, jobs of these plugins must wait for the inits; we resume after the commit.
+        self._dispatcher.hold(init.key.plugin for init in inits)
+        try:
+            results = await record_config(deps.store, snapshot, origin, inits)
+            self.snapshot = snapshot
+            for init, result in zip(inits, results, strict=True):
+                if result.status is InitStatus.PENDING and result.job_id is not None:
+                    self._dispatcher.initialise(init.key.plugin, result.job_id)
+                elif result.status is InitStatus.FAILED:
+                    deps.signals.emit(Signal.PLUGIN_INIT_FAILED, result.error, plugin=init.key.plugin)
+        finally:
+            self._dispatcher.hold()
+        self._emit_loaded(snapshot, origin)
+
+    def _emit_loaded(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+        signals = self._deps.signals
+        signals.emit(Signal.CONFIG_LOADED, data={"fingerprint": snapshot.fingerprint, "origin": origin})
+        for problem in snapshot.warnings:
+            signals.emit(
+                Signal.CONFIG_WARNING, problem.message, data={"place": problem.place, "key": problem.key}
+            )
+        for plugin in snapshot.refused:
+            reason = plugin.refused.reason if plugin.refused else ""
+            signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)
+
+    async def _end_removed(self) -> Counter[str]:
+        """End the queued jobs of plugins that are not active. Returns how many of each plugin.
+
+        If the store cannot take it now, the executor ends these jobs when they are claimed.
+        """
+        snapshot = self.snapshot
+        ended = Counter[str]()
+        active = [name for name, plugin in snapshot.plugins.items() if plugin.enabled]
+        more = True
+        try:
+            while more and not self._is_stopping():
+                sweep = await self._deps.store.end_queued(
+                    JobReason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
+                )
+                self._job_signals.ended(sweep.jobs)
+                ended.update(job.plugin for job in sweep.jobs if job.reason is JobReason.PLUGIN_REMOVED)
+                more = sweep.more
+        except (StoreFullError, StoreBusyError) as error:
+            self._deps.signals.emit(unavailable_signal(error), error.message)
+        return ended
