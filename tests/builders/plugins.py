@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.protocol.manifest.fields import FieldReader
-from ductile.protocol.manifest.read import read_command, read_manifest
+from ductile.protocol.manifest.read import FieldReader, read_command, read_manifest
 from ductile.protocol.yaml_tree import MapNode, SourceLocation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from ductile.config.compile.cron import CronTable
+from ductile.config.cron import CronTable
 from ductile.core.durations import parse_interval
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
 from ductile.core.schedules.rule import At, Cron, Every, ScheduleRule, Slot

@@ -13,8 +13,8 @@ import pytest
 from builders.conditions import judged
 from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
+from ductile.config.schema.fields import Section
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.config.schema.types import Section
 from ductile.core.expressions.conditions import Comparison, explain_condition
 from ductile.core.expressions.operators import Operator, compare
 from ductile.core.expressions.paths import MISSING, PORTABLE_ROOTS, EvalContext, Root

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from ductile.config.compile.webhooks import signature_scheme
+from ductile.config.compile.compiler import signature_scheme
 from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.configs import a_config_of, loaded
-from ductile.config.edit.change import apply_edit, plan_edit
-from ductile.config.edit.get import get_setting
+from ductile.config.edit.change import apply_edit, get_setting, plan_edit
 from ductile.errors import DuctileError
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain

@@ -21,13 +21,14 @@ from ductile.config.schema.fields import (
     MapOf,
     OneOf,
     Scalar,
+    Section,
     SectionOf,
     SettingKey,
+    SettingType,
     keys_of,
     settings_under,
 )
 from ductile.config.schema.model import Config
-from ductile.config.schema.types import Section, SettingType
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain
 

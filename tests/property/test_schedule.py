@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builders.jobs import a_job, ok
 from builders.schedules import cron
-from ductile.config.compile.cron import CronTable
+from ductile.config.cron import CronTable
 from ductile.core.durations import CalendarStep
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.jobs.settlement import SettleView, settle

@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.edit.change import apply_edit, plan_edit
-from ductile.config.edit.get import Setting, get_setting, parse_key
+from ductile.config.edit.change import Setting, apply_edit, get_setting, parse_key, plan_edit
 from ductile.config.effective import fill_in_defaults
 from ductile.config.file_io import lock_config_directory
 from ductile.config.find_config import find_config, resolve_path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ductile.config.compile.compiler import signature_scheme
 from ductile.config.compile.plugins import compile_retry
-from ductile.config.compile.webhooks import signature_scheme
 from ductile.config.names import endpoint_name
 from ductile.config.schema.fields import ListOf, MapOf, SectionOf, SettingKey, keys_of, written_default
 from ductile.core.durations import format_duration
@@ -44,26 +44,18 @@ def _value_or_default(key: SettingKey, written: JsonValue) -> JsonValue:
     return written_default(key)
 
 
-def effective_workers(loaded: LoadedConfig) -> int:
-    return loaded.model.service.max_workers or max(1, loaded.machine.processors - 1)
-
-
-def effective_timezone(loaded: LoadedConfig) -> str:
-    return loaded.model.service.timezone or loaded.machine.timezone
-
-
 def effective_default(loaded: LoadedConfig, path: KeyPath, key: SettingKey) -> JsonValue:
     """Return the value that applies where a key is not set, in words where it is not a single value."""
     model = loaded.model
     match path:
         case ("service", "max_workers"):
-            return effective_workers(loaded)
+            return loaded.max_workers
         case (
             ("service", "timezone")
             | ("plugins", _, "schedules", _, "timezone")
             | ("plugins", _, "schedule", "timezone")
         ):
-            return effective_timezone(loaded)
+            return loaded.timezone
         case ("plugin_roots",) if model.plugins_dir:
             return [model.plugins_dir]
         case ("plugins", str(name), "uses"):

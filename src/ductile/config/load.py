@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from ductile.config.cron import system_timezone
 from ductile.config.find_config import resolve_path
 from ductile.config.read.environment import EnvironmentFiles, load_environment_files
 from ductile.config.read.includes import ConfigFiles, load_config_files
@@ -36,12 +37,10 @@ from ductile.config.seal import (
     relative_name,
     violations_to_problems,
 )
-from ductile.config.timezones import system_timezone
 from ductile.config.validate.access import validate_api_has_token
 from ductile.config.validate.pipelines import find_unquoted
-from ductile.config.validate.plugins import missing_plugins, report_missing_plugins
 from ductile.config.validate.report import ValidationReport
-from ductile.config.validate.rules import validate_config
+from ductile.config.validate.rules import missing_plugins, report_missing_plugins, validate_config
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.protocol.yaml_tree import MapNode, location_of
 from ductile.struct import Value, hide_in_repr
@@ -100,6 +99,14 @@ class LoadedConfig(Value):
     def plugin_roots(self) -> tuple[Path, ...]:
         """The directories that are searched for plugins, in this order; absolute."""
         return _plugin_roots(self.model, self.directory)
+
+    @property
+    def max_workers(self) -> int:
+        return self.model.service.max_workers or max(1, self.machine.processors - 1)
+
+    @property
+    def timezone(self) -> str:
+        return self.model.service.timezone or self.machine.timezone
 
     @property
     def strict(self) -> bool:

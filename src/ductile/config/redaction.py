@@ -10,9 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ductile.config.read.interpolate import without_defaults
-from ductile.config.schema.fields import Scalar, settings_under
+from ductile.config.schema.fields import Scalar, SettingType, settings_under
 from ductile.config.schema.model import Config
-from ductile.config.schema.types import SettingType
 from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
 from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, scalar_value, walk
 

@@ -29,7 +29,7 @@ from ductile.errors import RefusedError
 from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.request import in_header
-from ductile.protocol.payload_validation import UnusableSchemaError, find_schema_violations
+from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
 from ductile.store.model.submission import Deduplicated
 from ductile.struct import Value, replace
 

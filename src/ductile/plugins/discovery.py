@@ -14,19 +14,17 @@ from ductile.config.file_io import read_regular_file
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.fingerprint import fingerprint
-from ductile.plugins.permissions import (
-    check_directory_contents,
-    check_path_permissions,
-    trusted_owners,
-)
 from ductile.plugins.trust import (
     NotTrustedError,
     RefusalCode,
     TrustPolicy,
+    check_directory_contents,
     check_entrypoint,
+    check_path_permissions,
     check_symlinks,
     entrypoint_path,
     find_symlinks,
+    trusted_owners,
 )
 from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL
 from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest

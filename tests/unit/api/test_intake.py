@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.operations.submission import parse_trace_id
-from ductile.protocol.payload_validation import UnusableSchemaError, find_schema_violations
+from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
 

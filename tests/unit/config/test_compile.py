@@ -11,7 +11,7 @@ import pytest
 
 from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.compile.cron import CronTable
+from ductile.config.cron import CronTable
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import (
     EventTarget,

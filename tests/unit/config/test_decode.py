@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded, problems_of
-from ductile.config.schema.types import Weekday
+from ductile.config.schema.fields import Weekday
 from ductile.core.durations import CalendarStep
 from ductile.core.schedules.windows import DailyWindow
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, loaded
-from ductile.config.edit.change import apply_edit, plan_edit
-from ductile.config.edit.get import get_setting, parse_key
+from ductile.config.edit.change import apply_edit, get_setting, parse_key, plan_edit
 from ductile.config.load import Machine, SealCheck, load_config
 from ductile.config.seal import build_checksums, read_checksums, write_checksums
 from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError

@@ -10,8 +10,7 @@ import pytest
 
 from builders.configs import a_config_of, a_discovery, a_manifest, loaded, problems_of
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.edit.change import plan_edit
-from ductile.config.edit.get import get_setting
+from ductile.config.edit.change import get_setting, plan_edit
 from ductile.config.schema.jsonschema import config_schema
 from ductile.config.secrets import MASK, Secret, SecretMap, looks_secret, redact
 

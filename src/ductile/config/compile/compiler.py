@@ -11,20 +11,29 @@ from typing import TYPE_CHECKING
 
 from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
-from ductile.config.compile.webhooks import compile_endpoint
-from ductile.config.effective import effective_timezone, effective_workers
 from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealCheck, check_operational_changes
-from ductile.config.names import api_token_name, parse_target
-from ductile.config.schema.model import ApiAuthSettings
+from ductile.config.names import api_token_name, endpoint_name, parse_target
+from ductile.config.schema.model import ApiAuthSettings, WebhookPreset
 from ductile.config.seal import find_plugin_violations, hash_bytes
 from ductile.config.secrets import looks_secret
-from ductile.config.snapshot import AccessToken, PluginInstance, PostgresLocation, Snapshot, SqliteLocation
-from ductile.config.validate.events import warn_about_events
-from ductile.config.validate.manifests import validate_against_manifests
+from ductile.config.snapshot import (
+    AccessToken,
+    EventTarget,
+    PipelineTarget,
+    PluginInstance,
+    PluginTarget,
+    PostgresLocation,
+    Snapshot,
+    SqliteLocation,
+    WebhookEndpoint,
+    WebhookTarget,
+)
+from ductile.config.validate.manifests import validate_against_manifests, warn_about_events
 from ductile.config.validate.report import ValidationReport
 from ductile.core.events.routing import EventRoute, EventRouteTable, PipelineTable
 from ductile.core.policy import Policy
+from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, SignatureScheme
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
@@ -32,6 +41,8 @@ from ductile.struct import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ductile.config.schema.model import WebhookEndpointSettings
+    from ductile.config.secrets import Secret
     from ductile.config.snapshot import Discovery
 
 DEFAULT_STATE_PATH = "./data/state.db"
@@ -41,8 +52,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     """Return the snapshot. Raises ConfigError for a misfit with a manifest, IntegrityError in strict mode."""
     config = loaded.model
     report = ValidationReport(root=loaded.tree)
-    timezone = effective_timezone(loaded)
-    max_workers = effective_workers(loaded)
+    timezone, max_workers = loaded.timezone, loaded.max_workers
     plugins = {
         name: compile_plugin(name, settings, discovery, max_workers=max_workers, timezone=timezone)
         for name, settings in config.plugins.items()
@@ -133,3 +143,45 @@ def _plugin_changes(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance])
     present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
     violations = find_plugin_violations(present, loaded.checksums)
     return check_operational_changes(violations, loaded.directory, strict=loaded.strict)
+
+
+_PRESETS = {
+    WebhookPreset.GITHUB: GITHUB,
+    # GitLab signs as Standard Webhooks defines; its older secret token is not a signature.
+    WebhookPreset.GITLAB: STANDARD,
+    WebhookPreset.STRIPE: STRIPE,
+    WebhookPreset.SLACK: SLACK,
+    WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
+}
+
+
+def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:
+    target: WebhookTarget = EventTarget(event_type=endpoint.event or "")
+    if endpoint.plugin is not None:
+        target = PluginTarget(plugin=endpoint.plugin, command=endpoint.command or "handle")
+    elif endpoint.pipeline is not None:
+        target = PipelineTarget(pipeline=endpoint.pipeline)
+    return WebhookEndpoint(
+        name=endpoint_name(endpoint),
+        path=endpoint.path,
+        target=target,
+        secret=endpoint.secret or secrets[endpoint.secret_ref or ""],
+        max_body_size=endpoint.max_body_size,
+        preset=endpoint.preset,
+        scheme=signature_scheme(endpoint),
+    )
+
+
+def signature_scheme(endpoint: WebhookEndpointSettings) -> SignatureScheme:
+    """Return the preset's scheme, or GitHub's without a preset, with the headers that the endpoint names."""
+    known = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
+    delivery = endpoint.delivery_header
+    if delivery is None and endpoint.preset is not None:
+        delivery = known.delivery_header
+    return SignatureScheme(
+        form=known.form,
+        header=(endpoint.signature_header or known.header).lower(),
+        delivery_header=None if delivery is None else delivery.lower(),
+        delivery_field=known.delivery_field,
+        known_by_content=endpoint.preset is not None and known.known_by_content,
+    )

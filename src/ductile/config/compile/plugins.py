@@ -6,10 +6,10 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ductile.config.compile.cron import CronTable, parse_cron
+from ductile.config.cron import CronTable, parse_cron
 from ductile.config.seal import hash_bytes
 from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
-from ductile.config.validate.plugins import not_installed_message, schedules_of
+from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.breaker import BreakerPolicy
 from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.policy import FactRule, PluginPolicy

@@ -11,10 +11,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ductile.config.redaction import redacted_entries
-from ductile.config.schema.fields import Choice, FieldType, ListOf, MapOf, OneOf, Scalar, SectionOf, keys_of
+from ductile.config.schema.fields import (
+    Choice,
+    FieldType,
+    ListOf,
+    MapOf,
+    OneOf,
+    Scalar,
+    SectionOf,
+    SettingType,
+    keys_of,
+)
 from ductile.config.schema.model import Config
 from ductile.config.schema.parse import InvalidValueError, describe, parse_scalar
-from ductile.config.schema.types import SettingType
 from ductile.config.secrets import SecretMap, looks_secret
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, Problem
@@ -32,7 +41,7 @@ from ductile.protocol.yaml_tree import (
 )
 
 if TYPE_CHECKING:
-    from ductile.config.schema.types import Section
+    from ductile.config.schema.fields import Section
 
 
 class _Invalid:

@@ -14,13 +14,13 @@ from ductile.config.schema.fields import (
     Scalar,
     SectionOf,
     SettingKey,
+    SettingType,
     keys_of,
 )
 from ductile.config.schema.model import Config
-from ductile.config.schema.types import SettingType
 
 if TYPE_CHECKING:
-    from ductile.config.schema.types import Section
+    from ductile.config.schema.fields import Section
 
 _DURATION = {
     "type": "string",

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import msgspec
 
+from ductile.config.schema.fields import Address, Duration, SecretText, Section, Size, about
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
-from ductile.config.schema.types import Address, Duration, SecretText, Section, Size, about
 
 _ONE_MEGABYTE = 1_000_000
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time, timedelta
 
 from ductile.config.read.interpolate import without_defaults
-from ductile.config.schema.types import SettingType, Weekday
+from ductile.config.schema.fields import SettingType, Weekday
 from ductile.config.secrets import Secret
 from ductile.core.durations import (
     DURATION_EXPECTED,

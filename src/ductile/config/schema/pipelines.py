@@ -9,8 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from ductile.config.schema.fields import Anything, Duration, Object, Section, about
 from ductile.config.schema.plugins import RetrySettings
-from ductile.config.schema.types import Anything, Duration, Object, Section, about
 from ductile.core.events.routing import Hook
 from ductile.core.expressions.operators import Operator
 from ductile.core.runs.graph import JoinPolicy

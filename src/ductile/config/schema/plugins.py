@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from ductile.config.schema.types import (
+from ductile.config.schema.fields import (
     Clock,
     Duration,
     HoursOfDay,

@@ -1,21 +1,31 @@
-"""Rules that depend on manifests: commands, keys of a plugin's `config`, parallelism."""
+"""Rules that depend on manifests: errors for commands, warnings for config keys, events and context.
+
+A warning is given only where enough is known. A plugin whose manifest declares no events may emit any.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.config.names import parse_target
+from ductile.config.names import EXTERNAL_SOURCES, parse_target
 from ductile.config.validate.pipelines import steps_of
-from ductile.config.validate.plugins import schedules_of
+from ductile.config.validate.rules import schedules_of
+from ductile.core.expressions.baggage import RESERVED_PREFIX, compile_baggage
+from ductile.core.expressions.paths import Root
+from ductile.core.expressions.templates import references_in
+from ductile.core.runs.graph import UseNode
 from ductile.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ductile.config.schema.model import Config
+    from ductile.config.schema.pipelines import PipelineSettings, StepSettings
     from ductile.config.schema.plugins import PluginSettings
     from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance
     from ductile.config.validate.report import ValidationReport
+    from ductile.core.events.routing import Pipeline
+    from ductile.core.json import JsonValue
     from ductile.protocol.yaml_tree import KeyPath
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_rules`).
@@ -90,3 +100,146 @@ def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
     for index, endpoint in enumerate(config.webhooks.endpoints):
         if endpoint.plugin is not None:
             yield ("webhooks", "endpoints", index, "plugin"), endpoint.plugin, endpoint.command or "handle"
+
+
+#: Event types with this prefix are emitted by Ductile itself.
+_OWN = "ductile."
+_CONTEXT = f"{Root.CONTEXT}."
+
+
+def warn_about_events(
+    config: Config,
+    plugins: Mapping[str, PluginInstance],
+    pipelines: tuple[Pipeline, ...],
+    report: ValidationReport,
+) -> None:
+    compiled = {pipeline.name: pipeline for pipeline in pipelines}
+    for index, pipeline in enumerate(config.pipelines):
+        path: KeyPath = ("pipelines", index, "on")
+        _warn_if_nothing_emits(pipeline, path, config, plugins, report)
+        if pipeline.name in compiled:
+            _warn_if_it_starts_itself(compiled[pipeline.name], path, plugins, report)
+    _warn_about_context(config, report)
+
+
+def _warn_if_nothing_emits(
+    pipeline: PipelineSettings,
+    path: KeyPath,
+    config: Config,
+    plugins: Mapping[str, PluginInstance],
+    report: ValidationReport,
+) -> None:
+    source = pipeline.from_plugin
+    if pipeline.on is None or pipeline.on.startswith(_OWN) or source in EXTERNAL_SOURCES:
+        return
+    emitters = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
+    known: set[str] = set()
+    for plugin in emitters.values():
+        declared = _declared_events(plugin)
+        if declared is None:
+            return
+        known |= declared
+    if source is None:
+        known |= {route.event_type for route in config.routes}
+        known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
+        # `POST /trigger/{plugin}/{command}` starts it too.
+        plugin_name, _, command = pipeline.on.partition(".")
+        installed = plugins[plugin_name].installed if plugin_name in plugins else None
+        if installed is not None and command in installed.manifest.commands:
+            return
+    # A manifest may declare a group of types: `github.*`.
+    if any(
+        pipeline.on.startswith(each.removesuffix("*")) if each.endswith("*") else each == pipeline.on
+        for each in known
+    ):
+        return
+    emits = "nothing that is configured emits"
+    if source is not None:
+        emits = f"{source}, by its manifest, does not emit"
+    sent = "if it is sent with `ductile event send` or POST /event, say so with `from_plugin: cli` or `api`"
+    report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
+
+
+def _declared_events(plugin: PluginInstance) -> frozenset[str] | None:
+    """Return the event types that a manifest declares; None if it declares no events."""
+    commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
+    if not any(command.declares_events for command in commands):
+        return None
+    return frozenset(event.type for command in commands for event in command.emits)
+
+
+def _warn_if_it_starts_itself(
+    pipeline: Pipeline, path: KeyPath, plugins: Mapping[str, PluginInstance], report: ValidationReport
+) -> None:
+    """Warn only without a condition on the way, which could end the chain."""
+    if pipeline.on is None or pipeline.condition is not None:
+        return
+    for node in pipeline.graph.nodes.values():
+        if not isinstance(node, UseNode) or pipeline.from_plugin not in (None, node.plugin):
+            continue
+        installed = plugins[node.plugin].installed if node.plugin in plugins else None
+        command = installed.manifest.commands.get(node.command) if installed else None
+        emits = command is not None and any(event.type == pipeline.on for event in command.emits)
+        if emits and not _is_conditional(node.path, pipeline):
+            message = (
+                f"the step {node.path} emits {report.quote(path)}, on which this pipeline starts: "
+                "each run starts the next, until `service.max_hops` ends it"
+            )
+            hint = "limit its events with `from_plugin` or `if`"
+            report.warn(path, message, hint=hint)
+            return
+
+
+def _is_conditional(path: str, pipeline: Pipeline) -> bool:
+    parts = path.split("/")
+    around = ("/".join(parts[:length]) for length in range(1, len(parts) + 1))
+    nodes = pipeline.graph.nodes
+    return any(nodes[each].condition is not None for each in around if each in nodes)
+
+
+def _warn_about_context(config: Config, report: ValidationReport) -> None:
+    """Warn of references to context that no step claims.
+
+    The events of a pipeline carry its context to other pipelines, so the claims of all pipelines count.
+    """
+    steps = [
+        each
+        for index, pipeline in enumerate(config.pipelines)
+        for each in steps_of(pipeline, ("pipelines", index))
+    ]
+    claimed = [claim.target for _, step in steps for claim in compile_baggage(step.baggage or {})]
+    for step_path, step in steps:
+        for path, reference in _context_references(step, step_path):
+            keys = tuple(reference.removeprefix(_CONTEXT).split("."))
+            # A claim covers a reference if one path begins with the other.
+            if keys[0].startswith(RESERVED_PREFIX) or any(
+                all(one == other for one, other in zip(keys, target, strict=False)) for target in claimed
+            ):
+                continue
+            names = [".".join((Root.CONTEXT, *target)) for target in claimed]
+            message = f"no step claims {reference}, so this step fails"
+            hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
+            report.warn(path, message, hint=hint)
+
+
+def _context_references(step: StepSettings, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if step.payload is not None:
+        for where, text in _texts(step.payload.reveal(), (*path, "with")):
+            yield from ((where, name) for name in references_in(text) if name.startswith(_CONTEXT))
+    for name, source in (step.baggage or {}).items():
+        if isinstance(source, str) and source.startswith(_CONTEXT):
+            yield (*path, "baggage", name), source
+
+
+def _texts(value: JsonValue, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    match value:
+        case str():
+            yield path, value
+        case dict():
+            for key, inner in value.items():
+                yield from _texts(inner, (*path, key))
+        case list():
+            for index, inner in enumerate(value):
+                yield from _texts(inner, (*path, index))
+        case _:
+            return
