@@ -105,7 +105,9 @@ def _compare(
     if not old or not new:
         # The shape of the items of an empty list is unknown.
         return
-    if old != new and not _is_mixture(old, new):
+    # Items of a list can have several types; if some of them occur in both values, nothing has changed.
+    is_mixed = (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
+    if old != new and not is_mixed:
         yield FieldChange(path=path, kind=ChangeKind.RETYPED, before=_named(old), now=_named(new))
         return
     if levels == 0:
@@ -142,11 +144,6 @@ def _items(values: Sequence[JsonValue]) -> list[JsonValue]:
 
 def _types(values: Sequence[JsonValue]) -> tuple[str, ...]:
     return tuple(sorted({type_name(value) for value in values}))
-
-
-def _is_mixture(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
-    """Return whether a list has items of several types, of which some occur in both values: not a change."""
-    return (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
 
 
 def _named(types: tuple[str, ...]) -> str:

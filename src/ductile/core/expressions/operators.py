@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 from ductile.core.expressions.paths import MISSING, Missing
 from ductile.core.expressions.regex import matches
@@ -43,6 +45,14 @@ class Operator(StrEnum):
     REGEX = "regex"
 
 
+_ORDER: dict[Operator, Callable[[Any, Any], bool]] = {
+    Operator.GT: operator.gt,
+    Operator.GTE: operator.ge,
+    Operator.LT: operator.lt,
+    Operator.LTE: operator.le,
+}
+
+
 def compare(
     found: JsonValue | Missing,
     op: Operator,
@@ -55,55 +65,40 @@ def compare(
     does not support: payloads come from outside, and an error would fail the step. `match` decides whether a
     regular expression matches a text. Raises PatternError if a regular expression cannot be used.
     """
+    or_null = None if found is MISSING else found
     match op:
         case Operator.EXISTS:
             return (found is not MISSING) is value
         case Operator.EQ:
-            return json_equal(_or_null(found), value)
+            return json_equal(or_null, value)
         case Operator.NEQ:
-            return not json_equal(_or_null(found), value)
+            return not json_equal(or_null, value)
         case Operator.IN:
-            return isinstance(value, list) and any(json_equal(_or_null(found), entry) for entry in value)
+            return isinstance(value, list) and any(json_equal(or_null, entry) for entry in value)
         case _ if found is MISSING:
             return False
         case Operator.GT | Operator.GTE | Operator.LT | Operator.LTE:
-            return _in_order(found, op, value)
+            return _are_ordered(found, value) and _ORDER[op](found, value)
         case Operator.CONTAINS:
             return _contains(found, value)
         case Operator.STARTSWITH | Operator.ENDSWITH | Operator.REGEX:
-            return isinstance(found, str) and isinstance(value, str) and _fits(found, op, value, match)
+            return isinstance(found, str) and isinstance(value, str) and _match_text(found, op, value, match)
 
 
-def _or_null(found: JsonValue | Missing) -> JsonValue:
-    return None if found is MISSING else found
+def _match_text(found: str, op: Operator, value: str, match: Callable[[str, str], bool]) -> bool:
+    if op is Operator.REGEX:
+        return match(value, found)
+    text, part = found.casefold(), value.casefold()
+    return text.startswith(part) if op is Operator.STARTSWITH else text.endswith(part)
 
 
-def _in_order(found: JsonValue, op: Operator, value: JsonValue) -> bool:
-    order = _order(found, value)
-    if order is None:
+def _are_ordered(one: JsonValue, other: JsonValue) -> bool:
+    """Return whether the values are two numbers or two texts, which are ordered by characters."""
+    if isinstance(one, bool) or isinstance(other, bool):
         return False
-    match op:
-        case Operator.GT:
-            return order > 0
-        case Operator.GTE:
-            return order >= 0
-        case Operator.LT:
-            return order < 0
-        case _:
-            return order <= 0
-
-
-def _order(found: JsonValue, value: JsonValue) -> int | None:
-    """Return -1, 0 or 1 for two numbers or two texts, which are compared by characters; else None."""
-    match found, value:
-        case (bool(), _) | (_, bool()):
-            return None
-        case ((int() | float() as one), (int() | float() as other)):
-            return (one > other) - (one < other)
-        case str(), str():
-            return (found > value) - (found < value)
-        case _:
-            return None
+    return (isinstance(one, int | float) and isinstance(other, int | float)) or (
+        isinstance(one, str) and isinstance(other, str)
+    )
 
 
 def _contains(found: JsonValue, value: JsonValue) -> bool:
@@ -117,13 +112,3 @@ def _contains(found: JsonValue, value: JsonValue) -> bool:
             return value in found
         case _:
             return False
-
-
-def _fits(found: str, op: Operator, value: str, match: Callable[[str, str], bool]) -> bool:
-    match op:
-        case Operator.STARTSWITH:
-            return found.casefold().startswith(value.casefold())
-        case Operator.ENDSWITH:
-            return found.casefold().endswith(value.casefold())
-        case _:
-            return match(value, found)

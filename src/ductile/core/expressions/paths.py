@@ -6,6 +6,7 @@ A path is a root and keys or indices, joined by dots: `payload.items.0.name`. In
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from enum import Enum, StrEnum
 from typing import Final, Literal, TypeAlias
@@ -14,8 +15,8 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.struct import Value, field
 
 FaultPath: TypeAlias = tuple[str | int, ...]
-#: No list is longer, and Python rejects much longer numbers.
-_MAX_DIGITS = 9
+#: A list index. No list is longer, and Python rejects much longer numbers.
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Root(StrEnum):
@@ -80,15 +81,9 @@ def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
 
 def _find_item(items: list[JsonValue], key: str) -> JsonValue | Missing:
     """Return the item at the index, or the first object with the `id`."""
-    position = _list_index(key)
-    if position is not None and position < len(items):
-        return items[position]
+    if _INDEX.fullmatch(key) and int(key) < len(items):
+        return items[int(key)]
     return next((item for item in items if isinstance(item, dict) and item.get("id") == key), MISSING)
-
-
-def _list_index(key: str) -> int | None:
-    is_number = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
-    return int(key) if is_number and (key == "0" or key[0] != "0") else None
 
 
 def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:

@@ -84,7 +84,17 @@ def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
         case str():
             for fault in _faults_in_text(value, where):
                 raise TemplateError(f"{fault.message}, in {_key_name(where)}", where=where)
-            return _compile_text(value)
+            parts = tuple(
+                TemplateReference(token["path"])
+                if token["path"] is not None
+                else token["text"] or token["escape"][0]
+                for token in _TOKEN.finditer(value)
+            )
+            match parts:
+                case [TemplateReference() as alone]:
+                    return alone
+                case _:
+                    return TemplateText(parts)
         case _:
             return TemplateConstant(value)
 
@@ -113,32 +123,26 @@ def references_in(text: str) -> Iterator[str]:
 
 def paths_in(template: Template) -> Iterator[str]:
     """Yield the paths that a template refers to. Filling it in fails if one of them is missing."""
-    match template:
-        case TemplateReference(path):
-            yield path
-        case TemplateText(parts):
-            yield from (part.path for part in parts if isinstance(part, TemplateReference))
-        case TemplateList(items):
-            for item in items:
-                yield from paths_in(item)
-        case TemplateObject(entries):
-            for _, inner in entries:
-                yield from paths_in(inner)
-        case TemplateConstant():
-            return
+    yield from (path for _, path in references_by_key(template))
 
 
 def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tuple[str, str]]:
     """Yield each reference with its key, as in error messages: `("with.to", "payload.email")`."""
     match template:
+        case TemplateReference(path):
+            yield _key_name(where), path
+        case TemplateText(parts):
+            yield from (
+                (_key_name(where), part.path) for part in parts if isinstance(part, TemplateReference)
+            )
         case TemplateList(items):
             for at, item in enumerate(items):
                 yield from references_by_key(item, (*where, at))
         case TemplateObject(entries):
             for key, inner in entries:
                 yield from references_by_key(inner, (*where, key))
-        case _:
-            yield from ((_key_name(where), path) for path in paths_in(template))
+        case TemplateConstant():
+            return
 
 
 def escape_template(text: str) -> str:
@@ -146,37 +150,19 @@ def escape_template(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _compile_text(text: str) -> TemplateText | TemplateReference:
-    parts: list[str | TemplateReference] = []
-    for token in _TOKEN.finditer(text):
-        if token["path"] is not None:
-            parts.append(TemplateReference(token["path"]))
-        else:
-            parts.append(token["text"] or token["escape"][0])
-    match parts:
-        case [TemplateReference() as alone]:
-            return alone
-        case _:
-            return TemplateText(tuple(parts))
-
-
 def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
     for token in _TOKEN.finditer(text):
-        if message := _fault_in_token(token):
-            found = token[0] if token["path"] else None
+        position = f"at character {token.start() + 1}"
+        path, message = token["path"], None
+        if token["brace"]:
+            message = f"a {token['brace']} {position} has no partner"
+        elif path is not None and (fault := fault_in_path(path, PORTABLE_ROOTS) if path else "is empty"):
+            message = f"the reference {position} {fault}"
+        if message is not None:
+            found = token[0] if path else None
             yield ExpressionFault(
                 where=where, message=message, expected=_REFERENCE, found=found, hint=_DOUBLE_IT
             )
-
-
-def _fault_in_token(token: re.Match[str]) -> str | None:
-    place = f"at character {token.start() + 1}"
-    if token["brace"]:
-        return f"a {token['brace']} {place} has no partner"
-    if token["path"] is None:
-        return None
-    fault = fault_in_path(token["path"], PORTABLE_ROOTS) if token["path"] else "is empty"
-    return f"the reference {place} {fault}" if fault else None
 
 
 def fill(template: Template, context: EvalContext) -> JsonValue:

@@ -46,10 +46,10 @@ class Breaker(Value):
 
 
 def breaker_after_job(
-    breaker: Breaker, verdict: BreakerSignal, *, job_id: str, policy: BreakerPolicy, now: datetime
+    breaker: Breaker, signal: BreakerSignal, *, job_id: str, policy: BreakerPolicy, now: datetime
 ) -> Breaker:
-    """The breaker after one scheduler job has ended."""
-    match verdict:
+    """Return the breaker after the end of a scheduled job."""
+    match signal:
         case BreakerSignal.SUCCESS:
             return Breaker(last_job_id=job_id, last_failure_at=breaker.last_failure_at)
         case BreakerSignal.FAILURE:

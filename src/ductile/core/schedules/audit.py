@@ -82,24 +82,15 @@ def _instants_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[dateti
         for nominal in nominal_instants_from(rule, start):
             yield nominal
             if disallowed_reason(rule, nominal) is not None:
-                start = _next_allowed_instant(rule, nominal)
                 break
         else:
             return
-
-
-def _next_allowed_instant(rule: ScheduleRule, nominal: datetime) -> datetime | None:
-    """Return the first nominal instant after a disallowed one at which a run is allowed."""
-    opening = next_allowed(rule, nominal)
-    if opening is None:
-        return None
-    match rule.trigger:
-        case Cron(times=times):
-            return times.next_after(opening - _TICK)
-        case Every(interval=timedelta() as interval):
-            return nominal - ((nominal - opening) // interval) * interval
-        case _:
-            return None
+        opening = next_allowed(rule, nominal)
+        start = None
+        if opening is not None and isinstance(trigger, Cron):
+            start = trigger.times.next_after(opening - _TICK)
+        elif opening is not None and isinstance(trigger, Every) and isinstance(trigger.interval, timedelta):
+            start = nominal - ((nominal - opening) // trigger.interval) * trigger.interval
 
 
 def preview_catch_up(

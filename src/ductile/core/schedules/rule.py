@@ -125,7 +125,17 @@ def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
 
 def describe_rule(rule: ScheduleRule) -> str:
     """Return the rule as it would be written: `every 5m ±15s`, `cron 30 2 * * *`, with hours and days."""
-    parts = [_describe_trigger(rule.trigger)]
+    parts: list[str] = []
+    match rule.trigger:
+        case Every(interval=interval):
+            step = interval if isinstance(interval, CalendarStep) else format_duration(interval)
+            parts.append(f"every {step}")
+        case Cron(times=times):
+            parts.append(f"cron {times.expression}")
+        case At(instant=instant):
+            parts.append(f"at {instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
+        case After(delay=delay):
+            parts.append(f"after {format_duration(delay)}")
     if rule.jitter:
         parts.append(f"±{format_duration(rule.jitter / 2)}")
     if rule.preferred_window is not None:
@@ -135,18 +145,6 @@ def describe_rule(rule: ScheduleRule) -> str:
     if rule.not_on:
         parts.append(f"not on {', '.join(_WEEKDAYS[day] for day in sorted(rule.not_on))}")
     return " ".join(parts)
-
-
-def _describe_trigger(trigger: Trigger) -> str:
-    match trigger:
-        case Every(interval=interval):
-            return f"every {interval if isinstance(interval, CalendarStep) else format_duration(interval)}"
-        case Cron(times=times):
-            return f"cron {times.expression}"
-        case At(instant=instant):
-            return f"at {instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        case After(delay=delay):
-            return f"after {format_duration(delay)}"
 
 
 def _hours(hours: DailyWindow) -> str:
@@ -257,15 +255,11 @@ def add_intervals(rule: ScheduleRule, instant: datetime, count: int = 1) -> date
         case CalendarStep.WEEKLY:
             wall += timedelta(weeks=count)
         case CalendarStep.MONTHLY:
-            wall = _add_months(wall, count)
+            years, month = divmod(wall.month - 1 + count, _MONTHS)
+            year, month = wall.year + years, month + 1
+            # The last day of the month if it is too short.
+            wall = wall.replace(year=year, month=month, day=min(wall.day, monthrange(year, month)[1]))
     return instant_of_wall_time(wall, rule.zone)
-
-
-def _add_months(wall: datetime, count: int) -> datetime:
-    """Return the same day of a later month, or its last day if the month is too short."""
-    years, month = divmod(wall.month - 1 + count, _MONTHS)
-    year, month = wall.year + years, month + 1
-    return wall.replace(year=year, month=month, day=min(wall.day, monthrange(year, month)[1]))
 
 
 def snap_to_window(rule: ScheduleRule, nominal: datetime) -> datetime:

@@ -11,7 +11,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -82,24 +82,8 @@ def sign_standard(secret: str, *, message_id: str, timestamp: int, body: bytes) 
 def standard_key(secret: str) -> bytes:
     """Return the key of a Standard Webhooks secret: `whsec_` and base64, or the bytes of any other text."""
     if secret.startswith(STANDARD_PREFIX):
-        return _decoded(secret.removeprefix(STANDARD_PREFIX)) or secret.encode()
+        return _decode_base64(_padded(secret.removeprefix(STANDARD_PREFIX))) or secret.encode()
     return secret.encode()
-
-
-def _standard_keys(secret: str) -> tuple[bytes, ...]:
-    """Return the possible keys: some libraries decode a secret without `whsec_` as base64, too."""
-    decoded = _decoded(secret)
-    if secret.startswith(STANDARD_PREFIX) or len(decoded) < _MIN_KEY_BYTES:
-        return (standard_key(secret),)
-    return (standard_key(secret), decoded)
-
-
-def _decoded(encoded: str) -> bytes:
-    """Decode base64 with or without padding. Returns nothing if it is invalid."""
-    try:
-        return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
-    except (Base64Error, ValueError):
-        return b""
 
 
 def verify_signature(
@@ -108,57 +92,50 @@ def verify_signature(
     """Return whether a request was signed with the secret, and recently if the timestamp is signed."""
     if not secret:
         return False  # an empty key is no secret
+    timestamp, signed, signatures = _read_signature(scheme, headers, body)
+    if timestamp is not None and not _is_recent(timestamp, now):
+        return False
+    keys = [secret.encode()]
+    if scheme.form is SignatureForm.STANDARD:
+        keys = [standard_key(secret)]
+        decoded = _decode_base64(_padded(secret))
+        if not secret.startswith(STANDARD_PREFIX) and len(decoded) >= _MIN_KEY_BYTES:
+            keys.append(decoded)  # some libraries decode a secret without the prefix, too
+    return any(hmac.compare_digest(_hmac(key, signed), one) for key in keys for one in signatures)
+
+
+def _read_signature(
+    scheme: SignatureScheme, headers: Mapping[str, str], body: bytes
+) -> tuple[str | None, bytes, tuple[bytes, ...]]:
+    """Return the timestamp as written (None if the scheme has none), the signed bytes, and the signatures."""
     written = headers.get(scheme.header, "")
     match scheme.form:
         case SignatureForm.BODY:
-            return _matches(_hmac(secret.encode(), body), (_from_hex(written.removeprefix("sha256=")),))
+            return None, body, (_from_hex(written.removeprefix("sha256=")),)
         case SignatureForm.STRIPE:
-            seconds, given = _stripe_parts(written)
-            signed = f"{seconds}.".encode() + body
-            return _is_recent(seconds, now) and _matches(_hmac(secret.encode(), signed), given)
+            pairs = [part.strip().partition("=") for part in written.split(",")]
+            seconds = next((value for name, _, value in pairs if name == "t"), "")
+            signatures = tuple(_from_hex(value) for name, _, value in pairs if name == "v1")
+            return seconds, f"{seconds}.".encode() + body, signatures
         case SignatureForm.SLACK:
             seconds = headers.get(SLACK_TIMESTAMP, "")
-            signed = f"v0:{seconds}:".encode() + body
-            given = (_from_hex(written.removeprefix("v0=")),)
-            return _is_recent(seconds, now) and _matches(_hmac(secret.encode(), signed), given)
+            return seconds, f"v0:{seconds}:".encode() + body, (_from_hex(written.removeprefix("v0=")),)
         case SignatureForm.STANDARD:
-            return _is_standard(secret, written, headers, body, now)
-
-
-def _is_standard(secret: str, written: str, headers: Mapping[str, str], body: bytes, now: datetime) -> bool:
-    message_id, seconds = headers.get(STANDARD_ID, ""), headers.get(STANDARD_TIMESTAMP, "")
-    signed = f"{message_id}.{seconds}.".encode() + body
-    given = [_from_base64(part.removeprefix("v1,")) for part in written.split(" ") if part.startswith("v1,")]
-    return (
-        bool(message_id)
-        and _is_recent(seconds, now)
-        and any(_matches(_hmac(key, signed), given) for key in _standard_keys(secret))
-    )
+            message_id, seconds = headers.get(STANDARD_ID, ""), headers.get(STANDARD_TIMESTAMP, "")
+            parts = [part.removeprefix("v1,") for part in written.split(" ") if part.startswith("v1,")]
+            signatures = tuple(_decode_base64(part) for part in parts) if message_id else ()
+            return seconds, f"{message_id}.{seconds}.".encode() + body, signatures
 
 
 def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], now: datetime) -> str:
     """Return why a signature is invalid, for the operator; the sender does not get it."""
-    written = headers.get(scheme.header)
-    if written is None:
+    if scheme.header not in headers:
         return f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
-    seconds = _instant_signed(scheme, written, headers)
-    if seconds is not None and not _is_recent(seconds, now):
+    timestamp, _, _ = _read_signature(scheme, headers, b"")
+    if timestamp is not None and not _is_recent(timestamp, now):
         minutes = int(REPLAY_WINDOW.total_seconds() // 60)
         return f"not signed within {minutes} minutes of now: an old one sent again, or a clock that is wrong"
     return "the signature does not fit: another secret at the sender, or the body was changed on its way"
-
-
-def _instant_signed(scheme: SignatureScheme, written: str, headers: Mapping[str, str]) -> str | None:
-    """Return the signed timestamp as written; None if the scheme has none."""
-    match scheme.form:
-        case SignatureForm.BODY:
-            return None
-        case SignatureForm.STRIPE:
-            return _stripe_parts(written)[0]
-        case SignatureForm.SLACK:
-            return headers.get(SLACK_TIMESTAMP, "")
-        case SignatureForm.STANDARD:
-            return headers.get(STANDARD_TIMESTAMP, "")
 
 
 def delivery_id(
@@ -169,59 +146,18 @@ def delivery_id(
     For schemes that always have an id, a request without one is identified by a hash of its signed content,
     so that a recorded request cannot be repeated by removing the id.
     """
-    named = normalise_key(_named_delivery(scheme, headers, payload))
-    if named is not None:
-        return named if len(named) <= MAX_KEY_LENGTH else _hashed(named.encode(errors="replace"))
+    if scheme.delivery_header is not None:
+        named = headers.get(scheme.delivery_header)
+    else:
+        found = None if scheme.delivery_field is None else payload.get(scheme.delivery_field)
+        named = found if isinstance(found, str) else None
+    key = normalise_key(named)
+    if key is not None:
+        return key if len(key) <= MAX_KEY_LENGTH else _hashed(key.encode(errors="replace"))
     if not scheme.known_by_content:
         return None
-    instant = _instant_signed(scheme, headers.get(scheme.header, ""), headers) or ""
-    return _hashed(f"{instant}.".encode() + body)
-
-
-def _named_delivery(
-    scheme: SignatureScheme, headers: Mapping[str, str], payload: Mapping[str, object]
-) -> str | None:
-    if scheme.delivery_header is not None:
-        return headers.get(scheme.delivery_header)
-    found = payload.get(scheme.delivery_field) if scheme.delivery_field is not None else None
-    return found if isinstance(found, str) else None
-
-
-def _hashed(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def _hmac(key: bytes, signed: bytes) -> bytes:
-    # Not `hmac.digest`: it releases the GIL, which takes several times as long as the hash.
-    return hmac.new(key, signed, hashlib.sha256).digest()
-
-
-def _matches(expected: bytes, given: Iterable[bytes]) -> bool:
-    return any(hmac.compare_digest(expected, one) for one in given)
-
-
-def _stripe_parts(written: str) -> tuple[str, tuple[bytes, ...]]:
-    pairs = [part.strip().partition("=") for part in written.split(",")]
-    seconds = next((value for name, _, value in pairs if name == "t"), "")
-    return seconds, tuple(_from_hex(value) for name, _, value in pairs if name == "v1")
-
-
-def _is_recent(seconds: str, now: datetime) -> bool:
-    if not _SECONDS.fullmatch(seconds):
-        return False
-    return abs(now.timestamp() - int(seconds)) <= REPLAY_WINDOW.total_seconds()
-
-
-def _from_hex(text: str) -> bytes:
-    stripped = text.strip()
-    return bytes.fromhex(stripped) if _HEX.fullmatch(stripped) else b""
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (Base64Error, ValueError):
-        return b""
+    timestamp, _, _ = _read_signature(scheme, headers, body)
+    return _hashed(f"{timestamp or ''}.".encode() + body)
 
 
 def signed_headers(
@@ -241,8 +177,38 @@ def signed_headers(
             return named | {SLACK_TIMESTAMP: str(seconds), scheme.header: f"v0={signature}"}
         case SignatureForm.STANDARD:
             signature = sign_standard(secret, message_id=message_id, timestamp=seconds, body=body)
-            return named | {
-                STANDARD_ID: message_id,
-                STANDARD_TIMESTAMP: str(seconds),
-                scheme.header: signature,
-            }
+            standard = {STANDARD_ID: message_id, STANDARD_TIMESTAMP: str(seconds)}
+            return named | standard | {scheme.header: signature}
+
+
+def _hashed(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _hmac(key: bytes, signed: bytes) -> bytes:
+    # Not `hmac.digest`: it releases the GIL, which takes several times as long as the hash.
+    return hmac.new(key, signed, hashlib.sha256).digest()
+
+
+def _is_recent(seconds: str, now: datetime) -> bool:
+    if not _SECONDS.fullmatch(seconds):
+        return False
+    return abs(now.timestamp() - int(seconds)) <= REPLAY_WINDOW.total_seconds()
+
+
+def _from_hex(text: str) -> bytes:
+    stripped = text.strip()
+    return bytes.fromhex(stripped) if _HEX.fullmatch(stripped) else b""
+
+
+def _padded(encoded: str) -> str:
+    stripped = encoded.rstrip("=")
+    return stripped + "=" * (-len(stripped) % 4)
+
+
+def _decode_base64(text: str) -> bytes:
+    """Decode base64. Returns no bytes if it is invalid."""
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        return b""
