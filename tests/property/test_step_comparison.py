@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import StepPayload, UseNode
-from ductile.operations.diagnose.step_changes import (
+from ductile.operations.diagnose.differences import (
     MissingReference,
     StepTrace,
     change_advice,

@@ -30,7 +30,7 @@ and replace its row by
 
     Operation(
         name="schedule.pause",
-        target="schedules.control:pause_schedule",
+        target="schedules.manage:pause_schedule",
         summary="Pause a schedule; it survives a restart",
         access=JOBS_RW,
         http=post("/schedule/{plugin}/{schedule}/pause", tag="schedules", statuses=(200, 404, 409)),

@@ -125,14 +125,14 @@ _PLUGIN_RECORDS = (
     ),
     Operation(
         name="plugin.pending",
-        target="plugins.draining:pending_work",
+        target="system.lifecycle:pending_work",
         summary="Work of a plugin that has not ended",
         access=PLUGIN_RO,
         read_only=True,
     ),
     Operation(
         name="plugin.drain",
-        target="plugins.draining:drain_plugin",
+        target="system.lifecycle:drain_plugin",
         summary="Let a plugin finish its accepted work",
         access=PLUGIN_RW,
     ),
@@ -141,7 +141,7 @@ _ONE_SCHEDULE: dict[str, Any] = {"message": "Done.", "tag": "schedules"}
 _SCHEDULES = (
     Operation(
         name="schedule.list",
-        target="schedules.listing:list_schedules",
+        target="schedules.manage:list_schedules",
         summary="Every schedule, and when it is next due",
         access=JOBS_RO,
         read_only=True,
@@ -149,7 +149,7 @@ _SCHEDULES = (
     ),
     Operation(
         name="schedule.next",
-        target="schedules.listing:preview",
+        target="schedules.manage:preview",
         summary="The next runs of schedules",
         access=JOBS_RO,
         read_only=True,
@@ -170,21 +170,21 @@ _SCHEDULES = (
     ),
     Operation(
         name="schedule.pause",
-        target="schedules.control:pause_schedule",
+        target="schedules.manage:pause_schedule",
         summary="Pause a schedule; it survives a restart",
         access=JOBS_RW,
         http=post("/schedule/{plugin}/{schedule}/pause", statuses=(200, 404, 409), **_ONE_SCHEDULE),
     ),
     Operation(
         name="schedule.resume",
-        target="schedules.control:resume_schedule",
+        target="schedules.manage:resume_schedule",
         summary="Resume a paused schedule",
         access=JOBS_RW,
         http=post("/schedule/{plugin}/{schedule}/resume", statuses=(200, 404, 409), **_ONE_SCHEDULE),
     ),
     Operation(
         name="schedule.run",
-        target="schedules.control:run_schedule",
+        target="schedules.manage:run_schedule",
         summary="Run a schedule now",
         access=JOBS_RW,
         http=post(

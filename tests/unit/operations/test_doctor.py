@@ -16,8 +16,15 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.breaker import Breaker, BreakerState
 from ductile.errors import ConfigError, IntegrityError, Problem
-from ductile.operations.diagnose.doctor_files import environment_files, permission_findings, refused_config
-from ductile.operations.diagnose.doctor_machine import FreeSpace, check_clock, check_space, listener_findings
+from ductile.operations.diagnose.doctor_local import (
+    FreeSpace,
+    check_clock,
+    check_space,
+    environment_files,
+    listener_findings,
+    permission_findings,
+    refused_config,
+)
 from ductile.operations.diagnose.doctor_store import breaker_findings, check_schedule, store_findings
 from ductile.operations.diagnose.findings import (
     DOCTOR_CHECKS,

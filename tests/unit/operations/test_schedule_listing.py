@@ -10,7 +10,7 @@ from builders.clocks import SimulatedClock
 from builders.jobs import ok
 from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
 from ductile.operations.context import OperationContext
-from ductile.operations.schedules.listing import ListSchedules, PreviewRuns, list_schedules, preview
+from ductile.operations.schedules.manage import ListSchedules, PreviewRuns, list_schedules, preview
 from ductile.store.sqlite.store import open_sqlite_store
 
 NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'

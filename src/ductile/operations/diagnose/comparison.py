@@ -15,32 +15,8 @@ from ductile.core.json import JsonObject
 from ductile.core.json_shapes import ChangeKind
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.differences import (
-    Difference,
-    FileComparison,
-    compare_configs,
-    compare_executions,
-    compare_files,
-    compare_inputs,
-    compare_plugin,
-    read_plugin_files,
-)
-from ductile.operations.diagnose.step_changes import (
-    MissingReference,
-    StepChange,
-    StepTrace,
-    change_advice,
-    changed_inputs,
-    changed_outputs,
-    compare_graphs,
-    describe_change,
-    differences_of,
-    explained_references,
-    first_change,
-    missing_references,
-    steps_without_output,
-    unmatched_steps,
-)
+from ductile.operations.diagnose import differences as diff
+from ductile.operations.diagnose.differences import Difference, MissingReference, StepChange, StepTrace
 from ductile.operations.response import Id
 from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
@@ -130,9 +106,9 @@ async def _compare_files(
     loaded: ConfigRecord | None,
     good_at: datetime | None,
     now_at: datetime | None,
-) -> FileComparison:
-    on_disk = await asyncio.to_thread(read_plugin_files, context.snapshot(), plugins)
-    return compare_files(on_disk, loaded, good_at=good_at, now_at=now_at)
+) -> diff.FileComparison:
+    on_disk = await asyncio.to_thread(diff.read_plugin_files, context.snapshot(), plugins)
+    return diff.compare_files(on_disk, loaded, good_at=good_at, now_at=now_at)
 
 
 # ------------------------------------------------------------------------------------------ job with job
@@ -168,10 +144,10 @@ async def _compare_jobs(
     return RunComparison(
         compared_with=good.job_id,
         differences=(
-            *compare_configs(before, now, job.plugin),
+            *diff.compare_configs(before, now, job.plugin),
             *files.differences,
-            *(() if last is None else compare_executions(good, last)),
-            *compare_inputs(None if good_job is None else good_job.payload, job.payload),
+            *(() if last is None else diff.compare_executions(good, last)),
+            *diff.compare_inputs(None if good_job is None else good_job.payload, job.payload),
         ),
         compared=tuple(compared),
         not_compared=(*missing, *_NEVER_COMPARED),
@@ -188,9 +164,9 @@ async def _compare_runs(
     upstream = [each for each in record.members if failed is None or _came_before(each, failed)]
     before = [await _trace(context, good, each) for each in good.members[:MAX_COMPARED_STEPS]]
     now = [await _trace(context, record, each) for each in upstream[:MAX_COMPARED_STEPS]]
-    outputs = changed_outputs(before, now)
+    outputs = diff.changed_outputs(before, now)
     missing = await _missing_references(context, record, failed)
-    chosen = first_change(outputs, missing)
+    chosen = diff.first_change(outputs, missing)
     plugins = tuple(dict.fromkeys(each.plugin for each in upstream))
     good_at, now_at = (each.job.started_at or each.job.created_at for each in (good, record))
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
@@ -201,9 +177,9 @@ async def _compare_runs(
         differences=(
             *_config_differences(good_config, now_config, plugins),
             *files.differences,
-            *(compare_graphs(good.graph, record.graph) if good.graph and record.graph else ()),
-            *compare_inputs(good.job.payload, record.job.payload),
-            *_shape_differences(outputs, changed_inputs(before, now), chosen),
+            *(diff.compare_graphs(good.graph, record.graph) if good.graph and record.graph else ()),
+            *diff.compare_inputs(good.job.payload, record.job.payload),
+            *_shape_differences(outputs, diff.changed_inputs(before, now), chosen),
             *_execution_differences(good, record, failed),
         ),
         compared=(
@@ -219,8 +195,8 @@ async def _compare_runs(
             "values of inputs and outputs whose type is the same",
             *_NEVER_COMPARED,
         ),
-        cause=None if chosen is None else describe_change(chosen, missing),
-        advice=None if chosen is None else change_advice(chosen, missing),
+        cause=None if chosen is None else diff.describe_change(chosen, missing),
+        advice=None if chosen is None else diff.change_advice(chosen, missing),
         first_change=None if chosen is None else _changed_step(chosen, missing),
     )
 
@@ -273,7 +249,7 @@ async def _missing_references(
     if step is None or whole is None:
         return ()
     stored = None if whole.event_context_id is None else await context.store.context(whole.event_context_id)
-    return missing_references(step, whole.payload or {}, {} if stored is None else stored.baggage)
+    return diff.missing_references(step, whole.payload or {}, {} if stored is None else stored.baggage)
 
 
 def _config_differences(
@@ -281,7 +257,7 @@ def _config_differences(
 ) -> list[Difference]:
     if good is None or now is None or good.hash == now.hash:
         return []
-    found = [each for plugin in plugins for each in compare_plugin(good, now, plugin)]
+    found = [each for plugin in plugins for each in diff.compare_plugin(good, now, plugin)]
     return found or [Difference(what="configuration, of none of its plugins", good=good.hash, now=now.hash)]
 
 
@@ -289,14 +265,14 @@ def _shape_differences(
     outputs: Sequence[StepChange], inputs: Sequence[StepChange], chosen: StepChange | None
 ) -> list[Difference]:
     """The chosen change field by field, other outputs by name only; an input only where no output changed."""
-    found = [] if chosen is None else [*differences_of(chosen, "output")]
+    found = [] if chosen is None else [*diff.differences_of(chosen, "output")]
     found += [
         Difference(what=f"output of step {each.step.path}", good="as it was", now="another shape")
         for each in outputs
         if each is not chosen
     ]
     for change in inputs[:1] if not outputs else ():
-        found += differences_of(change, "input")
+        found += diff.differences_of(change, "input")
     return found
 
 
@@ -311,7 +287,7 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
     return [
         replace(each, what=f"{each.what} of step {failed.step_path}")
         for member in same[:1]
-        for each in compare_executions(good.executions[member.id], row)
+        for each in diff.compare_executions(good.executions[member.id], row)
     ]
 
 
@@ -332,10 +308,10 @@ def _step_gaps(
     before: Sequence[StepTrace], now: Sequence[StepTrace], failed: Job | None, *, left_out: int
 ) -> list[str]:
     gaps = []
-    if new := unmatched_steps(before, now):
+    if new := diff.unmatched_steps(before, now):
         gaps.append(f"steps that the good run did not run: {', '.join(new)}")
     own = None if failed is None else failed.step_path
-    if lost := [path for path in steps_without_output(now) if path != own and path not in new]:
+    if lost := [path for path in diff.steps_without_output(now) if path != own and path not in new]:
         gaps.append(f"the output of steps whose answer is no longer stored: {', '.join(lost)}")
     if left_out:
         gaps.append(f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}")
@@ -353,5 +329,5 @@ def _changed_step(change: StepChange, missing: Sequence[MissingReference]) -> Ch
             ChangedField(name=each.name, kind=each.kind, before=each.before, now=each.now)
             for each in change.changes
         ),
-        needed_by=explained_references(change, missing),
+        needed_by=diff.explained_references(change, missing),
     )

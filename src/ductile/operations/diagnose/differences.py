@@ -1,13 +1,29 @@
-"""Differences between a failed job and the last good one: configuration, plugin files, execution, input."""
+"""Differences between a failed job and the last good one.
+
+First of single jobs: configuration, plugin files, execution, input. Then of the steps of pipeline runs: steps
+are matched by path, and a step that ran several times is compared with the execution in the good run that it
+differs least from.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ductile.config.snapshot import Snapshot
+from ductile.core.expressions.paths import MISSING, EvalContext, look_up
+from ductile.core.expressions.templates import references_by_key
 from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json_shapes import (
+    ChangeKind,
+    FieldChange,
+    breaks_reference,
+    closest_changes,
+    likely_rename,
+    reference_path,
+)
+from ductile.core.runs.graph import Graph, Node, UseNode
 from ductile.operations.diagnose.wording import first_line, time_text
 from ductile.plugins.fingerprint import fingerprint
 from ductile.protocol.manifest.model import MANIFEST_FILE
@@ -19,6 +35,11 @@ from ductile.struct import Value
 _NOTABLE_RATIO = 3.0
 _MAX_TEXT = 200
 _MAX_KEYS = 10
+_EVENT = "event"
+_PAYLOAD = ("payload",)
+_MAX_CHANGES = 10
+#: Fields of a node under the names that pipelines have for them.
+_PIPELINE_KEYS = {"payload": "with", "condition": "if", "next": "what follows"}
 
 
 class Difference(Value):
@@ -176,3 +197,215 @@ def compare_files(
                 f"those on disk (changed {changed}) are not those that were loaded"
             )
     return FileComparison(differences=tuple(differences), unknown=tuple(unknown))
+
+
+# ------------------------------------------------------------------------------------- steps of runs
+
+
+class StepTrace(Value):
+    """One execution of a step: its input, and its output as the steps after it see it."""
+
+    path: str
+    job_id: str
+    plugin: str
+    command: str
+    #: None where it is no longer stored.
+    given: JsonObject | None = None
+    #: Payloads by event type; the type is empty for a step that emitted no event. None where the step did not
+    #: succeed, or its output is no longer stored.
+    emitted: Mapping[str, tuple[JsonObject, ...]] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.path} ({self.plugin} {self.command}, job {self.job_id})"
+
+
+class StepChange(Value):
+    step: StepTrace
+    changes: tuple[FieldChange, ...]
+
+
+class MissingReference(Value):
+    """A reference that finds no value now: `with.to` of step `send` refers to `payload.email`."""
+
+    step: str
+    place: str
+    reference: str
+
+
+def changed_outputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[StepChange, ...]:
+    """The steps whose output has another shape, in the order of `now`."""
+    return tuple(
+        StepChange(step=step, changes=changes)
+        for step in now
+        if (changes := tuple(dict.fromkeys(_output_changes(_same_step(good, step), step))))
+    )
+
+
+def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[StepChange, ...]:
+    """The steps whose input has another shape, in the order of `now`."""
+    found = []
+    for step in now:
+        inputs = [each.given for each in _same_step(good, step) if each.given is not None]
+        if step.given is not None and (changes := closest_changes(inputs, step.given, _PAYLOAD)):
+            found.append(StepChange(step=step, changes=changes))
+    return tuple(found)
+
+
+def unmatched_steps(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[str, ...]:
+    """The paths of steps that the good run did not run."""
+    return tuple(dict.fromkeys(step.path for step in now if not _same_step(good, step)))
+
+
+def steps_without_output(traces: Sequence[StepTrace]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.path for step in traces if step.emitted is None))
+
+
+def missing_references(
+    step: UseNode, payload: JsonObject, baggage: JsonObject
+) -> tuple[MissingReference, ...]:
+    """The references of a step's `with` and `baggage` that find no value in its input."""
+    context = EvalContext(payload=payload, context=baggage)
+    references = [] if step.payload is None else [*references_by_key(step.payload.template)]
+    references += [(f"baggage.{'.'.join(claim.target)}", claim.source) for claim in step.baggage]
+    return tuple(
+        MissingReference(step=step.path, place=place, reference=reference)
+        for place, reference in references
+        if look_up(reference, context) is MISSING
+    )
+
+
+def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReference]) -> StepChange | None:
+    """The first change that explains a missing reference, else the first that took a field away, else any."""
+    for candidates in (
+        [change for change in changes if explained_references(change, missing)],
+        [each for each in changes if any(field.kind is not ChangeKind.NEW for field in each.changes)],
+        changes,
+    ):
+        if candidates:
+            return candidates[0]
+    return None
+
+
+def explained_references(
+    change: StepChange, missing: Sequence[MissingReference]
+) -> tuple[MissingReference, ...]:
+    """The missing references that a change explains."""
+    return tuple(each for each in missing if any(_explains(field, each) for field in change.changes))
+
+
+def _explains(field: FieldChange, missing: MissingReference) -> bool:
+    """Steps in between may have moved a field, so the same name is enough."""
+    if breaks_reference(field, missing.reference):
+        return True
+    is_field = field.kind is ChangeKind.GONE and len(field.path) > 1
+    return is_field and field.path[-1] == reference_path(missing.reference)[-1]
+
+
+def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> str:
+    """One or two sentences: which step, what changed in its output, and which step needs it."""
+
+    def rank(field: FieldChange) -> int:
+        if any(_explains(field, each) for each in missing):
+            return 0
+        return 2 if field.kind is ChangeKind.NEW else 1
+
+    fields = sorted(change.changes, key=rank)[:_MAX_CHANGES]
+    described = "; ".join(_describe_field(field, change.changes) for field in fields)
+    more = len(change.changes) - len(fields)
+    tail = f"; and {more} more" if more > 0 else ""
+    needs = [
+        f" Step {each.step} needs {each.reference} ({each.place})."
+        for each in explained_references(change, missing)
+    ]
+    return f"The first step whose output changed is {change.step.name}: {described}{tail}.{''.join(needs)}"
+
+
+def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> str | None:
+    """How to bring a lost field back, or do without it. None if no reference is missing because of it."""
+    explained = explained_references(change, missing)
+    if not explained:
+        return None
+    needed = explained[0]
+    gone = next(field for field in change.changes if _explains(field, needed))
+    renamed = likely_rename(change.changes, gone)
+    instead = f" ({renamed.name})" if renamed is not None else ""
+    return (
+        f"Either have plugin {change.step.plugin} give {gone.name} again, or change {needed.place} of step "
+        f"{needed.step} to what it gives now{instead}."
+    )
+
+
+def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
+    match field.kind:
+        case ChangeKind.GONE:
+            renamed = likely_rename(beside, field)
+            return f"{field.name} is gone" + (f" (renamed to {renamed.name}?)" if renamed else "")
+        case ChangeKind.NEW:
+            return f"{field.name} is new"
+        case ChangeKind.RETYPED:
+            return f"{field.name} is {field.now}, was {field.before}"
+
+
+def differences_of(change: StepChange, what: str) -> Iterator[Difference]:
+    """One difference for each field. `what` is input or output."""
+    for field in change.changes[:_MAX_CHANGES]:
+        yield Difference(
+            what=f"{what} of step {change.step.path}, {field.name}", good=field.before, now=field.now
+        )
+
+
+def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
+    """Differences of the pipeline, step by step. A `with` may hold secrets, so its contents are not shown."""
+    if good.fingerprint == now.fingerprint:
+        return
+    found = False
+    for path in dict.fromkeys((*good.nodes, *now.nodes)):
+        before, after = good.nodes.get(path), now.nodes.get(path)
+        if before is None or after is None:
+            yield Difference(
+                what=f"step {path}",
+                good=None if before is None else "there",
+                now=None if after is None else "there",
+            )
+            found = True
+        elif keys := _changed_keys(before, after):
+            yield Difference(what=f"step {path}", good="as it was", now=f"changed: {', '.join(keys)}")
+            found = True
+    if not found:
+        yield Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)
+
+
+def _changed_keys(before: Node, after: Node) -> list[str]:
+    if type(before) is not type(after):
+        return ["kind"]
+    names = [name for name in before.__struct_fields__ if name not in {"path", "position"}]
+    return [_PIPELINE_KEYS.get(name, name) for name in names if getattr(before, name) != getattr(after, name)]
+
+
+def _same_step(good: Sequence[StepTrace], step: StepTrace) -> list[StepTrace]:
+    return [each for each in good if each.path == step.path]
+
+
+def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[FieldChange]:
+    before = [each.emitted for each in good if each.emitted is not None]
+    if step.emitted is None or not before:
+        return
+    for event_type, payloads in step.emitted.items():
+        known = [payload for each in before for payload in each.get(event_type, ())]
+        if not known:
+            yield _event_change(event_type, ChangeKind.NEW)
+            continue
+        for payload in payloads:
+            yield from closest_changes(known, payload, _PAYLOAD) or ()
+    for event_type in dict.fromkeys(event_type for each in before for event_type in each):
+        if event_type not in step.emitted and all(event_type in each for each in before):
+            yield _event_change(event_type, ChangeKind.GONE)
+
+
+def _event_change(event_type: str, kind: ChangeKind) -> FieldChange:
+    name = f"{_EVENT} {event_type}" if event_type else "the result without an event"
+    is_new = kind is ChangeKind.NEW
+    return FieldChange(
+        path=(name,), kind=kind, before=None if is_new else _EVENT, now=_EVENT if is_new else None
+    )

@@ -16,9 +16,9 @@ from ductile import __version__
 from ductile.config.snapshot import Snapshot, SqliteLocation
 from ductile.engine.results import EngineStatus
 from ductile.errors import ConfigError, DuctileError, StoreError
+from ductile.operations import request
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose import doctor_files as files
-from ductile.operations.diagnose import doctor_machine as machine
+from ductile.operations.diagnose import doctor_local as local
 from ductile.operations.diagnose import doctor_store as stored
 from ductile.operations.diagnose.findings import (
     DoctorCheck,
@@ -36,7 +36,6 @@ from ductile.operations.plugins.health import (
     last_health_checks,
     unhealthy_plugins,
 )
-from ductile.operations.request import local
 from ductile.struct import Value
 
 __all__ = [
@@ -54,8 +53,8 @@ _RECENT = timedelta(days=1)
 
 
 class RunDoctor(Value):
-    version: Annotated[str | None, local("The version of the program that asks.")] = None
-    ask_health: Annotated[bool, local("Run the health commands of plugins.")] = False
+    version: Annotated[str | None, request.local("The version of the program that asks.")] = None
+    ask_health: Annotated[bool, request.local("Run the health commands of plugins.")] = False
 
 
 async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
@@ -76,14 +75,14 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
 
 def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
     """The report where the configuration can be loaded and the store cannot be opened."""
-    found = [*files.config_findings(snapshot), *_machine_findings(snapshot, daemon_runs=False), *more]
+    found = [*local.config_findings(snapshot), *_machine_findings(snapshot, daemon_runs=False), *more]
     return build_report(found)
 
 
 def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
-    found = [*files.refused_config(error)]
+    found = [*local.refused_config(error)]
     if directory is not None:
-        found += files.permission_findings(directory, (), None)
+        found += local.permission_findings(directory, (), None)
     return build_report(found)
 
 
@@ -97,25 +96,25 @@ def store_not_created(path: Path) -> DoctorFinding:
 
 def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
     state = snapshot.state.path if isinstance(snapshot.state, SqliteLocation) else None
-    yield from files.permission_findings(snapshot.directory, files.environment_files(snapshot), state)
-    yield from files.plugin_findings(snapshot)
-    yield from machine.listener_findings(snapshot, daemon_runs=daemon_runs)
+    yield from local.permission_findings(snapshot.directory, local.environment_files(snapshot), state)
+    yield from local.plugin_findings(snapshot)
+    yield from local.listener_findings(snapshot, daemon_runs=daemon_runs)
     parents = () if state is None else state.parents
     directory = next((each for each in parents if each.is_dir()), None)
     if directory is not None:
-        yield machine.check_space(machine.free_space_at(directory), str(directory))
+        yield local.check_space(local.free_space_at(directory), str(directory))
 
 
 async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
     """Findings for the configuration on disk, which the next start or reload will load."""
     in_force = context.snapshot()
     if context.load is None:
-        return [*files.config_findings(in_force)]
+        return [*local.config_findings(in_force)]
     try:
         on_disk = await asyncio.to_thread(context.load)
     except ConfigError as error:
-        return [*files.refused_config(error)]
-    found = [*files.config_findings(on_disk), *files.newly_refused(in_force, on_disk)]
+        return [*local.refused_config(error)]
+    found = [*local.config_findings(on_disk), *local.newly_refused(in_force, on_disk)]
     if on_disk.fingerprint != in_force.fingerprint:
         message = "the configuration on disk is not the one in force"
         where = str(on_disk.directory)
@@ -138,8 +137,8 @@ async def _health_findings(context: OperationContext, *, ask: bool) -> list[Doct
     """Findings of health commands that are run now or, for a caller with read access, of the latest ones."""
     try:
         if ask:
-            return [*files.health_findings((await check_health(context, CheckHealth())).health)]
-        return [*files.past_health_findings(await last_health_checks(context))]
+            return [*local.health_findings((await check_health(context, CheckHealth())).health)]
+        return [*local.past_health_findings(await last_health_checks(context))]
     except DuctileError as error:
         return [from_error(DoctorCheck.HEALTH, error)]
 
@@ -149,7 +148,7 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
     try:
         failures = await context.store.recent_failures(since=now - _RECENT)
         return [
-            machine.check_clock(now, failures.newest_at, snapshot.timezone),
+            local.check_clock(now, failures.newest_at, snapshot.timezone),
             *stored.store_findings(await context.store.stats()),
             *stored.breaker_findings(await context.store.breakers()),
             *[finding async for finding in stored.schedule_findings(context)],

@@ -17,7 +17,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.operations.schedules.audit import PastOccurrence, past_occurrence
-from ductile.operations.schedules.listing import (
+from ductile.operations.schedules.manage import (
     DEFAULT_SCHEDULE,
     OneSchedule,
     configured_schedule,

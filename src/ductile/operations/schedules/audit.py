@@ -22,7 +22,7 @@ from ductile.operations.response import (
     milliseconds,
     timestamp,
 )
-from ductile.operations.schedules.listing import OneSchedule, configured_schedule, find_schedule
+from ductile.operations.schedules.manage import OneSchedule, configured_schedule, find_schedule
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value, field

@@ -1,4 +1,4 @@
-"""The daemon's life: reload its configuration, stop it."""
+"""Reload the daemon's configuration, drain plugins that are to be disabled, stop the daemon."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from msgspec import UNSET, Meta
 from ductile.engine.results import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.draining import DEFAULT_DRAIN_TIMEOUT
+from ductile.operations.plugins.names import find_plugin
 from ductile.operations.request import DryRun
 from ductile.operations.response import Response, WasDryRun, from_record
 from ductile.struct import Value
+
+DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
 
 
 class ReloadConfig(Value):
@@ -60,6 +62,31 @@ class DaemonStopping(Response):
     dry_run: WasDryRun = UNSET
 
 
+class ShowPendingWork(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+
+
+class PendingPluginWork(Response):
+    """Accepted work that needs a plugin."""
+
+    plugin: str
+    queued: int
+    running: int
+    runs: Annotated[int, Meta(description="Pipeline runs with a step that uses it.")]
+
+
+class DrainPlugin(Value):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    drain_timeout: Annotated[timedelta, Meta(description="How long to wait, such as 10m.")] = (
+        DEFAULT_DRAIN_TIMEOUT
+    )
+
+
+class PluginDrained(Response):
+    plugin: str
+    drained: bool
+
+
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
     engine = context.require_engine()
@@ -76,3 +103,23 @@ async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping
         return DaemonStopping(stopping=False, pid=pid, dry_run=True)
     engine.stop()
     return DaemonStopping(stopping=True, pid=pid)
+
+
+async def pending_work(context: OperationContext, request: ShowPendingWork) -> PendingPluginWork:
+    found = await context.store.pending_work((request.plugin,))
+    if not found:
+        return PendingPluginWork(plugin=request.plugin, queued=0, running=0, runs=0)
+    work = found[0]
+    return PendingPluginWork(plugin=request.plugin, queued=work.queued, running=work.running, runs=work.runs)
+
+
+async def drain_plugin(context: OperationContext, request: DrainPlugin) -> PluginDrained:
+    """Wait until no accepted work needs the plugin; it gets no new jobs from now on.
+
+    If no reload disables it within a minute after that, it gets jobs again.
+    """
+    engine = context.require_engine()
+    plugin = find_plugin(context.snapshot(), request.plugin)
+    if plugin.enabled:
+        await engine.drain((plugin.name,), request.drain_timeout)
+    return PluginDrained(plugin=plugin.name, drained=True)

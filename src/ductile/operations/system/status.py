@@ -19,7 +19,7 @@ from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.jobs.orphaned import count_orphaned, is_orphaned
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
-from ductile.operations.schedules.listing import current_schedules
+from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus, breaker_status
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter

@@ -1,4 +1,4 @@
-"""Schedules: find one, list them, and preview their next runs.
+"""Schedules: find one, list them, preview their next runs, pause, resume or run one now.
 
 Only the daemon writes schedules to the store. Before it has done so, and after the configuration was edited,
 the stored entries are not what will happen; without a daemon they are computed here as the next start would.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.snapshot import Schedule
 from ductile.core.jobs.breaker import BreakerState
@@ -22,7 +23,8 @@ from ductile.engine.schedules.entries import ScheduleKey, entries_for, slot_of
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.names import refuse_unknown_plugin, unknown_plugin
-from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
+from ductile.operations.request import DryRun
+from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value, replace
@@ -91,6 +93,32 @@ class UpcomingRun(Value):
 
 class UpcomingRuns(Response):
     occurrences: tuple[UpcomingRun, ...]
+
+
+class ChangeSchedule(OneSchedule):
+    dry_run: DryRun = False
+
+
+class ScheduleSwitched(Response):
+    plugin: str
+    id: str
+    paused: Annotated[bool, Meta(description="Whether it is paused now.")]
+    would_be_paused: bool | UnsetType = UNSET
+    dry_run: WasDryRun = UNSET
+
+
+class ScheduleStarted(Response):
+    plugin: str
+    id: str
+    job_id: Id | None
+
+
+class ScheduleNotStarted(ScheduleStarted):
+    """The response to a dry run."""
+
+    STATUS = HTTPStatus.OK
+
+    dry_run: WasDryRun
 
 
 async def find_schedule(context: OperationContext, plugin: str, schedule: str | None) -> ScheduleEntry:
@@ -238,3 +266,43 @@ def _local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
     if there.utcoffset() == at.astimezone(UTC).utcoffset() and there.tzname() in ("UTC", "GMT", "Z"):
         return None
     return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+
+
+async def pause_schedule(context: OperationContext, request: ChangeSchedule) -> ScheduleSwitched:
+    return await _switch(context, request, paused=True)
+
+
+async def resume_schedule(context: OperationContext, request: ChangeSchedule) -> ScheduleSwitched:
+    return await _switch(context, request, paused=False)
+
+
+async def _switch(context: OperationContext, request: ChangeSchedule, *, paused: bool) -> ScheduleSwitched:
+    entry = await find_schedule(context, request.plugin, request.schedule)
+    plugin, schedule_id = entry.plugin, entry.schedule_id
+    if request.dry_run:
+        return ScheduleSwitched(
+            plugin=plugin,
+            id=schedule_id,
+            paused=entry.paused_at is not None,
+            would_be_paused=paused,
+            dry_run=True,
+        )
+    if paused or context.engine is None:
+        await context.store.pause_schedule(plugin, schedule_id, paused=paused)
+    else:
+        await context.engine.resume_schedule(plugin, schedule_id)
+    return ScheduleSwitched(plugin=plugin, id=schedule_id, paused=paused)
+
+
+async def run_schedule(
+    context: OperationContext, request: ChangeSchedule
+) -> ScheduleStarted | ScheduleNotStarted:
+    """Start a run now. Raises `ConflictError` if another run prevents it."""
+    engine = context.require_engine()
+    entry = await find_schedule(context, request.plugin, request.schedule)
+    plugin, schedule_id = entry.plugin, entry.schedule_id
+    if request.dry_run:
+        return ScheduleNotStarted(plugin=plugin, id=schedule_id, job_id=None, dry_run=True)
+    context.refuse_when_stopping()
+    job_id = await engine.run_schedule(plugin, schedule_id)
+    return ScheduleStarted(plugin=plugin, id=schedule_id, job_id=job_id)
