@@ -26,10 +26,7 @@ _TEMPLATES = Path(__file__).parent / "starter_files"
 _EXAMPLE_PLUGIN = "echo"
 _PRIVATE_PROGRAM = 0o700
 #: Shipped plugins are inside an installed package, and beside `src` in a checkout of the source.
-_SHIPPED = (
-    Path(__file__).parents[1] / "shipped_plugins",
-    Path(__file__).parents[3] / "plugins",
-)
+_SHIPPED = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents[3] / "plugins")
 
 
 class StarterConfig(Value):

@@ -51,11 +51,7 @@ NOUNS = (
         "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:watch unit:setup "
         "completion:setup",
     ),
-    Noun(
-        "config",
-        "check, seal, read and change the configuration",
-        "check lock show get set schema init",
-    ),
+    Noun("config", "check, seal, read and change the configuration", "check lock show get set schema init"),
     Noun(
         "plugin",
         "run, inspect, write and test plugins",

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from ductile.cli.client import Document
+    from ductile.cli.console.console import Console
     from ductile.cli.invocation import CommandResult, Invocation
 
     CommandHandler: TypeAlias = Callable[[Invocation], CommandResult]
+    ResponseRenderer: TypeAlias = Callable[[Document, Console], str]
 
 
 class Argument(NamedTuple):
@@ -101,6 +104,31 @@ def action(
     """Declare the decorated function as a command of its module's noun."""
 
     def declare(run: CommandHandler) -> Action:
+        return Action(name, summary, run, operation, arguments, options, about, examples)
+
+    return declare
+
+
+def renders(
+    name: str,
+    summary: str,
+    operation: str,
+    *,
+    arguments: tuple[Argument, ...] = (),
+    options: tuple[Option, ...] = (),
+    about: str = "",
+    examples: tuple[Example, ...] = (),
+) -> Callable[[ResponseRenderer], Action]:
+    """Declare a command that runs an operation; the decorated function renders its response for people."""
+
+    def declare(render: ResponseRenderer) -> Action:
+        def run(call: Invocation) -> CommandResult:
+            from ductile.cli.client import request
+            from ductile.cli.invocation import CommandResult
+
+            response = request(call)
+            return CommandResult(response, lambda console: render(response, console))
+
         return Action(name, summary, run, operation, arguments, options, about, examples)
 
     return declare

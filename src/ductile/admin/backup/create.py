@@ -249,12 +249,7 @@ def _member(source: _Source) -> ArchiveMember:
         raise file_error(f"cannot read {source.path}", error) from error
     mode = 0o600 if source.scope is BackupPart.STATE else mode | 0o600
     return ArchiveMember(
-        name=source.name,
-        scope=source.scope,
-        size=size,
-        hash=digest,
-        mode=f"{mode:04o}",
-        origin=source.origin,
+        name=source.name, scope=source.scope, size=size, hash=digest, mode=f"{mode:04o}", origin=source.origin
     )
 
 

@@ -81,10 +81,7 @@ async def check_contract(
     tested = find_plugin_under_test(named, environ, target)
     if isinstance(tested, RefusedPlugin):
         refused = CheckResult(
-            check=ContractCheck.MANIFEST,
-            verdict=CheckVerdict.FAILED,
-            message=tested.reason,
-            hint=tested.hint,
+            check=ContractCheck.MANIFEST, verdict=CheckVerdict.FAILED, message=tested.reason, hint=tested.hint
         )
         return ContractReport(name=tested.name, directory=tested.directory, findings=(refused,))
     if options.config is not None:
@@ -108,8 +105,7 @@ class _ContractRun(Value):
     async def findings(self) -> AsyncIterator[CheckResult]:
         commands = self._commands()
         yield passed(
-            ContractCheck.MANIFEST,
-            f"valid and trusted, {len(self.tested.plugin.manifest.commands)} commands",
+            ContractCheck.MANIFEST, f"valid and trusted, {len(self.tested.plugin.manifest.commands)} commands"
         )
         first: dict[str, RunOnceResult] = {}
         for command in commands:

@@ -103,11 +103,7 @@ def show(call: Invocation) -> CommandResult:
     return CommandResult(data, lambda _: to_yaml(shown))
 
 
-@action(
-    "get",
-    "show one setting",
-    arguments=(Argument("KEY", "where it is, for example service.log_level"),),
-)
+@action("get", "show one setting", arguments=(Argument("KEY", "where it is, for example service.log_level"),))
 def get(call: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
     from ductile.cli.console.yaml import to_yaml

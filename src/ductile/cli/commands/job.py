@@ -24,7 +24,7 @@ from ductile.cli.console.format import (
     with_next_page,
 )
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Example, Option, action
+from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
 _MAX_INPUT = 300
 
 
-@action(
+@renders(
     "list",
     "list jobs, newest first",
     "job.list",
@@ -68,24 +68,36 @@ _MAX_INPUT = 300
         Example("ductile job list --plugin echo --from 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
     ),
 )
-def list_jobs(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        if not found["jobs"]:
-            return "No jobs found."
-        return with_next_page(jobs_table(found["jobs"], console), found)
-
-    return CommandResult(found, text)
+def list_jobs(found: Document, console: Console) -> str:
+    if not found["jobs"]:
+        return "No jobs found."
+    return with_next_page(jobs_table(found["jobs"], console), found)
 
 
-@action("show", "show everything about one job", "job.show", arguments=(JOB,))
-def show(call: Invocation) -> CommandResult:
-    job = request(call)
-    return CommandResult(job, lambda console: _show_text(job, console))
+@renders("show", "show everything about one job", "job.show", arguments=(JOB,))
+def show(job: Document, console: Console) -> str:
+    from ductile.cli.run_steps import steps_table
+
+    note = ORPHANED if job.get("orphaned") else job["reason"]
+    title = f"{job['plugin']} {job['command']}: {styled_status(job['status'], console)} ({note})"
+    lines = [title, *format_fields(_job_fields(job))]
+    if job["payload"] is not None:
+        lines += section("Payload", indent(format_value(job["payload"])), console)
+    if (answer := _plugin_answer(job)) is not None:
+        lines += section("Result", indent(format_value(answer)), console)
+    if job.get("steps"):
+        lines += section("Steps", steps_table(job["steps"], console), console)
+    if job["executions"]:
+        lines += section("Executions", _executions_table(job["executions"], console), console)
+    rows = [
+        (format_time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
+        for row in job["transitions"]
+    ]
+    lines += section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
+    return "\n".join(lines)
 
 
-@action(
+@renders(
     "explain",
     "say why a job failed or does not run, and what to do",
     "job.explain",
@@ -95,33 +107,37 @@ def show(call: Invocation) -> CommandResult:
     "duration, input.",
     examples=(Example("ductile job explain 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),),
 )
-def explain(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _explain_text(found, console))
+def explain(found: Document, console: Console) -> str:
+    lines = [console.style("bold", indent_continuation(found["verdict"]))]
+    lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
+    lines += list_section("What happened", found["evidence"], console)
+    if saw := _input_lines(found["saw"]):
+        lines += section("What it saw", "\n".join(saw), console)
+    lines += list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
+    if found["compared_with"]:
+        title = f"What differs from the last good run, {found['compared_with']}"
+        rows = [
+            f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}" for row in found["differences"]
+        ]
+        same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
+        lines += list_section(title, rows or [same], console)
+    lines += list_section("What was not compared", found["not_compared"], console)
+    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+    return "\n".join(lines)
 
 
-@action("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
-def tree(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        lines = _tree_lines(found["tree"], console)
-        if found.get("truncated"):  # absent in answers of an older daemon
-            lines.append("The tree is larger than shown. `ductile job tree JOB` shows the part below a job.")
-        return "\n".join(lines)
-
-    return CommandResult(found, text)
+@renders("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
+def tree(found: Document, console: Console) -> str:
+    lines = _tree_lines(found["tree"], console)
+    if found.get("truncated"):  # absent in answers of an older daemon
+        lines.append("The tree is larger than shown. `ductile job tree JOB` shows the part below a job.")
+    return "\n".join(lines)
 
 
-@action("logs", "show what each execution of a job printed", "job.logs", arguments=(JOB,))
-def logs(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        parts = [_execution_text(row, console) for row in found["executions"]]
-        return "\n\n".join(parts) or "The job has not run yet."
-
-    return CommandResult(found, text)
+@renders("logs", "show what each execution of a job printed", "job.logs", arguments=(JOB,))
+def logs(found: Document, console: Console) -> str:
+    parts = [_execution_text(row, console) for row in found["executions"]]
+    return "\n\n".join(parts) or "The job has not run yet."
 
 
 @action(
@@ -150,19 +166,18 @@ def wait(call: Invocation) -> CommandResult:
     )
 
 
-@action("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,), options=(DRY_RUN,))
-def cancel(call: Invocation) -> CommandResult:
-    done = request(call)
+@renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,), options=(DRY_RUN,))
+def cancel(done: Document, console: Console) -> str:
     job_id = done["job_id"]
     if done.get("dry_run"):
-        text = f"{job_id} would be cancelled; it is {done['status']}."
-    elif done.get("orphaned"):
-        text = f"{job_id} will be cancelled at the next start: {ORPHANED}. `ductile system start`"
-    elif done["cancel"] == "requested":
-        text = f"{job_id} is being ended; it is cancelled when its process is gone."
-    else:
-        text = f"{job_id} is cancelled."
-    return CommandResult(done, lambda console: console.hint(text))
+        return f"{job_id} would be cancelled; it is {done['status']}."
+    if done.get("orphaned"):
+        return console.hint(
+            f"{job_id} will be cancelled at the next start: {ORPHANED}. `ductile system start`"
+        )
+    if done["cancel"] == "requested":
+        return f"{job_id} is being ended; it is cancelled when its process is gone."
+    return f"{job_id} is cancelled."
 
 
 @action(
@@ -209,28 +224,6 @@ def _status_line(job: Document, console: Console) -> str:
     # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
     earlier = "" if job["status"] in TERMINAL or job["reason"] == "retry" else "earlier: "
     return f"{line}: {earlier}{indent_continuation(error)}"
-
-
-def _show_text(job: Document, console: Console) -> str:
-    from ductile.cli.run_steps import steps_table
-
-    note = ORPHANED if job.get("orphaned") else job["reason"]
-    title = f"{job['plugin']} {job['command']}: {styled_status(job['status'], console)} ({note})"
-    lines = [title, *format_fields(_job_fields(job))]
-    if job["payload"] is not None:
-        lines += section("Payload", indent(format_value(job["payload"])), console)
-    if (answer := _plugin_answer(job)) is not None:
-        lines += section("Result", indent(format_value(answer)), console)
-    if job.get("steps"):
-        lines += section("Steps", steps_table(job["steps"], console), console)
-    if job["executions"]:
-        lines += section("Executions", _executions_table(job["executions"], console), console)
-    rows = [
-        (format_time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
-        for row in job["transitions"]
-    ]
-    lines += section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
-    return "\n".join(lines)
 
 
 def _plugin_answer(job: Document) -> Any:
@@ -306,25 +299,6 @@ def _execution_text(row: Document, console: Console) -> str:
     for name in ("error", "stdout", "stderr"):
         if row[name]:
             lines += [console.style("bold", f"{name}:"), indent(row[name])]
-    return "\n".join(lines)
-
-
-def _explain_text(found: Document, console: Console) -> str:
-    lines = [console.style("bold", indent_continuation(found["verdict"]))]
-    lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
-    lines += list_section("What happened", found["evidence"], console)
-    if saw := _input_lines(found["saw"]):
-        lines += section("What it saw", "\n".join(saw), console)
-    lines += list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
-    if found["compared_with"]:
-        title = f"What differs from the last good run, {found['compared_with']}"
-        rows = [
-            f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}" for row in found["differences"]
-        ]
-        same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
-        lines += list_section(title, rows or [same], console)
-    lines += list_section("What was not compared", found["not_compared"], console)
-    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
     return "\n".join(lines)
 
 

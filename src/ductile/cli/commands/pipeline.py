@@ -21,7 +21,7 @@ from ductile.cli.console.format import (
     styled_status,
 )
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
 
 if TYPE_CHECKING:
     from ductile.admin.pipeline_check import PipelineCheck
@@ -35,21 +35,16 @@ _NO_PIPELINES = "There are no pipelines. They are configured under `pipelines`."
 _NAME = Argument("NAME", "name of the pipeline", field="pipeline")
 
 
-@action("list", "list the pipelines, each with its latest run", "pipeline.list")
-def list_pipelines(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        rows = []
-        for row in found["pipelines"]:
-            run = row["last_run"]
-            last = "-" if run is None else f"{format_time(run['created_at'])} {run['status']} {run['job_id']}"
-            rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last))
-        if not rows:
-            return _NO_PIPELINES
-        return console.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
-
-    return CommandResult(found, text)
+@renders("list", "list the pipelines, each with its latest run", "pipeline.list")
+def list_pipelines(found: Document, console: Console) -> str:
+    rows = []
+    for row in found["pipelines"]:
+        run = row["last_run"]
+        last = "-" if run is None else f"{format_time(run['created_at'])} {run['status']} {run['job_id']}"
+        rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last))
+    if not rows:
+        return _NO_PIPELINES
+    return console.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
 
 
 @action(
@@ -228,7 +223,7 @@ def graph(call: Invocation) -> CommandResult:
     return CommandResult(data, lambda _: f"Wrote {output}.")
 
 
-@action(
+@renders(
     "explain",
     "show the outcome of every step of a run, and why",
     "pipeline.explain",
@@ -236,22 +231,17 @@ def graph(call: Invocation) -> CommandResult:
         Argument("RUN", "id of the run, or of one of its steps; its beginning is enough", field="job_id"),
     ),
 )
-def explain(call: Invocation) -> CommandResult:
+def explain(found: Document, console: Console) -> str:
     from ductile.cli.run_steps import steps_table
 
-    found = request(call)
-
-    def text(console: Console) -> str:
-        run = found["run"]
-        status = f"{styled_status(run['status'], console)} ({run['reason']})"
-        lines = [f"{printable(found['pipeline'])}: {status}  {run['job_id']}"]
-        if error := informative_error(run):
-            lines.append(printable(error))
-        if not found["graph_kept"]:
-            lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
-        return "\n".join([*lines, "", steps_table(found["steps"], console)])
-
-    return CommandResult(found, text)
+    run = found["run"]
+    status = f"{styled_status(run['status'], console)} ({run['reason']})"
+    lines = [f"{printable(found['pipeline'])}: {status}  {run['job_id']}"]
+    if error := informative_error(run):
+        lines.append(printable(error))
+    if not found["graph_kept"]:
+        lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
+    return "\n".join([*lines, "", steps_table(found["steps"], console)])
 
 
 def _snapshot(call: Invocation) -> Snapshot:

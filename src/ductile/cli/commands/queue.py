@@ -4,39 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, request
+from ductile.cli.client import Document
 from ductile.cli.commands.arguments import LIMIT, OF_PLUGIN
 from ductile.cli.console.format import format_count, jobs_table
-from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Option, action
+from ductile.cli.spec import DRY_RUN, Argument, Option, renders
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
 
 
-@action("status", "show how deep the queue is", "queue.status")
-def status(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: depth_text(found, console))
-
-
-@action("list", "list running and waiting jobs", "queue.list", options=(OF_PLUGIN, LIMIT))
-def list_jobs(call: Invocation) -> CommandResult:
-    found = request(call)
-    jobs = [*found["running"], *found["queued"]]
-    return CommandResult(found, lambda console: jobs_table(jobs, console) if jobs else "The queue is empty.")
-
-
-@action(
-    "purge",
-    "end queued jobs; they are kept as dead",
-    "queue.purge",
-    arguments=(Argument("PLUGIN", "end those of this plugin", required=False, field="plugin"),),
-    options=(Option("--all", "end those of every plugin", "all"), DRY_RUN),
-)
-def purge(call: Invocation) -> CommandResult:
-    done = request(call)
-    return CommandResult(done, lambda _: _purge_text(done))
+@renders("status", "show how deep the queue is", "queue.status")
+def status(queue: Document, console: Console) -> str:
+    return depth_text(queue, console)
 
 
 def depth_text(queue: Document, console: Console) -> str:
@@ -46,7 +25,20 @@ def depth_text(queue: Document, console: Console) -> str:
     return f"{queue['running']} running{orphaned}, {queue['ready']} ready, {queue['waiting']} waiting"
 
 
-def _purge_text(done: Document) -> str:
+@renders("list", "list running and waiting jobs", "queue.list", options=(OF_PLUGIN, LIMIT))
+def list_jobs(found: Document, console: Console) -> str:
+    jobs = [*found["running"], *found["queued"]]
+    return jobs_table(jobs, console) if jobs else "The queue is empty."
+
+
+@renders(
+    "purge",
+    "end queued jobs; they are kept as dead",
+    "queue.purge",
+    arguments=(Argument("PLUGIN", "end those of this plugin", required=False, field="plugin"),),
+    options=(Option("--all", "end those of every plugin", "all"), DRY_RUN),
+)
+def purge(done: Document, _: Console) -> str:
     if not done.get("dry_run"):
         return f"Ended {format_count(done['purged'], 'queued job')}."
     jobs = done["would_purge"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.client import Document, request_daemon
 from ductile.cli.commands.arguments import CURSOR, LIMIT, PLUGIN, SCHEDULE
 from ductile.cli.console.console import indent_continuation
 from ductile.cli.console.format import format_count, format_ms, format_time, list_section, with_next_page
 from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Example, Option, action
+from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,103 +21,13 @@ if TYPE_CHECKING:
 _AT_START = "at the next start"
 
 
-@action(
+@renders(
     "list",
     "list the schedules and when they run next",
     "schedule.list",
     arguments=(PLUGIN._replace(help="only those of this plugin", required=False),),
 )
-def list_schedules(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _list_text(found, console))
-
-
-@action(
-    "next",
-    "show the upcoming runs, across clock changes",
-    "schedule.next",
-    arguments=(PLUGIN._replace(help="only this plugin", required=False), SCHEDULE),
-    options=(Option("-n, --count NUMBER", "how many, from 1 to 1000 (default 10)", "count", "integer"),),
-    examples=(
-        Example("ductile schedule next -n 20", "of all plugins together"),
-        Example("ductile schedule next echo", "of one plugin"),
-    ),
-)
-def upcoming(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _upcoming_text(found, console))
-
-
-@action(
-    "history",
-    "show the outcome of every due run: ran, late or skipped",
-    "schedule.history",
-    arguments=(PLUGIN, SCHEDULE),
-    options=(LIMIT, CURSOR),
-)
-def history(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _history_text(found, console))
-
-
-@action(
-    "explain",
-    "say why a schedule does not run, and what to do",
-    "schedule.explain",
-    arguments=(PLUGIN, SCHEDULE),
-    about="Names the first obstacle: configuration, plugin, pause, daemon, breaker, "
-    "the previous run, outstanding polls; without one, the outcome of its last occurrence.",
-    examples=(
-        Example("ductile schedule explain echo", "the only schedule of a plugin"),
-        Example("ductile schedule explain echo greeting", "one of several"),
-    ),
-)
-def explain(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        lines = [console.style("bold", indent_continuation(found["verdict"]))]
-        lines += list_section("Evidence", found["evidence"], console)
-        lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
-        return "\n".join(lines)
-
-    return CommandResult(found, text)
-
-
-@action(
-    "pause",
-    "pause a schedule until it is resumed",
-    "schedule.pause",
-    arguments=(PLUGIN, SCHEDULE),
-    options=(DRY_RUN,),
-)
-def pause(call: Invocation) -> CommandResult:
-    return _switch(call, "paused")
-
-
-@action(
-    "resume", "resume a paused schedule", "schedule.resume", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,)
-)
-def resume(call: Invocation) -> CommandResult:
-    return _switch(call, "resumed")
-
-
-@action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,))
-def run_now(call: Invocation) -> CommandResult:
-    done = request_daemon(call)
-    name = f"{done['plugin']}/{done['id']}"
-    what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
-    return CommandResult(done, lambda _: f"{what}.")
-
-
-def _switch(call: Invocation, becomes: str) -> CommandResult:
-    done = request(call)
-    name = f"{done['plugin']}/{done['id']}"
-    what = f"Nothing was changed; {name} would be" if done.get("dry_run") else f"{name} is"
-    return CommandResult(done, lambda _: f"{what} {becomes}.")
-
-
-def _list_text(found: Document, console: Console) -> str:
+def list_schedules(found: Document, console: Console) -> str:
     if not found["schedules"]:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
     rows = [
@@ -136,6 +46,105 @@ def _list_text(found: Document, console: Console) -> str:
     ]
     headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
     return _table(headers, rows, console, optional=("LAST JOB", "COMMAND", "LAST"))
+
+
+@renders(
+    "next",
+    "show the upcoming runs, across clock changes",
+    "schedule.next",
+    arguments=(PLUGIN._replace(help="only this plugin", required=False), SCHEDULE),
+    options=(Option("-n, --count NUMBER", "how many, from 1 to 1000 (default 10)", "count", "integer"),),
+    examples=(
+        Example("ductile schedule next -n 20", "of all plugins together"),
+        Example("ductile schedule next echo", "of one plugin"),
+    ),
+)
+def upcoming(found: Document, console: Console) -> str:
+    if not found["occurrences"]:
+        return "No upcoming runs."
+    rows = []
+    for row in found["occurrences"]:
+        until = f" until {format_time(row['skipped_until'])}" if row["skipped_until"] else ""
+        rows.append(
+            (
+                _AT_START if row["at_start"] else format_time(row["start_at"]),
+                row["local"] or "-",
+                row["plugin"],
+                row["id"],
+                format_time(row["nominal_at"]),
+                f"skipped: {row['skip']}{until}" if row["skip"] else "",
+            )
+        )
+    return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, console)
+
+
+@renders(
+    "history",
+    "show the outcome of every due run: ran, late or skipped",
+    "schedule.history",
+    arguments=(PLUGIN, SCHEDULE),
+    options=(LIMIT, CURSOR),
+)
+def history(found: Document, console: Console) -> str:
+    if not found["occurrences"]:
+        return "It has not been due yet."
+    rows = [
+        (format_time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _occurrence_note(row))
+        for row in found["occurrences"]
+    ]
+    table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
+    return with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
+
+
+@renders(
+    "explain",
+    "say why a schedule does not run, and what to do",
+    "schedule.explain",
+    arguments=(PLUGIN, SCHEDULE),
+    about="Names the first obstacle: configuration, plugin, pause, daemon, breaker, "
+    "the previous run, outstanding polls; without one, the outcome of its last occurrence.",
+    examples=(
+        Example("ductile schedule explain echo", "the only schedule of a plugin"),
+        Example("ductile schedule explain echo greeting", "one of several"),
+    ),
+)
+def explain(found: Document, console: Console) -> str:
+    lines = [console.style("bold", indent_continuation(found["verdict"]))]
+    lines += list_section("Evidence", found["evidence"], console)
+    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+    return "\n".join(lines)
+
+
+@renders(
+    "pause",
+    "pause a schedule until it is resumed",
+    "schedule.pause",
+    arguments=(PLUGIN, SCHEDULE),
+    options=(DRY_RUN,),
+)
+def pause(done: Document, _: Console) -> str:
+    return _switch_text(done, "paused")
+
+
+@renders(
+    "resume", "resume a paused schedule", "schedule.resume", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,)
+)
+def resume(done: Document, _: Console) -> str:
+    return _switch_text(done, "resumed")
+
+
+@action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,))
+def run_now(call: Invocation) -> CommandResult:
+    done = request_daemon(call)
+    name = f"{done['plugin']}/{done['id']}"
+    what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
+    return CommandResult(done, lambda _: f"{what}.")
+
+
+def _switch_text(done: Document, becomes: str) -> str:
+    name = f"{done['plugin']}/{done['id']}"
+    what = f"Nothing was changed; {name} would be" if done.get("dry_run") else f"{name} is"
+    return f"{what} {becomes}."
 
 
 def _rule_text(row: Document) -> str:
@@ -159,36 +168,6 @@ def _table(
     if all(row[local] == "-" for row in rows):
         headers, rows = Table(headers, rows).without("LOCAL")
     return console.table(headers, rows, optional=optional)
-
-
-def _upcoming_text(found: Document, console: Console) -> str:
-    if not found["occurrences"]:
-        return "No upcoming runs."
-    rows = []
-    for row in found["occurrences"]:
-        until = f" until {format_time(row['skipped_until'])}" if row["skipped_until"] else ""
-        rows.append(
-            (
-                _AT_START if row["at_start"] else format_time(row["start_at"]),
-                row["local"] or "-",
-                row["plugin"],
-                row["id"],
-                format_time(row["nominal_at"]),
-                f"skipped: {row['skip']}{until}" if row["skip"] else "",
-            )
-        )
-    return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, console)
-
-
-def _history_text(found: Document, console: Console) -> str:
-    if not found["occurrences"]:
-        return "It has not been due yet."
-    rows = [
-        (format_time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _occurrence_note(row))
-        for row in found["occurrences"]
-    ]
-    table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
-    return with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
 
 
 def _occurrence_note(row: Document) -> str:

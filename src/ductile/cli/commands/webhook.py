@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, request
+from ductile.cli.client import Document, connect_to_daemon
 from ductile.cli.commands.arguments import CURSOR, LIMIT
 from ductile.cli.console.format import format_time, with_next_page
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
@@ -20,15 +20,10 @@ _NOT_LISTENING = (
 )
 
 
-@action("list", "list the endpoints: their paths, what they start, how they are signed", "webhook.list")
-def list_endpoints(call: Invocation) -> CommandResult:
-    found = request(call)
-
-    def text(console: Console) -> str:
-        parts = [_endpoints_text(found, console), _differences_text(found["on_disk"])]
-        return "\n\n".join(part for part in parts if part)
-
-    return CommandResult(found, text)
+@renders("list", "list the endpoints: their paths, what they start, how they are signed", "webhook.list")
+def list_endpoints(found: Document, console: Console) -> str:
+    parts = [_endpoints_text(found, console), _differences_text(found["on_disk"])]
+    return "\n\n".join(part for part in parts if part)
 
 
 @action(
@@ -74,7 +69,7 @@ def send(call: Invocation) -> CommandResult:
     return CommandResult(done, lambda _: text, Exit.OK if done["accepted"] else Exit.FAILURE)
 
 
-@action(
+@renders(
     "deliveries",
     "list the state webhooks that were sent or wait to be, newest first",
     "webhook.deliveries",
@@ -87,12 +82,28 @@ def send(call: Invocation) -> CommandResult:
     about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
     examples=(Example("ductile webhook deliveries --status dropped", "what never arrived, and why"),),
 )
-def deliveries(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _deliveries_text(found, console))
+def deliveries(found: Document, console: Console) -> str:
+    if not found["deliveries"]:
+        return "No state webhooks."
+    rows = [
+        (
+            row["id"],
+            row["job_id"],
+            row["state"],
+            row["status"],
+            str(row["attempts"]),
+            format_time(row["created_at"]),
+            row["url"],
+            _delivery_note(row),
+        )
+        for row in found["deliveries"]
+    ]
+    headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
+    table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
+    return with_next_page(table, found)
 
 
-@action(
+@renders(
     "resend",
     "send a state webhook again that was delivered, dropped or gone",
     "webhook.resend",
@@ -100,10 +111,9 @@ def deliveries(call: Invocation) -> CommandResult:
     options=(DRY_RUN,),
     about="With the same id and body, and with fresh attempts.",
 )
-def resend(call: Invocation) -> CommandResult:
-    done = request(call)
+def resend(done: Document, _: Console) -> str:
     what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
-    return CommandResult(done, lambda _: f"{done['state']} of job {done['job_id']} {what}.")
+    return f"{done['state']} of job {done['job_id']} {what}."
 
 
 def _body(call: Invocation) -> bytes:
@@ -156,27 +166,6 @@ def _differences_text(differences: Document | None) -> str:
     ]
     what = f" ({'; '.join(changes)})" if changes else ""
     return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
-
-
-def _deliveries_text(found: Document, console: Console) -> str:
-    if not found["deliveries"]:
-        return "No state webhooks."
-    rows = [
-        (
-            row["id"],
-            row["job_id"],
-            row["state"],
-            row["status"],
-            str(row["attempts"]),
-            format_time(row["created_at"]),
-            row["url"],
-            _delivery_note(row),
-        )
-        for row in found["deliveries"]
-    ]
-    headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
-    table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
-    return with_next_page(table, found)
 
 
 def _delivery_note(row: Document) -> str:

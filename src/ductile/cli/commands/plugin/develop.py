@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.console.console import printable
-from ductile.cli.console.format import (
-    format_count,
-    format_fields,
-    format_ms,
-    format_value,
-    indent,
-    section,
-)
+from ductile.cli.console.format import format_count, format_fields, format_ms, format_value, indent, section
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, request
+from ductile.cli.client import Document
 from ductile.cli.commands.arguments import CURSOR, LIMIT, REVEAL
 from ductile.cli.console.format import format_time, format_value, indent
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, action
+from ductile.cli.spec import DRY_RUN, Argument, action, renders
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
@@ -31,7 +31,7 @@ def lock(call: Invocation) -> CommandResult:
     return seal_result(lock_plugins(call.config, call.environ, name, dry_run=dry_run))
 
 
-@action(
+@renders(
     "state",
     "show the state that a plugin keeps from run to run",
     "plugin.state",
@@ -39,27 +39,20 @@ def lock(call: Invocation) -> CommandResult:
     options=(REVEAL,),
     about="Values under keys that look secret are masked.",
 )
-def state(call: Invocation) -> CommandResult:
-    found = request(call)
-    empty = f"{found['plugin']} has no stored state."
-    return CommandResult(
-        found, lambda _: empty if found["updated_at"] is None else format_value(found["state"])
-    )
+def state(found: Document, _: Console) -> str:
+    if found["updated_at"] is None:
+        return f"{found['plugin']} has no stored state."
+    return format_value(found["state"])
 
 
-@action(
+@renders(
     "facts",
     "show the facts that a plugin has recorded, newest first",
     "plugin.facts",
     arguments=(_NAME,),
     options=(REVEAL, LIMIT, CURSOR),
 )
-def facts(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _facts_text(found, console))
-
-
-def _facts_text(found: Document, console: Console) -> str:
+def facts(found: Document, console: Console) -> str:
     if not found["facts"]:
         return f"{found['plugin']} has no facts."
     parts = []

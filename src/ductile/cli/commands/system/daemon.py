@@ -11,7 +11,7 @@ from ductile.cli.console.console import printable
 from ductile.cli.console.format import ORPHANED, format_count, format_ms, format_time, indent, init_failure
 from ductile.cli.console.progress import show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Option, action
+from ductile.cli.spec import DRY_RUN, Option, action, renders
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
@@ -157,33 +157,42 @@ def reload(call: Invocation) -> CommandResult:
     return CommandResult(done, lambda console: reload_text(done, console))
 
 
-@action(
+@renders(
     "reset",
     "close the circuit breakers of a plugin",
     "system.reset",
     arguments=(PLUGIN,),
     options=(Option("--command NAME", "only the breaker of this command", "command"), DRY_RUN),
 )
-def reset(call: Invocation) -> CommandResult:
-    done = request(call)
+def reset(done: Document, _: Console) -> str:
     if done.get("dry_run"):
-        text = f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."
-    elif done["reset"]:
-        text = f"Closed {format_count(done['reset'], 'breaker')}."
-    else:
-        text = f"No breaker of {done['plugin']} is open."
-    return CommandResult(done, lambda _: text)
+        return f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."
+    if done["reset"]:
+        return f"Closed {format_count(done['reset'], 'breaker')}."
+    return f"No breaker of {done['plugin']} is open."
 
 
-@action(
+@renders(
     "breaker",
     "show the circuit breakers of a plugin, and their history",
     "system.breaker",
     arguments=(PLUGIN,),
 )
-def breaker(call: Invocation) -> CommandResult:
-    found = request(call)
-    return CommandResult(found, lambda console: _breaker_text(found, console))
+def breaker(found: Document, console: Console) -> str:
+    if not found["breakers"]:
+        return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
+    rows = []
+    for name, row in found["breakers"].items():
+        opened, failed = format_time(row["opened_at"]), format_time(row["last_failure_at"])
+        rows.append((name, row["state"], str(row["failures"]), opened, failed))
+    parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
+    if found["history"]:
+        changes = [
+            (format_time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
+            for row in found["history"]
+        ]
+        parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
+    return "\n\n".join(parts)
 
 
 def _status_text(found: Document, console: Console) -> str:
@@ -252,10 +261,7 @@ def _plugins_text(found: Document, console: Console) -> str:
         ("STATUS", [_plugin_status(plugin) for plugin in plugins]),
         ("LAST RUN", [_last_run(plugin["last_run"]) for plugin in plugins]),
         ("NEXT RUN", [_next_run(plugin, daemon_runs=daemon_runs) for plugin in plugins]),
-        (
-            "HEALTH",
-            ["unhealthy" if plugin["unhealthy"] else plugin["health"] or "" for plugin in plugins],
-        ),
+        ("HEALTH", ["unhealthy" if plugin["unhealthy"] else plugin["health"] or "" for plugin in plugins]),
         ("BREAKER", [_breakers(plugin["breakers"]) for plugin in plugins]),
     ]
     kept = [(name, [cell or "-" for cell in cells]) for name, cells in columns if any(cells)]
@@ -322,20 +328,3 @@ def _ended_jobs(done: Document, console: Console) -> list[str]:
     if lines and done.get("dry_run"):
         lines.append(console.hint("  To run them first: `ductile reload --drain`"))
     return lines
-
-
-def _breaker_text(found: Document, console: Console) -> str:
-    if not found["breakers"]:
-        return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
-    rows = []
-    for name, row in found["breakers"].items():
-        opened, failed = format_time(row["opened_at"]), format_time(row["last_failure_at"])
-        rows.append((name, row["state"], str(row["failures"]), opened, failed))
-    parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
-    if found["history"]:
-        changes = [
-            (format_time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
-            for row in found["history"]
-        ]
-        parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
-    return "\n\n".join(parts)

@@ -157,11 +157,7 @@ def _systemd_version() -> int | None:
 
     try:
         output = subprocess.run(
-            ["systemctl", "--version"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SYSTEMCTL_TIMEOUT,
+            ["systemctl", "--version"], capture_output=True, text=True, check=True, timeout=_SYSTEMCTL_TIMEOUT
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
