@@ -13,7 +13,7 @@ from ductile.cli.spec import Action, ShortForm
 
 class Noun(NamedTuple):
     """The first word of a command. `declared` lists its actions in the order of its help, each with its
-    module (`logs:logs`) if the noun is a package.
+    module (`logs:monitor`) if the noun is a package.
     """
 
     name: str
@@ -47,8 +47,8 @@ NOUNS = (
     Noun(
         "system",
         "start, stop and watch over the daemon",
-        "start:daemon stop:daemon status:daemon reload:daemon reset:daemon breaker:daemon logs:logs "
-        "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:watch unit:setup "
+        "start:daemon stop:daemon status:daemon reload:daemon reset:daemon breaker:daemon logs:monitor "
+        "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:monitor unit:setup "
         "completion:setup",
     ),
     Noun("config", "check, seal, read and change the configuration", "check lock show get set schema init"),
@@ -56,7 +56,7 @@ NOUNS = (
         "plugin",
         "run, inspect, write and test plugins",
         "run:run list:inspect show:inspect check:inspect test:develop new:develop disable:switch "
-        "enable:switch lock:records state:records facts:records",
+        "enable:switch lock:inspect state:inspect facts:inspect",
     ),
     Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
     Noun(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND, Noun
-from ductile.cli.console.wrap import wrap, wrap_hanging
+from ductile.cli.console.table import wrap, wrap_hanging
 from ductile.cli.spec import EVERYWHERE, VERSION, Action, Option
 
 #: The same on every terminal, so that all users see the same text.

@@ -38,9 +38,8 @@ class Invocation(NamedTuple):
 
     def json_object(self, name: str) -> JsonObject | None:
         """The JSON object that an option gives, in a file or directly. UsageError if it is not one."""
-        from ductile.cli.json_argument import json_object
-
-        return json_object(self.optional(name), name)
+        text = self.optional(name)
+        return None if text is None else _json_object(text, name)
 
     def duration(self, name: str) -> timedelta | None:
         """The duration that an option gives. UsageError if it is not one."""
@@ -96,3 +95,47 @@ class CommandResult(NamedTuple):
     exit_status: int = 0
     #: A note for people on standard error, so that standard output holds the result alone.
     note: Callable[[Console], str] | None = None
+
+
+def _json_object(text: str, option: str) -> JsonObject:
+    """The object of an option, which is named without dashes. UsageError if it is not an object."""
+    import json
+
+    from ductile.errors import UsageError
+
+    source, content = _read_text(text, option)
+    try:
+        given = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+            hint=f"""write an object, for example --{option} '{{"name": "Ada"}}'""",
+        ) from None
+    except RecursionError:
+        raise UsageError(f"{source} nests too deep") from None
+    if not isinstance(given, dict):
+        raise UsageError(f"{source} must be a JSON object", hint='wrap it: {"value": ...}')
+    return given
+
+
+def _read_text(text: str, option: str) -> tuple[str, str]:
+    """The name of the source, and its text."""
+    import sys
+    from pathlib import Path
+
+    from ductile.errors import UsageError
+
+    try:
+        if text == "-":
+            return "standard input", sys.stdin.read()
+        if text == "@":
+            raise UsageError(f"--{option} @ names no file", hint=f"write --{option} @FILE")
+        if text.startswith("@"):
+            return text[1:], Path(text[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{text[1:]} cannot be read: {error.strerror}", hint=f"it is looked for in {Path.cwd()}"
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{text[1:] or 'standard input'} is not UTF-8 text") from None
+    return f"the {option}" if option == "payload" else f"--{option}", text

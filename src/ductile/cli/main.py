@@ -135,10 +135,10 @@ def _show_result(
     result: CommandResult, parsed: ParsedCommand, environ: Mapping[str, str], out: TextIO, err: TextIO
 ) -> int:
     if result.data is not None and parsed.json:
-        from ductile.cli.console.format import to_json
-
         # Added for every command, so that a program sees whether anything was changed.
         marked = {"dry_run": True} if parsed.arguments.get("dry_run") else {}
+        from ductile.cli.console.format import to_json
+
         print(to_json(result.data | marked, indent=2), file=out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for

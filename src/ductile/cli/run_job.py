@@ -7,23 +7,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ductile.cli.client import Document, request_daemon
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation, one_line, printable
-from ductile.cli.console.format import (
-    TERMINAL,
-    format_ms,
-    format_time,
-    format_value,
-    indent,
-    informative_error,
-)
 from ductile.cli.invocation import CommandResult
-from ductile.errors import DaemonNotRunningError, DuctileError, Exit, StoreBusyError, UsageError
+from ductile.errors import (
+    DaemonNotRunningError,
+    DuctileError,
+    Exit,
+    NotFoundError,
+    RefusedError,
+    StoreBusyError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ductile.cli.console.console import Console
     from ductile.cli.invocation import Invocation
+    from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject
 
 NO_WAIT_ADVICE = "Start it with `ductile system start`, or leave out --no-wait to run it here."
@@ -139,7 +141,7 @@ def _attempt_line(row: Document, job: Document) -> str:
 
     retry_at = datetime.fromisoformat(job["next_retry_at"])
     seconds = max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
-    wait = f"{seconds:.0f}s" if seconds < _MINUTE else format_ms(seconds * 1000)
+    wait = f"{seconds:.0f}s" if seconds < _MINUTE else fmt.ms(seconds * 1000)
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
@@ -156,7 +158,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         return CommandResult(
             data, exit_status=_exit_status(ran), note=lambda console: _failure_text(ran, console)
         )
-    completed = format_time(job["completed_at"])
+    completed = fmt.time(job["completed_at"])
     duplicate = f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
     return CommandResult(
         data,
@@ -167,7 +169,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
 
 def _exit_status(ran: AwaitedJob) -> Exit:
     """Not ended is not failed: a script that retries on failure would start the job twice."""
-    if ran.job["status"] in TERMINAL:
+    if ran.job["status"] in fmt.TERMINAL:
         return Exit.FAILURE
     if ran.stopped == "signal":
         return Exit.INTERRUPTED
@@ -178,25 +180,25 @@ def _exit_status(ran: AwaitedJob) -> Exit:
 def _result_text(job: Document, console: Console) -> str:
     """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
     answer: dict[str, Any] = job["result"] or {}
-    text = format_value(answer.get("result", answer))
+    text = fmt.value(answer.get("result", answer))
     return text if console.width is None else printable(text)
 
 
 def _failure_text(ran: AwaitedJob, console: Console) -> str:
     job = ran.job
-    ended = job["status"] in TERMINAL
+    ended = job["status"] in fmt.TERMINAL
     status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"
     if not ended:
         status = f"has not ended: it is {job['status']}"
     first = f"{console.style('red', 'error:')} {job['plugin']} {job['command']} {status} ({job['reason']})"
-    if error := informative_error(job):
+    if error := fmt.informative_error(job):
         # Without the end of stderr, which follows below.
         shown = error.partition(_STDERR_TAIL)[0] if job["stderr"] else error
         first += f": {indent_continuation(shown)}"
     lines = [first]
     if job["stderr"]:
         kept = job["stderr"].rstrip("\n").split("\n")[-_STDERR_LINES:]
-        lines += [console.style("bold", "stderr:"), indent("\n".join(kept))]
+        lines += [console.style("bold", "stderr:"), fmt.indent("\n".join(kept))]
     hint = _hint(job, ended=ended, daemon_runs=ran.daemon_runs)
     return "\n".join([*lines, f"{console.style('bold', 'hint:')} {console.hint(hint)}"])
 
@@ -207,8 +209,35 @@ def _hint(job: Document, *, ended: bool, daemon_runs: bool) -> str:
         return f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
     if daemon_runs:
         return f"ductile job wait {job_id}"
-    when = f" at {format_time(job['next_retry_at'])}" if job["next_retry_at"] else ""
+    when = f" at {fmt.time(job['next_retry_at'])}" if job["next_retry_at"] else ""
     return (
         f"it will be retried{when} when the daemon runs (`ductile system start`). "
         f"To cancel: `ductile job cancel {job_id}`"
     )
+
+
+@contextmanager
+def hint_reload(call: Invocation, find: Callable[[Snapshot], object]) -> Iterator[None]:
+    """Improve the hint of a NotFoundError by looking for the same thing in the configuration on disk.
+
+    `find` raises as the operation does if the configuration does not have it. Without a daemon the operation
+    has read the same configuration, so the error stays as it is.
+    """
+    try:
+        yield
+    except NotFoundError as missing:
+        from ductile.admin.config import open_configuration
+
+        try:
+            find(open_configuration(call.config, call.environ).snapshot)
+        except NotFoundError as same:
+            missing.message, missing.hint = same.message, same.hint  # installed by now, or misspelt
+        except RefusedError as refused:
+            missing.hint = f"On disk, which the daemon has not loaded, {refused.message}."
+        except DuctileError:  # `config check` and the reload report what is wrong with it
+            pass
+        else:
+            missing.hint = (
+                "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
+            )
+        raise

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, Noun, find_noun
-from ductile.cli.console.format import format_ms
+from ductile.cli.console import format as fmt
 from ductile.cli.parser import parse
 from ductile.cli.spec import Action
 from ductile.errors import UsageError
@@ -91,4 +91,4 @@ def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:
     [(None, "-"), (0.4, "0ms"), (999, "999ms"), (1500, "1.5s"), (61_000, "1m01s"), (3_660_000, "1h01m")],
 )
 def test_spans_read_as_people_say_them(milliseconds: float | None, text: str) -> None:
-    assert format_ms(milliseconds) == text
+    assert fmt.ms(milliseconds) == text

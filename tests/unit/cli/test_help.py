@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, find_noun
-from ductile.cli.console.wrap import wrap, wrap_hanging
+from ductile.cli.console.table import wrap, wrap_hanging
 from ductile.cli.main import run
 from ductile.cli.parser import parse
 from ductile.cli.spec import Example

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ductile.cli.console.yaml import to_yaml
+from ductile.cli.console.format import to_yaml
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain
 

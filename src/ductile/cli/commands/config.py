@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import printable
-from ductile.cli.console.format import format_count, to_json
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -88,7 +88,6 @@ def lock(call: Invocation) -> CommandResult:
 )
 def show(call: Invocation) -> CommandResult:
     from ductile.admin.config import show_configuration
-    from ductile.cli.console.yaml import to_yaml
     from ductile.errors import NotFoundError
 
     shown: JsonValue = show_configuration(call.config, call.environ)
@@ -100,13 +99,12 @@ def show(call: Invocation) -> CommandResult:
             raise NotFoundError(f"there is no section {section!r}", hint=hint)
         shown = shown[name]
     data: JsonObject = shown if isinstance(shown, dict) else {"value": shown}
-    return CommandResult(data, lambda _: to_yaml(shown))
+    return CommandResult(data, lambda _: fmt.to_yaml(shown))
 
 
 @action("get", "show one setting", arguments=(Argument("KEY", "where it is, for example service.log_level"),))
 def get(call: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
-    from ductile.cli.console.yaml import to_yaml
 
     found = read_setting(call.config, call.environ, call.text("KEY"))
     data: JsonObject = {
@@ -117,7 +115,7 @@ def get(call: Invocation) -> CommandResult:
         "line": found.location.line if found.location else None,
     }
     # A text unchanged, so that a script can use it; anything larger as YAML.
-    text = "" if found.value is None else to_yaml(found.value)
+    text = "" if found.value is None else fmt.to_yaml(found.value)
     return CommandResult(data, lambda _: printable(found.value) if isinstance(found.value, str) else text)
 
 
@@ -163,7 +161,7 @@ def schema(_call: Invocation) -> CommandResult:
     from ductile.config.schema.jsonschema import config_schema
 
     described = config_schema()
-    return CommandResult(described, lambda _: to_json(described, indent=2))
+    return CommandResult(described, lambda _: fmt.to_json(described, indent=2))
 
 
 @action(
@@ -225,7 +223,7 @@ def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console,
 
     parts = []
     if found.warnings:
-        title = console.style("yellow", f"{format_count(len(found.warnings), 'warning')}:")
+        title = console.style("yellow", f"{fmt.count(len(found.warnings), 'warning')}:")
         parts += [title, problems_as_text(found.warnings, console)]
     if error is None:
         return "\n\n".join([*parts, _summary(found, console, verbose=verbose)])
@@ -245,7 +243,7 @@ def _summary(found: ConfigCheck, console: Console, *, verbose: bool) -> str:
         "pipeline": len(snapshot.pipelines),
         "route": len(snapshot.routes),
     }
-    counted = ", ".join(format_count(number, name) for name, number in counts.items())
+    counted = ", ".join(fmt.count(number, name) for name, number in counts.items())
     lines = [f"{console.style('green', 'ok:')} {console.path(str(found.path))} ({counted})"]
     if verbose:
         lines += [f"  {name}" for name in found.files]
@@ -274,7 +272,7 @@ def seal_result(done: SealResult) -> CommandResult:
             for entry in done.entries
         ]
         kept = sum(entry.change != "gone" for entry in done.entries)
-        title = f"{'Sealed' if done.written else 'Would seal'} {format_count(kept, 'entry', 'entries')}"
+        title = f"{'Sealed' if done.written else 'Would seal'} {fmt.count(kept, 'entry', 'entries')}"
         table = console.table(("NAME", "TIER", "CHANGE"), rows)
         return f"{title} in {console.path(str(done.path))}:\n\n{table}"
 

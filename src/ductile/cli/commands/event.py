@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request, request_daemon
 from ductile.cli.commands.arguments import DEDUPE_KEY, PAYLOAD
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, printable
-from ductile.cli.console.format import format_time, inline_value, to_json
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -87,14 +87,14 @@ def _follow(call: Invocation, found: Document) -> None:
 def _print(call: Invocation, rows: list[Document]) -> None:
     console = console_for(call.out, call.environ)
     for row in rows:
-        print(to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
+        print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
 
 
 def _print_gap(call: Invocation, gap: Document) -> None:
     """Say that events are missing, at the place where they would have been."""
     text = f"Some are missing here: {gap['message']}."
     styled = console_for(call.out, call.environ).style("yellow", text)
-    print(to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
+    print(fmt.to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
 
 
 def _sent_text(done: Document) -> str:
@@ -123,10 +123,10 @@ def _tail_text(found: Document, console: Console) -> str:
 def _line(row: Document, console: Console, kind_width: int = 0) -> str:
     """One event. Aligned in columns on a terminal, if the width of the widest kind is known."""
     data = "  ".join(
-        f"{name}={inline_value(value)}"
+        f"{name}={fmt.inline(value)}"
         for name, value in row["data"].items()
         if name != "verdict" and value is not None
     )
     job = (row["job_id"] or "-").ljust(_JOB_ID_WIDTH if kind_width else 0)
     kind = console.style("bold", row["kind"]) + " " * max(0, kind_width - len(row["kind"]))
-    return f"{format_time(row['at'])}  {kind}  {job}  {data}".rstrip()
+    return f"{fmt.time(row['at'])}  {kind}  {job}  {data}".rstrip()

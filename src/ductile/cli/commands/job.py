@@ -6,23 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.commands.arguments import CURSOR, JOB, LIMIT, OF_PLUGIN
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation, one_line, printable
-from ductile.cli.console.format import (
-    ORPHANED,
-    TERMINAL,
-    format_fields,
-    format_ms,
-    format_time,
-    format_value,
-    indent,
-    informative_error,
-    jobs_table,
-    list_section,
-    section,
-    styled_status,
-    to_json,
-    with_next_page,
-)
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
 
@@ -71,29 +56,27 @@ _MAX_INPUT = 300
 def list_jobs(found: Document, console: Console) -> str:
     if not found["jobs"]:
         return "No jobs found."
-    return with_next_page(jobs_table(found["jobs"], console), found)
+    return fmt.with_next_page(fmt.jobs_table(found["jobs"], console), found)
 
 
 @renders("show", "show everything about one job", "job.show", arguments=(JOB,))
 def show(job: Document, console: Console) -> str:
-    from ductile.cli.run_steps import steps_table
-
-    note = ORPHANED if job.get("orphaned") else job["reason"]
-    title = f"{job['plugin']} {job['command']}: {styled_status(job['status'], console)} ({note})"
-    lines = [title, *format_fields(_job_fields(job))]
+    note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
+    title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
+    lines = [title, *fmt.fields(_job_fields(job))]
     if job["payload"] is not None:
-        lines += section("Payload", indent(format_value(job["payload"])), console)
+        lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
     if (answer := _plugin_answer(job)) is not None:
-        lines += section("Result", indent(format_value(answer)), console)
+        lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
     if job.get("steps"):
-        lines += section("Steps", steps_table(job["steps"], console), console)
+        lines += fmt.section("Steps", fmt.steps_table(job["steps"], console), console)
     if job["executions"]:
-        lines += section("Executions", _executions_table(job["executions"], console), console)
+        lines += fmt.section("Executions", _executions_table(job["executions"], console), console)
     rows = [
-        (format_time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
+        (fmt.time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
         for row in job["transitions"]
     ]
-    lines += section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
+    lines += fmt.section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
     return "\n".join(lines)
 
 
@@ -109,20 +92,20 @@ def show(job: Document, console: Console) -> str:
 )
 def explain(found: Document, console: Console) -> str:
     lines = [console.style("bold", indent_continuation(found["verdict"]))]
-    lines += section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
-    lines += list_section("What happened", found["evidence"], console)
+    lines += fmt.section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
+    lines += fmt.list_section("What happened", found["evidence"], console)
     if saw := _input_lines(found["saw"]):
-        lines += section("What it saw", "\n".join(saw), console)
-    lines += list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
+        lines += fmt.section("What it saw", "\n".join(saw), console)
+    lines += fmt.list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
     if found["compared_with"]:
         title = f"What differs from the last good run, {found['compared_with']}"
         rows = [
             f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}" for row in found["differences"]
         ]
         same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
-        lines += list_section(title, rows or [same], console)
-    lines += list_section("What was not compared", found["not_compared"], console)
-    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+        lines += fmt.list_section(title, rows or [same], console)
+    lines += fmt.list_section("What was not compared", found["not_compared"], console)
+    lines += fmt.list_section("What to do", [console.hint(line) for line in found["advice"]], console)
     return "\n".join(lines)
 
 
@@ -149,7 +132,7 @@ def logs(found: Document, console: Console) -> str:
     about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
 )
 def wait(call: Invocation) -> CommandResult:
-    from ductile.cli.console.progress import show_waiting
+    from ductile.cli.console.console import show_waiting
     from ductile.errors import Exit
 
     connection = connect_to_daemon(call)
@@ -162,7 +145,7 @@ def wait(call: Invocation) -> CommandResult:
     return CommandResult(
         job,
         lambda console: _status_line(job, console),
-        exit_status=status if job["status"] in TERMINAL else Exit.TRY_AGAIN,
+        exit_status=status if job["status"] in fmt.TERMINAL else Exit.TRY_AGAIN,
     )
 
 
@@ -173,7 +156,7 @@ def cancel(done: Document, console: Console) -> str:
         return f"{job_id} would be cancelled; it is {done['status']}."
     if done.get("orphaned"):
         return console.hint(
-            f"{job_id} will be cancelled at the next start: {ORPHANED}. `ductile system start`"
+            f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
         )
     if done["cancel"] == "requested":
         return f"{job_id} is being ended; it is cancelled when its process is gone."
@@ -217,12 +200,12 @@ def retry(call: Invocation) -> CommandResult:
 
 
 def _status_line(job: Document, console: Console) -> str:
-    line = f"{job['job_id']} {styled_status(job['status'], console)} ({job['reason']})"
-    error = informative_error(job)
+    line = f"{job['job_id']} {fmt.status(job['status'], console)} ({job['reason']})"
+    error = fmt.informative_error(job)
     if error is None:
         return line
     # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
-    earlier = "" if job["status"] in TERMINAL or job["reason"] == "retry" else "earlier: "
+    earlier = "" if job["status"] in fmt.TERMINAL or job["reason"] == "retry" else "earlier: "
     return f"{line}: {earlier}{indent_continuation(error)}"
 
 
@@ -240,7 +223,7 @@ def _job_fields(job: Document) -> list[tuple[str, str | None]]:
     detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
 
     def time(name: str) -> str | None:
-        return format_time(job[name]) if job[name] else None
+        return fmt.time(job[name]) if job[name] else None
 
     return [
         ("job", job["job_id"]),
@@ -268,8 +251,8 @@ def _executions_table(executions: list[Document], console: Console) -> str:
             (
                 str(row["execution"]),
                 row["status"],
-                format_time(row["started_at"]),
-                format_ms(row["duration_ms"]),
+                fmt.time(row["started_at"]),
+                fmt.ms(row["duration_ms"]),
                 code if row["signal"] is None else f"signal {row['signal']}",
                 row["error"] or "",
             )
@@ -280,7 +263,7 @@ def _executions_table(executions: list[Document], console: Console) -> str:
 
 def _tree_lines(node: Document, console: Console, before: str = "", child_before: str = "") -> list[str]:
     """The job and the jobs below it. The depth of the response is limited, so recursion is safe."""
-    word, error = styled_status(node["status"], console), informative_error(node)
+    word, error = fmt.status(node["status"], console), fmt.informative_error(node)
     step = f"[{printable(node['step'])}] " if node["step"] else ""
     line = f"{before}{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
     lines = [f"{line}  {one_line(error)}" if error else line]
@@ -294,11 +277,11 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
 
 
 def _execution_text(row: Document, console: Console) -> str:
-    word, took = styled_status(row["status"], console), format_ms(row["duration_ms"])
-    lines = [f"{row['id']}  {word}  {format_time(row['started_at'])}  {took}"]
+    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
+    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'])}  {took}"]
     for name in ("error", "stdout", "stderr"):
         if row[name]:
-            lines += [console.style("bold", f"{name}:"), indent(row[name])]
+            lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
     return "\n".join(lines)
 
 
@@ -313,8 +296,8 @@ def _chain_lines(chain: Sequence[Document]) -> list[str]:
 
 def _input_lines(saw: Document) -> list[str]:
     event = saw["event"]
-    loaded = f" (loaded {format_time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
-    return format_fields(
+    loaded = f" (loaded {fmt.time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    return fmt.fields(
         (
             ("payload", _short(saw["payload"])),
             ("event", f"{event['type']} from {event['source']}" if event else None),
@@ -325,5 +308,5 @@ def _input_lines(saw: Document) -> list[str]:
 
 
 def _short(value: object) -> str | None:
-    text = None if value is None else to_json(value)
+    text = None if value is None else fmt.to_json(value)
     return text if text is None or len(text) <= _MAX_INPUT else f"{text[:_MAX_INPUT]}…"

@@ -12,14 +12,8 @@ from ductile.cli.commands.arguments import (
     STATE_WEBHOOK_URL,
     TIMEOUT,
 )
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, one_line, printable
-from ductile.cli.console.format import (
-    format_count,
-    format_fields,
-    format_time,
-    informative_error,
-    styled_status,
-)
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
 
@@ -40,7 +34,7 @@ def list_pipelines(found: Document, console: Console) -> str:
     rows = []
     for row in found["pipelines"]:
         run = row["last_run"]
-        last = "-" if run is None else f"{format_time(run['created_at'])} {run['status']} {run['job_id']}"
+        last = "-" if run is None else f"{fmt.time(run['created_at'])} {run['status']} {run['job_id']}"
         rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last))
     if not rows:
         return _NO_PIPELINES
@@ -82,7 +76,7 @@ def show(call: Invocation) -> CommandResult:
     ),
 )
 def run(call: Invocation) -> CommandResult:
-    from ductile.cli.reload_hint import hint_reload
+    from ductile.cli.run_job import hint_reload
     from ductile.operations.runs.start import known_pipeline
 
     with hint_reload(call, lambda snapshot: known_pipeline(snapshot, call.text("NAME"))):
@@ -135,8 +129,8 @@ def _follow_steps(call: Invocation, run_id: str) -> None:
 def _print_step(call: Invocation, job: Document) -> None:
     console = console_for(call.out, call.environ)
     what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
-    line = f"{console.style('dim', '·')} {printable(what)}  {styled_status(job['status'], console)}"
-    if error := informative_error(job):
+    line = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(job['status'], console)}"
+    if error := fmt.informative_error(job):
         line += f"  {one_line(error)}"
     print(line, file=call.out, flush=True)
 
@@ -232,16 +226,14 @@ def graph(call: Invocation) -> CommandResult:
     ),
 )
 def explain(found: Document, console: Console) -> str:
-    from ductile.cli.run_steps import steps_table
-
     run = found["run"]
-    status = f"{styled_status(run['status'], console)} ({run['reason']})"
+    status = f"{fmt.status(run['status'], console)} ({run['reason']})"
     lines = [f"{printable(found['pipeline'])}: {status}  {run['job_id']}"]
-    if error := informative_error(run):
+    if error := fmt.informative_error(run):
         lines.append(printable(error))
     if not found["graph_kept"]:
         lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
-    return "\n".join([*lines, "", steps_table(found["steps"], console)])
+    return "\n".join([*lines, "", fmt.steps_table(found["steps"], console)])
 
 
 def _snapshot(call: Invocation) -> Snapshot:
@@ -252,7 +244,7 @@ def _snapshot(call: Invocation) -> Snapshot:
 
 def _show_text(shown: Document, console: Console) -> str:
     synchronous = shown["execution_mode"] == "synchronous"
-    fields = format_fields(
+    fields = fmt.fields(
         [
             ("starts", shown["trigger"] or "by name, or called by another pipeline"),
             ("if", shown["if"]),
@@ -295,7 +287,7 @@ def _check_text(checked: tuple[PipelineCheck, ...], trial: Document | None, cons
     lines = []
     for each in checked:
         word = console.style("red", "error:") if each.faults else console.style("green", "ok:")
-        lines.append(f"{word} {printable(each.name)}, {format_count(each.steps, 'step')}")
+        lines.append(f"{word} {printable(each.name)}, {fmt.count(each.steps, 'step')}")
         lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
     if trial is None:
         return "\n".join(lines)

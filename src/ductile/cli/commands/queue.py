@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document
 from ductile.cli.commands.arguments import LIMIT, OF_PLUGIN
-from ductile.cli.console.format import format_count, jobs_table
+from ductile.cli.console import format as fmt
 from ductile.cli.spec import DRY_RUN, Argument, Option, renders
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def depth_text(queue: Document, console: Console) -> str:
 @renders("list", "list running and waiting jobs", "queue.list", options=(OF_PLUGIN, LIMIT))
 def list_jobs(found: Document, console: Console) -> str:
     jobs = [*found["running"], *found["queued"]]
-    return jobs_table(jobs, console) if jobs else "The queue is empty."
+    return fmt.jobs_table(jobs, console) if jobs else "The queue is empty."
 
 
 @renders(
@@ -40,7 +40,7 @@ def list_jobs(found: Document, console: Console) -> str:
 )
 def purge(done: Document, _: Console) -> str:
     if not done.get("dry_run"):
-        return f"Ended {format_count(done['purged'], 'queued job')}."
+        return f"Ended {fmt.count(done['purged'], 'queued job')}."
     jobs = done["would_purge"]
-    title = f"Would end {'more than ' if done['more'] else ''}{format_count(len(jobs), 'queued job')}"
+    title = f"Would end {'more than ' if done['more'] else ''}{fmt.count(len(jobs), 'queued job')}"
     return "\n".join([f"{title}{':' if jobs else '.'}", *(f"  {job}" for job in jobs)])

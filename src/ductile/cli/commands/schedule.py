@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon
 from ductile.cli.commands.arguments import CURSOR, LIMIT, PLUGIN, SCHEDULE
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation
-from ductile.cli.console.format import format_count, format_ms, format_time, list_section, with_next_page
 from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
@@ -36,9 +36,9 @@ def list_schedules(found: Document, console: Console) -> str:
             row["id"],
             row["command"] or "-",
             _rule_text(row),
-            "paused" if row["paused_at"] else _AT_START if row["at_start"] else format_time(row["next_at"]),
+            "paused" if row["paused_at"] else _AT_START if row["at_start"] else fmt.time(row["next_at"]),
             row["next_local"] or "-",
-            format_time(row["last_fired_at"]),
+            fmt.time(row["last_fired_at"]),
             row["last_job_id"] or "-",
             _schedule_note(row),
         )
@@ -64,14 +64,14 @@ def upcoming(found: Document, console: Console) -> str:
         return "No upcoming runs."
     rows = []
     for row in found["occurrences"]:
-        until = f" until {format_time(row['skipped_until'])}" if row["skipped_until"] else ""
+        until = f" until {fmt.time(row['skipped_until'])}" if row["skipped_until"] else ""
         rows.append(
             (
-                _AT_START if row["at_start"] else format_time(row["start_at"]),
+                _AT_START if row["at_start"] else fmt.time(row["start_at"]),
                 row["local"] or "-",
                 row["plugin"],
                 row["id"],
-                format_time(row["nominal_at"]),
+                fmt.time(row["nominal_at"]),
                 f"skipped: {row['skip']}{until}" if row["skip"] else "",
             )
         )
@@ -89,11 +89,11 @@ def history(found: Document, console: Console) -> str:
     if not found["occurrences"]:
         return "It has not been due yet."
     rows = [
-        (format_time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _occurrence_note(row))
+        (fmt.time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _occurrence_note(row))
         for row in found["occurrences"]
     ]
     table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
-    return with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
+    return fmt.with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
 
 
 @renders(
@@ -110,8 +110,8 @@ def history(found: Document, console: Console) -> str:
 )
 def explain(found: Document, console: Console) -> str:
     lines = [console.style("bold", indent_continuation(found["verdict"]))]
-    lines += list_section("Evidence", found["evidence"], console)
-    lines += list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+    lines += fmt.list_section("Evidence", found["evidence"], console)
+    lines += fmt.list_section("What to do", [console.hint(line) for line in found["advice"]], console)
     return "\n".join(lines)
 
 
@@ -156,7 +156,7 @@ def _rule_text(row: Document) -> str:
 def _schedule_note(row: Document) -> str:
     parts = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
     if row["waiting_since"]:
-        parts.append(f"waits for other polls since {format_time(row['waiting_since'])}")
+        parts.append(f"waits for other polls since {fmt.time(row['waiting_since'])}")
     return ", ".join(parts)
 
 
@@ -173,9 +173,9 @@ def _table(
 def _occurrence_note(row: Document) -> str:
     parts = [row["reason"]] if row["reason"] else []
     if row["late_ms"]:
-        parts.append(f"{format_ms(row['late_ms'])} late")
+        parts.append(f"{fmt.ms(row['late_ms'])} late")
     if row["count"] > 1:
-        parts.append(f"{row['count']} times, until {format_time(row['until_at'])}")
+        parts.append(f"{row['count']} times, until {fmt.time(row['until_at'])}")
     return ", ".join(parts)
 
 
@@ -183,12 +183,12 @@ def _audit_text(audit: Document, console: Console) -> str:
     """Whether an outcome is recorded for every due time in this range."""
     if audit["complete"] is None:
         return f"Not checked for gaps: {audit['about']}."
-    period = f"from {format_time(audit['from'])} to {format_time(audit['to'])}"
+    period = f"from {fmt.time(audit['from'])} to {fmt.time(audit['to'])}"
     if audit["complete"]:
         return f"Accounted without a gap {period}."
     lines = [console.style("red", f"There are gaps {period}:")]
     for gap in audit["gaps"]:
-        times = dict.fromkeys(format_time(gap[end]) for end in ("from", "to"))
-        expected = format_count(gap["expected"], "occurrence")
+        times = dict.fromkeys(fmt.time(gap[end]) for end in ("from", "to"))
+        expected = fmt.count(gap["expected"], "occurrence")
         lines.append(f"  {' to '.join(times)}: {expected} due, {gap['found']} accounted for")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon
 from ductile.cli.commands.arguments import CURSOR, LIMIT
-from ductile.cli.console.format import format_time, with_next_page
+from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
 
@@ -92,7 +92,7 @@ def deliveries(found: Document, console: Console) -> str:
             row["state"],
             row["status"],
             str(row["attempts"]),
-            format_time(row["created_at"]),
+            fmt.time(row["created_at"]),
             row["url"],
             _delivery_note(row),
         )
@@ -100,7 +100,7 @@ def deliveries(found: Document, console: Console) -> str:
     ]
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
     table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
-    return with_next_page(table, found)
+    return fmt.with_next_page(table, found)
 
 
 @renders(
@@ -172,5 +172,5 @@ def _delivery_note(row: Document) -> str:
     if row["status"] == "delivered":
         return str(row["last_status"])
     if row["status"] == "pending" and row["attempts"]:
-        return f"{row['last_error'] or 'being sent'}; next try {format_time(row['next_attempt_at'])}"
+        return f"{row['last_error'] or 'being sent'}; next try {fmt.time(row['next_attempt_at'])}"
     return row["last_error"] or ""

@@ -6,20 +6,27 @@ Names and descriptions come from files of others, so control characters never re
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.console.hints import add_config_option
-from ductile.cli.console.table import GAP, Table, fit_table
-from ductile.cli.console.wrap import wrap_hanging
+from ductile.cli.console.table import GAP, Table, fit_table, wrap_hanging
 from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from threading import Event
 
-__all__ = ["Console", "console_for", "indent_continuation", "one_line", "printable"]
+    from ductile.cli.invocation import Invocation
+
+__all__ = ["Console", "console_for", "indent_continuation", "one_line", "printable", "show_waiting"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _MIN_WIDTH = 40
+#: Shorter waits show no line.
+_INTERVAL_SECONDS = 1
+_CLEAR = "\r\x1b[K"
 
 
 class Console(NamedTuple):
@@ -98,3 +105,42 @@ def console_for(stream: TextIO, environ: Mapping[str, str], config: str | None =
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     return Console(colour, width, directory, strftime("%Y-%m-%d", gmtime()), config)
+
+
+@contextmanager
+def show_waiting(call: Invocation, what: str, poll: Callable[[], list[str]] | None = None) -> Iterator[None]:
+    """Show on a terminal what the block waits for, and how long, in a line on standard error.
+
+    Lines of `poll` are printed meanwhile and stay, on a terminal or not.
+    """
+    terminal = sys.stderr.isatty()
+    if call.json or not (terminal or poll):
+        yield
+        return
+    from threading import Event, Thread
+
+    over = Event()
+    what_line = one_line(what) if terminal else None
+    thread = Thread(target=_show, args=(what_line, poll or list, over), name="ductile-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _show(what: str | None, poll: Callable[[], list[str]], over: Event) -> None:
+    from ductile.cli.console.format import ms
+
+    seconds = 0
+    clear = "" if what is None else _CLEAR
+    while not over.wait(_INTERVAL_SECONDS):
+        seconds += _INTERVAL_SECONDS
+        lines = "".join(f"{clear}{line}\n" for line in poll())
+        status = "" if what is None else f"{clear}waiting for {what}, {ms(seconds * 1000)}"
+        sys.stderr.write(lines + status)
+        sys.stderr.flush()
+    if seconds:
+        sys.stderr.write(clear)
+        sys.stderr.flush()

@@ -1,16 +1,17 @@
-"""Values of responses as text for people: times, durations, fields, jobs as rows. And as JSON."""
+"""Values of responses as text: times, durations, fields, tables of jobs and steps, YAML and JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ductile.cli.console.console import indent_continuation, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ductile.cli.client import Document
     from ductile.cli.console.console import Console
+    from ductile.core.json import JsonValue
 
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
@@ -28,6 +29,17 @@ ORPHANED = "no process runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
 #: Left out first on a narrow terminal: why a job failed matters more.
 JOB_OPTIONAL_COLUMNS = ("BY", "ATTEMPT", "CREATED")
+#: Text that needs no quotes. All other text is quoted, which is always valid.
+_PLAIN_YAML = r"\$\{\w+\}|[\w./][\w./@+-]*(:[\w./@+-]+)*|[\w./][\w./@+-]*( [\w./@+-]+)+"
+#: Text that YAML 1.2 reads as something else: its keywords, numbers, and the end of a document.
+_NOT_YAML_TEXT = (
+    r"(?i:true|false|null|[-+]?\.(inf|nan))|0o[0-7]+|0x[0-9a-fA-F]+|\.\.\.( .*)?"
+    r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+)
+#: Jobs that are shown of a step that ran often.
+_MAX_JOBS = 3
+_STEP_OUTCOMES = {"not_made": "not made", "not_reached": "not reached", "entered": "-"}
+_NOT_MADE_REASONS = ("bad_template", "bad_baggage", "bad_condition")
 
 
 def to_json(value: object, indent: int | None = None) -> str:
@@ -39,12 +51,12 @@ def to_json(value: object, indent: int | None = None) -> str:
     return escape_in_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-def format_time(instant: str | None) -> str:
+def time(instant: str | None) -> str:
     """`2026-02-08T10:00:00Z`: to the second."""
     return f"{instant[:19]}Z" if instant else "-"
 
 
-def format_ms(milliseconds: float | None) -> str:
+def ms(milliseconds: float | None) -> str:
     if milliseconds is None:
         return "-"
     if milliseconds < _SECOND:
@@ -56,28 +68,28 @@ def format_ms(milliseconds: float | None) -> str:
     return f"{milliseconds // _HOUR:.0f}h{milliseconds % _HOUR // _MINUTE:02.0f}m"
 
 
-def format_count(number: int, one: str, many: str | None = None) -> str:
+def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
 
 
-def format_fields(pairs: Iterable[tuple[str, str | None]]) -> list[str]:
+def fields(pairs: Iterable[tuple[str, str | None]]) -> list[str]:
     """One aligned line for each field that has a value."""
     known = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in known), default=0)
     return [f"  {name.ljust(width)}  {indent_continuation(text, ' ' * (width + 4))}" for name, text in known]
 
 
-def format_value(value: Any) -> str:
+def value(value: Any) -> str:
     """A text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else to_json(value, indent=2)
 
 
-def inline_value(value: object) -> str:
+def inline(value: object) -> str:
     """A value on one line: a text unchanged, any other value as JSON."""
     return one_line(value if isinstance(value, str) else to_json(value))
 
 
-def styled_status(status: str, console: Console) -> str:
+def status(status: str, console: Console) -> str:
     style = _STATUS_COLOURS.get(status)
     return console.style(style, status) if style else status
 
@@ -110,7 +122,7 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
             job["status"],
             f"{job['attempt']}/{job['max_attempts']}",
             job["submitted_by"],
-            format_time(job["created_at"]),
+            time(job["created_at"]),
             job_note(job),
         )
         for job in jobs
@@ -121,7 +133,7 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
 def job_note(job: Document) -> str:
     """Why a job is in its status, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
-        return f"{job['last_error'] or job['reason']}; next try {format_time(job['next_retry_at'])}"
+        return f"{job['last_error'] or job['reason']}; next try {time(job['next_retry_at'])}"
     if job.get("orphaned"):
         return ORPHANED
     if job["status"] in ("failed", "dead"):
@@ -139,3 +151,90 @@ def init_failure(mark: Document) -> str:
     """Why a plugin's init failed, in one line, and the command that shows its job."""
     error = printable(str(mark["error"])).partition("\n")[0]
     return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error
+
+
+def to_yaml(value: JsonValue) -> str:
+    return "\n".join(_yaml_lines(value))
+
+
+def _yaml_lines(value: JsonValue) -> Iterator[str]:
+    match value:
+        case dict() if value:
+            for key, inner in value.items():
+                head = f"{_yaml_scalar(key)}:"
+                if isinstance(inner, dict | list) and inner:
+                    yield head
+                    yield from (f"  {line}" for line in _yaml_lines(inner))
+                else:
+                    yield f"{head} {_yaml_scalar(inner)}"
+        case list() if value:
+            for item in value:
+                first, *rest = _yaml_lines(item)
+                yield f"- {first}"
+                yield from (f"  {line}" for line in rest)
+        case _:
+            yield _yaml_scalar(value)
+
+
+def _yaml_scalar(value: JsonValue) -> str:
+    import re
+
+    plain = isinstance(value, str) and re.fullmatch(_PLAIN_YAML, value, re.ASCII)
+    return str(value) if plain and not re.fullmatch(_NOT_YAML_TEXT, str(value)) else to_json(value)
+
+
+class _StepRow(NamedTuple):
+    cells: tuple[str, ...]
+    #: Reasons, shown on lines of their own because they are long.
+    reasons: tuple[str, ...] = ()
+
+
+def steps_table(steps: list[Document], console: Console) -> str:
+    rows = [row for step in steps for row in _step_rows(step)]
+    table = console.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
+    header, *lines = table.split("\n")
+    shown = [header]
+    for line, row in zip(lines, rows, strict=True):
+        shown += [line, *(text for reason in row.reasons for text in console.beside("    ", reason))]
+    return "\n".join(shown)
+
+
+def _step_rows(step: Document) -> list[_StepRow]:
+    """A row for each job, up to a limit; one row for a step without jobs."""
+    made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
+    bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
+    if not made:
+        word = str(_STEP_OUTCOMES.get(step["outcome"], step["outcome"]))
+        reasons = (*step["errors"][:1], *bypassed)
+        return [_StepRow((step["step"], _step_target(step), word, "", "", ""), reasons)]
+    rows = [_step_job_row(job, step, number) for number, job in enumerate(made[:_MAX_JOBS])]
+    if more := made[_MAX_JOBS:]:
+        failed = sum(job["status"] in ("failed", "dead") for job in more)
+        remainder = f"and {count(len(more), 'job')} more"
+        remainder += f", {failed} of them failed" if failed else ""
+        rows[-1] = rows[-1]._replace(reasons=(*rows[-1].reasons, remainder))
+    if bypassed:
+        rows.append(_StepRow(("", "", "bypassed", "", "", ""), bypassed))
+    return rows
+
+
+def _step_job_row(job: Document, step: Document, number: int) -> _StepRow:
+    cells = (
+        step["step"] if number == 0 else "",
+        _step_target(step) if number == 0 else "",
+        job["status"],
+        f"{job['attempt']}/{job['max_attempts']}",
+        ms(job["duration_ms"]),
+        job["job_id"],
+    )
+    if job["status"] == "succeeded" or not (job["error"] or job["status"] in ("failed", "dead")):
+        return _StepRow(cells)
+    return _StepRow(cells, (f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"]),))
+
+
+def _step_target(step: Document) -> str:
+    if step["kind"] == "call":
+        return f"call {step['does']}"
+    if step["kind"] != "uses":
+        return f"({step['kind']})" if step["kind"] else ""
+    return str(step["does"]).removesuffix(".handle")

@@ -1,4 +1,4 @@
-"""Fit a table to the width of a terminal.
+"""Fit a table or a text to the width of a terminal. Help needs the word wrap, so nothing slow is imported.
 
 Ids and times are shortened first; then optional columns are left out; then the widest columns are cut. A last
 column of prose is wrapped instead.
@@ -6,10 +6,7 @@ column of prose is wrapped instead.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
-
-from ductile.cli.console.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +77,7 @@ def _min_widths(table: Table, *, prose: bool) -> list[int]:
 
 def _shorten(cell: str, today: str) -> str:
     """Ids by their end, in which jobs of the same minute differ; times of today without the date."""
+    import re
 
     def shorten_time(found: re.Match[str]) -> str:
         day, minute, seconds = found.groups()
@@ -104,3 +102,22 @@ def _cut_row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
         cell if len(cell) <= width else f"{cell[: max(width - 1, 0)]}…"
         for cell, width in zip(row, widths, strict=True)
     ]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`, broken at spaces; a word that is longer is broken, too."""
+    lines = [""]
+    for word in text.split():
+        room = width - len(lines[-1]) - 1
+        if lines[-1] and len(word) <= room:
+            lines[-1] += f" {word}"
+            continue
+        pieces = [word[start : start + width] for start in range(0, len(word), width)]
+        lines = [*lines, *pieces] if lines[-1] else pieces
+    return lines
+
+
+def wrap_hanging(left: str, text: str, width: int) -> list[str]:
+    """The text beside `left`, its further lines aligned below its first."""
+    first, *others = wrap(text, width - len(left))
+    return [f"{left}{first}".rstrip(), *(" " * len(left) + line for line in others)]

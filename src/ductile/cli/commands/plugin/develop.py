@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import printable
-from ductile.cli.console.format import format_count, format_fields, format_ms, format_value, indent, section
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -47,7 +47,7 @@ def test(call: Invocation) -> CommandResult:
     from datetime import UTC, datetime
 
     from ductile.admin.plugin_dev.contract_test import ContractTestOptions, check_contract
-    from ductile.cli.console.progress import show_waiting
+    from ductile.cli.console.console import show_waiting
 
     options = ContractTestOptions(
         command=call.optional("command"),
@@ -175,7 +175,7 @@ def _report_text(report: ContractReport, console: Console) -> str:
         parts.append("\n".join(hints))
     verdicts = [str(item.verdict) for item in report.findings]
     counted = [
-        f"{format_count(verdicts.count(verdict), 'check')} {verdict}"
+        f"{fmt.count(verdicts.count(verdict), 'check')} {verdict}"
         for verdict in _COLOURS
         if verdict in verdicts
     ]
@@ -207,16 +207,16 @@ def _run_text(kind: str, ran: Document, console: Console) -> str:
     permanent = ", and not to be retried" if ran["permanent"] else ""
     lines = [
         f"{console.style('green' if kind == 'ok' else 'red', kind)}{permanent}",
-        *format_fields(
+        *fmt.fields(
             [
                 ("error", ran["error"]),
-                ("exit", f"signal {ran['signal']}" if ran["signal"] else format_value(ran["exit_code"])),
-                ("took", format_ms(ran["duration_ms"])),
+                ("exit", f"signal {ran['signal']}" if ran["signal"] else fmt.value(ran["exit_code"])),
+                ("took", fmt.ms(ran["duration_ms"])),
                 ("remarks", ", ".join(ran["remarks"])),
             ]
         ),
     ]
     for name in ("stdout", "stderr"):
         if ran[name]:
-            lines += section(name, indent(str(ran[name])), console)
+            lines += fmt.section(name, fmt.indent(str(ran[name])), console)
     return "\n".join(lines)

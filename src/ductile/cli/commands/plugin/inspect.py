@@ -1,13 +1,14 @@
-"""`ductile plugin list`, `show` and `check`: the plugins of the configuration on disk."""
+"""`ductile plugin list|show|check|lock|state|facts`: plugins, their seal and their records."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_if_available
-from ductile.cli.console.format import format_fields, init_failure
+from ductile.cli.commands.arguments import CURSOR, LIMIT, REVEAL
+from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import Argument, action
+from ductile.cli.spec import DRY_RUN, Argument, action, renders
 
 if TYPE_CHECKING:
     from ductile.admin.plugins import PluginCheck, PluginEntry
@@ -118,7 +119,7 @@ def _list_text(entries: tuple[PluginEntry, ...], failed: Document, console: Cons
     for entry in entries:
         status, note = str(entry.standing), ""
         if entry.name in failed:
-            status, note = f"{status}, unhealthy", f"init failed: {init_failure(failed[entry.name])}"
+            status, note = f"{status}, unhealthy", f"init failed: {fmt.init_failure(failed[entry.name])}"
         elif entry.reason:  # one line: `plugin check` shows the whole reason
             note = entry.reason.partition("\n")[0].rstrip(":")
         elif entry.manifest:
@@ -132,7 +133,7 @@ def _list_text(entries: tuple[PluginEntry, ...], failed: Document, console: Cons
 def _show_text(entry: PluginEntry, failed: Document | None, console: Console) -> str:
     from ductile.core.durations import format_duration
 
-    unhealthy = None if failed is None else console.hint(f"its init failed: {init_failure(failed)}")
+    unhealthy = None if failed is None else console.hint(f"its init failed: {fmt.init_failure(failed)}")
     fields: list[tuple[str, str | None]] = [
         ("status", entry.standing.value),
         ("unhealthy", unhealthy),
@@ -159,7 +160,7 @@ def _show_text(entry: PluginEntry, failed: Document | None, console: Console) ->
             ("parallelism", str(instance.parallelism)),
             ("attempts", str(instance.retry.max_attempts)),
         ]
-    lines = [console.style("bold", entry.name), *format_fields(fields)]
+    lines = [console.style("bold", entry.name), *fmt.fields(fields)]
     if manifest is not None:
         rows = []
         for command in manifest.commands.values():
@@ -185,3 +186,54 @@ def _check_text(found: PluginCheck, console: Console) -> str:
     if found.warnings:
         parts += [console.style("yellow", "also:"), problems_as_text(found.warnings, console)]
     return "\n\n".join(parts) or "No plugins were found."
+
+
+_NAME = Argument("NAME", "name of the plugin, as it is configured", field="plugin")
+
+
+@action(
+    "lock",
+    "renew the seal of plugins: authorise them as they are now",
+    arguments=(Argument("NAME", "only this plugin", required=False),),
+    options=(DRY_RUN,),
+    about="The sealed hashes of files are not changed; `config lock` renews all of them.",
+)
+def lock(call: Invocation) -> CommandResult:
+    from ductile.admin.seal import lock_plugins
+    from ductile.cli.commands.config import seal_result
+
+    name, dry_run = call.optional("NAME"), call.switch("dry_run")
+    return seal_result(lock_plugins(call.config, call.environ, name, dry_run=dry_run))
+
+
+@renders(
+    "state",
+    "show the state that a plugin keeps from run to run",
+    "plugin.state",
+    arguments=(_NAME,),
+    options=(REVEAL,),
+    about="Values under keys that look secret are masked.",
+)
+def state(found: Document, _: Console) -> str:
+    if found["updated_at"] is None:
+        return f"{found['plugin']} has no stored state."
+    return fmt.value(found["state"])
+
+
+@renders(
+    "facts",
+    "show the facts that a plugin has recorded, newest first",
+    "plugin.facts",
+    arguments=(_NAME,),
+    options=(REVEAL, LIMIT, CURSOR),
+)
+def facts(found: Document, console: Console) -> str:
+    if not found["facts"]:
+        return f"{found['plugin']} has no facts."
+    parts = []
+    for fact in found["facts"]:
+        head = (fact["seq"], fact["fact_type"], fmt.time(fact["created_at"]), fact["job_id"] or "-")
+        parts.append(f"{'  '.join(str(each) for each in head)}\n{fmt.indent(fmt.value(fact['fact']))}")
+    if found["next_cursor"]:
+        parts.append(console.style("dim", f"There are more: --cursor {found['next_cursor']}"))
+    return "\n\n".join(parts)

@@ -57,7 +57,7 @@ def run(call: Invocation) -> CommandResult:
         from ductile.cli.commands.plugin.develop import run_request
 
         return run_request(call)
-    from ductile.cli.reload_hint import hint_reload
+    from ductile.cli.run_job import hint_reload
 
     plugin, command = call.text("PLUGIN"), call.optional("COMMAND")
     with hint_reload(call, lambda snapshot: _find_command(snapshot, plugin, command)):
@@ -75,7 +75,7 @@ def _find_command(snapshot: Snapshot, plugin: str, command: str | None) -> objec
 
 def _run(call: Invocation, name: str) -> CommandResult:
     from ductile.cli import run_job
-    from ductile.cli.console.progress import show_waiting
+    from ductile.cli.console.console import show_waiting
 
     if call.switch("dry_run"):
         done = request(call)

@@ -13,7 +13,7 @@ from ductile.cli.client import (
 )
 from ductile.cli.commands.arguments import DRAIN_TIMEOUT
 from ductile.cli.commands.config import change_as_json, change_text
-from ductile.cli.console.format import format_count
+from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -44,7 +44,7 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
 )
 def disable(call: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
-    from ductile.cli.console.progress import show_waiting
+    from ductile.cli.console.console import show_waiting
 
     name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=True)
     planned = _change(call, name, "false", dry_run=True)
@@ -146,9 +146,9 @@ def _pending_text(pending: Document) -> str:
     name = pending["plugin"]
     parts = []
     if pending["queued"]:
-        parts.append(f"{format_count(pending['queued'], 'queued job')} would end as dead (plugin_removed)")
+        parts.append(f"{fmt.count(pending['queued'], 'queued job')} would end as dead (plugin_removed)")
     if pending["runs"]:
-        parts.append(f"{format_count(pending['runs'], 'pipeline run')} still to end would miss it")
+        parts.append(f"{fmt.count(pending['runs'], 'pipeline run')} still to end would miss it")
     if not parts:
         return f"No queued job of {name} would end."
     return f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange
-from ductile.cli.console.format import format_count, format_time
+from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -147,7 +147,7 @@ def _progress(call: Invocation) -> BackupProgress:
 
 
 def _backup_text(done: Document, console: Console) -> str:
-    parts = ", ".join(f"{format_count(files, 'file')} of {scope}" for scope, files in done["files"].items())
+    parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
     begin = f"{'Would write' if done['dry_run'] else 'Wrote'} {console.path(done['path'])}"
     lines = [f"{begin}: {parts}; {done['bytes'] / _MIB:.1f} MiB before compression."]
     lines += [f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in done["left_out"]]
@@ -164,13 +164,13 @@ def _backup_text(done: Document, console: Console) -> str:
 def _verified_text(found: Document, console: Console) -> str:
     store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
     return (
-        f"{console.style('green', 'ok:')} {format_count(found['files'], 'file')}{store}, "
-        f"made {format_time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
+        f"{console.style('green', 'ok:')} {fmt.count(found['files'], 'file')}{store}, "
+        f"made {fmt.time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
     )
 
 
 def _restore_text(done: Document, console: Console) -> str:
-    begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {format_count(done['files'], 'file')}"
+    begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {fmt.count(done['files'], 'file')}"
     lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
     moved, missing = console.style("yellow", "was elsewhere:"), console.style("yellow", "not in the backup:")
     lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]

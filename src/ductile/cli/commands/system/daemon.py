@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from ductile.cli.client import DAEMON_TIMEOUT, Document, request, request_daemon
 from ductile.cli.commands.arguments import DRAIN_TIMEOUT, PLUGIN
 from ductile.cli.commands.queue import depth_text
-from ductile.cli.console.console import printable
-from ductile.cli.console.format import ORPHANED, format_count, format_ms, format_time, indent, init_failure
-from ductile.cli.console.progress import show_waiting
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Option, action, renders
 
@@ -55,7 +54,7 @@ def _check_start(call: Invocation) -> CommandResult:
     refused = [plugin.name for plugin in snapshot.refused]
 
     def text(console: Console) -> str:
-        line = f"Would start with {console.path(str(store))} and {format_count(len(names), 'plugin')}."
+        line = f"Would start with {console.path(str(store))} and {fmt.count(len(names), 'plugin')}."
         if not refused:
             return line
         hint = f"Without {', '.join(refused)}, which cannot run: `ductile plugin check`"
@@ -168,7 +167,7 @@ def reset(done: Document, _: Console) -> str:
     if done.get("dry_run"):
         return f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."
     if done["reset"]:
-        return f"Closed {format_count(done['reset'], 'breaker')}."
+        return f"Closed {fmt.count(done['reset'], 'breaker')}."
     return f"No breaker of {done['plugin']} is open."
 
 
@@ -183,12 +182,12 @@ def breaker(found: Document, console: Console) -> str:
         return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
     rows = []
     for name, row in found["breakers"].items():
-        opened, failed = format_time(row["opened_at"]), format_time(row["last_failure_at"])
+        opened, failed = fmt.time(row["opened_at"]), fmt.time(row["last_failure_at"])
         rows.append((name, row["state"], str(row["failures"]), opened, failed))
     parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
     if found["history"]:
         changes = [
-            (format_time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
+            (fmt.time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
             for row in found["history"]
         ]
         parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
@@ -196,8 +195,6 @@ def breaker(found: Document, console: Console) -> str:
 
 
 def _status_text(found: Document, console: Console) -> str:
-    from ductile.cli.console.yaml import to_yaml
-
     parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
     if found["running"]:
         parts.append(_running_text(found["running"], console))
@@ -209,14 +206,14 @@ def _status_text(found: Document, console: Console) -> str:
             reason = printable(plugin["refused"].partition("\n")[0])
             refused.append(f"{console.style('red', f'{name} is refused:')} {reason}")
         if plugin["unhealthy"]:
-            hint = console.hint(init_failure(plugin["unhealthy"]))
+            hint = console.hint(fmt.init_failure(plugin["unhealthy"]))
             failed_init.append(f"{console.style('red', f'{name} is unhealthy:')} its init failed: {hint}")
         if plugin["health_error"]:
             error = printable(plugin["health_error"].partition("\n")[0])
             unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
     parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
     parts += [
-        f"{console.style('bold', plugin['name'] + ' keeps')}\n{indent(to_yaml(plugin['state']))}"
+        f"{console.style('bold', plugin['name'] + ' keeps')}\n{fmt.indent(fmt.to_yaml(plugin['state']))}"
         for plugin in found["plugins"]
         if plugin["state"]
     ]
@@ -228,7 +225,7 @@ def _daemon_text(daemon: Document, console: Console) -> str:
         run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
         return f"daemon: {console.style('yellow', 'not running')}{run}"
     word = console.style("yellow", "stopping") if daemon["stopping"] else console.style("green", "running")
-    up = format_ms(daemon["uptime_seconds"] * 1000)
+    up = fmt.ms(daemon["uptime_seconds"] * 1000)
     return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"
 
 
@@ -241,8 +238,8 @@ def _running_text(running: list[Document], console: Console) -> str:
             (
                 job["job_id"],
                 f"{job['plugin']} {job['command']}{step}",
-                format_time(job["started_at"]),
-                ORPHANED if job["orphaned"] else format_ms(job["running_ms"]),
+                fmt.time(job["started_at"]),
+                fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"]),
                 f"{job['attempt']}/{job['max_attempts']}",
             )
         )
@@ -277,14 +274,14 @@ def _plugin_status(plugin: Document) -> str:
 
 
 def _last_run(run: Document | None) -> str:
-    return f"{format_time(run['completed_at'])} {run['command']} {run['status']}" if run else "never"
+    return f"{fmt.time(run['completed_at'])} {run['command']} {run['status']}" if run else "never"
 
 
 def _next_run(plugin: Document, *, daemon_runs: bool) -> str:
     """Empty without a daemon, which alone starts scheduled runs."""
     if plugin["paused"]:
         return "paused"
-    return format_time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
+    return fmt.time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
 
 
 def _breakers(breakers: Document) -> str:
@@ -312,7 +309,7 @@ def reload_text(done: Document, console: Console) -> str:
         from ductile.errors import Problem
 
         found = [Problem(**warning) for warning in done["warnings"]]
-        title = console.style("yellow", f"{format_count(len(found), 'warning')}:")
+        title = console.style("yellow", f"{fmt.count(len(found), 'warning')}:")
         lines += [title, problems_as_text(found, console)]
     return "\n".join(lines)
 
@@ -322,8 +319,8 @@ def _ended_jobs(done: Document, console: Console) -> list[str]:
     verb = "would end" if done.get("dry_run") else "ended"
     lines = []
     for row in done["ends"]:
-        jobs = f"{format_count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
-        runs = f"; needed by {format_count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
+        jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
+        runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
         lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
     if lines and done.get("dry_run"):
         lines.append(console.hint("  To run them first: `ductile reload --drain`"))

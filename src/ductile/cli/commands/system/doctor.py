@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
-from ductile.cli.console.console import indent_continuation, printable
-from ductile.cli.console.format import format_count, format_fields
-from ductile.cli.console.progress import show_waiting
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import indent_continuation, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, action
 
@@ -90,7 +89,7 @@ def sweep(call: Invocation) -> CommandResult:
             return "Nothing is older than its retention."
         title = "Would remove at least:" if done.get("dry_run") else "Removed:"
         rows = ((kind.replace("_", " "), str(number)) for kind, number in done["removed"].items())
-        return "\n".join([title, *format_fields(rows)])
+        return "\n".join([title, *fmt.fields(rows)])
 
     return CommandResult(done, text)
 
@@ -109,7 +108,7 @@ def _doctor_text(found: Document, console: Console, *, verbose: bool) -> str:
         rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
         parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
     counts = found["counts"]
-    errors, warnings = format_count(counts["error"], "error"), format_count(counts["warn"], "warning")
+    errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
     summary = f"{errors}, {warnings}, {counts['ok']} ok."
     return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
 

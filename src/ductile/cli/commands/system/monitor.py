@@ -1,20 +1,21 @@
-"""`ductile logs`: the executions of jobs, from the log in the store, once or continuously."""
+"""`ductile system logs` and `ductile system watch`: what runs, and what ran."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ductile.cli.client import Document, request, request_daemon
 from ductile.cli.commands.arguments import LIMIT, PLUGIN
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, one_line
-from ductile.cli.console.format import format_ms, format_time, indent, styled_status, to_json
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Example, Option, action
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ductile.cli.console.console import Console
+
 
 #: One request of --follow. A new request after this time notices a daemon that died.
 _FOLLOW_TIMEOUT = "60s"
@@ -58,7 +59,7 @@ def _follow(call: Invocation, latest: list[Document]) -> None:
 def _print(call: Invocation, rows: list[Document]) -> None:
     console = console_for(call.out, call.environ)
     for row in rows:
-        print(to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
+        print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
 
 
 def _text(rows: list[Document], console: Console) -> str:
@@ -70,18 +71,51 @@ def _text(rows: list[Document], console: Console) -> str:
 
 
 def _cells(row: Document) -> tuple[str, str, str]:
-    return f"{row['plugin']} {row['command']}", row["status"], format_ms(row["duration_ms"])
+    return f"{row['plugin']} {row['command']}", row["status"], fmt.ms(row["duration_ms"])
 
 
 def _line(row: Document, console: Console, widths: Sequence[int] = ()) -> str:
     """One execution. Aligned in columns on a terminal, if the widths are known."""
     what, status, took = _cells(row)
-    word = styled_status(status, console)
+    word = fmt.status(status, console)
     if widths:
         what, took = what.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
-    line = f"{format_time(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
+    line = f"{fmt.time(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
     if row["error"]:
         error = one_line(row["error"])
         line = f"{line}  {error}" if error == row["reason"] else f"{line}  {row['reason']}: {error}"
-    return f"{line}\n{indent(row['stderr'])}" if row.get("stderr") else line
+    return f"{line}\n{fmt.indent(row['stderr'])}" if row.get("stderr") else line
+
+
+@action(
+    "watch",
+    "watch what runs, waits and happens in the terminal, and step in",
+    about="Keys: Tab moves between the tables, Enter shows a job, c cancels it, t retries what ended "
+    "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
+    "extra `tui`.",
+)
+def watch(call: Invocation) -> CommandResult:
+    import sys
+
+    from ductile.errors import UsageError
+
+    if call.json or not (call.out.isatty() and sys.stdin.isatty()):
+        raise UsageError(
+            "the screen needs a terminal, and has no JSON",
+            hint="for programs: ductile event tail --follow --json, or ductile status --json",
+        )
+    try:
+        from ductile.watch.screen import WatchApp
+    except ModuleNotFoundError as missing:
+        raise UsageError(
+            f"the screen needs {missing.name}, which is not installed",
+            hint="Install it: pip install 'ductile-runtime[tui]'",
+        ) from None
+
+    def ask(operation: str, fields: Mapping[str, object]) -> dict[str, Any]:
+        return request_daemon(call, operation, cast("dict[str, Any]", fields))
+
+    ask("system.status", {})  # reports a missing daemon here and not on the screen
+    WatchApp(ask).run()
+    return CommandResult(None)
