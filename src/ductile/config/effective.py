@@ -26,7 +26,14 @@ def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
     """Return the values with defaults, keys in the order of the model. Keys without a default stay absent."""
     match field_type, written:
         case SectionOf(section=section), dict():
-            filled = {key.name: _value_or_default(key, written.get(key.name)) for key in keys_of(section)}
+            filled: dict[str, JsonValue] = {}
+            for key in keys_of(section):
+                value = written.get(key.name)
+                if value is None and isinstance(key.type, SectionOf) and key.default is not None:
+                    value = {}
+                filled[key.name] = (
+                    written_default(key) if value is None else fill_in_defaults(value, key.type)
+                )
             return {name: value for name, value in filled.items() if value not in (None, [], {})}
         case MapOf(value=inner), dict():
             return {name: fill_in_defaults(value, inner) for name, value in written.items()}
@@ -34,14 +41,6 @@ def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
             return [fill_in_defaults(value, inner) for value in written]
         case _:
             return written
-
-
-def _value_or_default(key: SettingKey, written: JsonValue) -> JsonValue:
-    if written is not None:
-        return fill_in_defaults(written, key.type)
-    if isinstance(key.type, SectionOf) and key.default is not None:
-        return fill_in_defaults({}, key.type)
-    return written_default(key)
 
 
 def effective_default(loaded: LoadedConfig, path: KeyPath, key: SettingKey) -> JsonValue:

@@ -98,7 +98,14 @@ def _replace(path: Path, data: bytes) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _copy_owner_and_mode(path, descriptor)
+            os.fchmod(descriptor, PRIVATE_FILE)
+            with suppress(FileNotFoundError):
+                known = path.stat()
+                # The owner first: changing it may clear bits of the mode. If it cannot be changed, the caller
+                # gets the error: the file must not silently get another owner.
+                if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(descriptor, known.st_uid, known.st_gid)
+                os.fchmod(descriptor, known.st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(descriptor)
@@ -107,17 +114,6 @@ def _replace(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def _copy_owner_and_mode(path: Path, descriptor: int) -> None:
-    os.fchmod(descriptor, PRIVATE_FILE)
-    with suppress(FileNotFoundError):
-        known = path.stat()
-        # The owner first: changing it may clear bits of the mode. If it cannot be changed, the caller gets
-        # the error: the file must not silently get another owner.
-        if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
-            os.fchown(descriptor, known.st_uid, known.st_gid)
-        os.fchmod(descriptor, known.st_mode & 0o7777)
 
 
 def sync_directory(directory: Path) -> None:

@@ -78,29 +78,26 @@ def encode_request(request: PluginRequest) -> bytes:
     has_payload = request.payload is not None
     if has_payload:
         body["payload"] = request.payload
-    if request.event is not None and carries_event(request.command, has_payload=has_payload):
-        body["event"] = _event_body(request.event)
+    event = request.event
+    if event is not None and carries_event(request.command, has_payload=has_payload):
+        event_body: JsonObject = {
+            "type": event.type,
+            "payload": event.payload,
+            "source": event.source,
+            "timestamp": format_timestamp(event.timestamp),
+            "event_id": event.event_id,
+        }
+        if event.dedupe_key is not None:
+            event_body["dedupe_key"] = event.dedupe_key
+        if event.headers is not None:
+            event_body["headers"] = dict(event.headers)
+        body["event"] = event_body
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
         # A variable that is not UTF-8 reaches the configuration as a string with lone surrogates. JSON can
         # write them as escapes, so that the job does not fail.
         return dumps(body, separators=(",", ":")).encode("ascii")
-
-
-def _event_body(event: RequestEvent) -> JsonObject:
-    body: JsonObject = {
-        "type": event.type,
-        "payload": event.payload,
-        "source": event.source,
-        "timestamp": format_timestamp(event.timestamp),
-        "event_id": event.event_id,
-    }
-    if event.dedupe_key is not None:
-        body["dedupe_key"] = event.dedupe_key
-    if event.headers is not None:
-        body["headers"] = dict(event.headers)
-    return body
 
 
 class PluginLogLevel(StrEnum):
@@ -198,21 +195,11 @@ def _decode_object(stdout: bytes) -> JsonObject:
 
 
 def _is_deeper_than(value: JsonValue, limit: int) -> bool:
-    level: list[JsonValue] = [value]
+    level: list[dict[str, JsonValue] | list[JsonValue]] = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
-        level = [
-            child
-            for container in level
-            for child in (container.values() if isinstance(container, dict) else _items(container))
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _items(container: JsonValue) -> list[JsonValue]:
-    return container if isinstance(container, list) else []
+        children = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
+        level = [child for child in children if isinstance(child, dict | list)]
+    return bool(level)
 
 
 def _response(body: JsonObject) -> PluginResponse:

@@ -62,7 +62,12 @@ def parse_yaml(data: bytes | str, *, file: str) -> Node | None:
     """Return the tree of one document, None for an empty one. Raises ConfigError with every problem found."""
     text = _decode(data, file) if isinstance(data, bytes) else data
     if unreadable := _UNREADABLE.search(text):
-        raise invalid_yaml(file, _character_problem(text, unreadable, file))
+        character, start = unreadable[0], unreadable.start()
+        line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+        name = "a NUL byte" if character == "\0" else f"the control character U+{ord(character):04X}"
+        message, hint = f"{name} is not allowed in YAML", "remove it, or write it as an escape"
+        location = SourceLocation(file=file, line=line, column=column)
+        raise invalid_yaml(file, problem_at(location, (), message, hint=hint))
     builder = _TreeBuilder(text, file)
     try:
         root = builder.read_document()
@@ -85,18 +90,6 @@ def _decode(data: bytes, file: str) -> str:
             hint="save the file as UTF-8",
         )
         raise invalid_yaml(file, problem) from None
-
-
-def _character_problem(text: str, found: re.Match[str], file: str) -> Problem:
-    start = found.start()
-    line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-    name = "a NUL byte" if found[0] == "\0" else f"the control character U+{ord(found[0]):04X}"
-    return problem_at(
-        SourceLocation(file=file, line=line, column=column),
-        (),
-        f"{name} is not allowed in YAML",
-        hint="remove it, or write it as an escape",
-    )
 
 
 def _syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str) -> Problem:
@@ -195,9 +188,7 @@ class _Built(Value):
 
 
 _EMPTY = _Built(
-    node=ScalarNode(text="", plain=True, location=SourceLocation(file="", line=1, column=1)),
-    size=0,
-    height=1,
+    node=ScalarNode(text="", plain=True, location=SourceLocation(file="", line=1, column=1)), size=0, height=1
 )
 
 

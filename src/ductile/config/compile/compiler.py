@@ -34,7 +34,7 @@ from ductile.config.validate.report import ValidationReport
 from ductile.core.events.routing import EventRoute, EventRouteTable, PipelineTable
 from ductile.core.policy import Policy
 from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, SignatureScheme
-from ductile.errors import ConfigError, Problem
+from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
 
@@ -62,6 +62,11 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     if report.errors:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
     warn_about_events(config, plugins, pipelines, report)
+    # A configuration that was never sealed has a warning already.
+    if loaded.seal is SealCheck.VERIFY and (loaded.checksums is not None or loaded.strict):
+        present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
+        violations = find_plugin_violations(present, loaded.checksums)
+        report.warnings += check_operational_changes(violations, loaded.directory, strict=loaded.strict)
     routes = tuple(
         EventRoute(source=route.source, event_type=route.event_type, plugin=plugin, command=command)
         for route, (plugin, command) in ((each, parse_target(each.to)) for each in config.routes)
@@ -103,12 +108,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             is_secret=looks_secret,
         ),
         fingerprint=_fingerprint(loaded, plugins),
-        warnings=(
-            *loaded.warnings,
-            *discovery.warnings,
-            *report.warnings,
-            *_plugin_changes(loaded, plugins),
-        ),
+        warnings=(*loaded.warnings, *discovery.warnings, *report.warnings),
         redacted=loaded.redacted(),
     )
 
@@ -134,15 +134,6 @@ def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) ->
         },
     }
     return hash_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-def _plugin_changes(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> tuple[Problem, ...]:
-    """Compare the used plugins with the seal. A configuration that was never sealed has a warning already."""
-    if loaded.seal is SealCheck.IGNORE or (loaded.checksums is None and not loaded.strict):
-        return ()
-    present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
-    violations = find_plugin_violations(present, loaded.checksums)
-    return check_operational_changes(violations, loaded.directory, strict=loaded.strict)
 
 
 _PRESETS = {

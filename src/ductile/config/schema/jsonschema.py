@@ -13,7 +13,6 @@ from ductile.config.schema.fields import (
     OneOf,
     Scalar,
     SectionOf,
-    SettingKey,
     SettingType,
     keys_of,
 )
@@ -48,13 +47,7 @@ _TYPES: Mapping[SettingType, dict[str, Any]] = {
     SettingType.ANYTHING: {},
 }
 _TAKES_TEXT = frozenset(
-    (
-        SettingType.TEXT,
-        SettingType.SECRET,
-        SettingType.OBJECT,
-        SettingType.VARIABLES,
-        SettingType.ANYTHING,
-    )
+    (SettingType.TEXT, SettingType.SECRET, SettingType.OBJECT, SettingType.VARIABLES, SettingType.ANYTHING)
 )
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 
@@ -76,21 +69,19 @@ def _define(section: type[Section], definitions: dict[str, Any]) -> None:
     if section.__name__ in definitions:
         return
     definitions[section.__name__] = {}  # ends the recursion of a section inside itself
-    keys = keys_of(section)
-    required = [key.name for key in keys if key.required]
+    properties = {}
+    for key in keys_of(section):
+        schema = _schema(key.type, definitions)
+        if not key.required and isinstance(key.type, SectionOf | MapOf):
+            schema = {"anyOf": [schema, {"type": "null"}]}  # an empty heading
+        properties[key.name] = schema | {"description": key.description}
+    required = [key.name for key in keys_of(section) if key.required]
     definitions[section.__name__] = {
         "type": "object",
-        "properties": {key.name: _property(key, definitions) for key in keys},
+        "properties": properties,
         "additionalProperties": False,
         **({"required": required} if required else {}),
     }
-
-
-def _property(key: SettingKey, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = _schema(key.type, definitions)
-    if not key.required and isinstance(key.type, SectionOf | MapOf):
-        schema = {"anyOf": [schema, {"type": "null"}]}  # an empty heading
-    return schema | {"description": key.description}
 
 
 def _schema(field_type: FieldType, definitions: dict[str, Any]) -> dict[str, Any]:

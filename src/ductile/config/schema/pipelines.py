@@ -40,8 +40,7 @@ class ConditionSettings(Section, frozen=True, kw_only=True):
     ] = None
     op: Annotated[Operator | None, about("Operator of the comparison.")] = None
     value: Annotated[
-        Anything,
-        about("Right side. `exists` takes none, or `false` to test for absence.", default="none"),
+        Anything, about("Right side. `exists` takes none, or `false` to test for absence.", default="none")
     ] = msgspec.UNSET
     all_of: Annotated[
         tuple[ConditionSettings, ...] | None, about("True when each of these conditions is.")
@@ -71,8 +70,7 @@ class StepSettings(Section, frozen=True, kw_only=True):
         JoinPolicy, about("When the step after a split runs: if every branch succeeded, or always.")
     ] = JoinPolicy.SUCCEEDED
     payload: Annotated[
-        Object | None,
-        about("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`."),
+        Object | None, about("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`.")
     ] = msgspec.field(default=None, name="with")
     baggage: Annotated[
         Mapping[str, Anything] | None,

@@ -41,8 +41,7 @@ class ScheduleSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     cron: Annotated[
-        str | None,
-        about("Five cron fields, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`."),
+        str | None, about("Five cron fields, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.")
     ] = None
     at: Annotated[
         Instant | None, about("Run once at this instant, in RFC 3339: `2026-12-24T18:00:00+01:00`.")
@@ -110,8 +109,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
 class PluginSettings(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, about("Whether the plugin may run.")] = True
     uses: Annotated[
-        str | None,
-        about("The installed plugin that this instance runs.", default="the instance's own name"),
+        str | None, about("The installed plugin that this instance runs.", default="the instance's own name")
     ] = None
     config: Annotated[
         Object,

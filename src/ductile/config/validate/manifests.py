@@ -174,13 +174,17 @@ def _warn_if_it_starts_itself(
     """Warn only without a condition on the way, which could end the chain."""
     if pipeline.on is None or pipeline.condition is not None:
         return
-    for node in pipeline.graph.nodes.values():
+    nodes = pipeline.graph.nodes
+    for node in nodes.values():
         if not isinstance(node, UseNode) or pipeline.from_plugin not in (None, node.plugin):
             continue
         installed = plugins[node.plugin].installed if node.plugin in plugins else None
         command = installed.manifest.commands.get(node.command) if installed else None
         emits = command is not None and any(event.type == pipeline.on for event in command.emits)
-        if emits and not _is_conditional(node.path, pipeline):
+        parts = node.path.split("/")
+        around = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        conditional = any(each.condition is not None for each in nodes.values() if each.path in around)
+        if emits and not conditional:
             message = (
                 f"the step {node.path} emits {report.quote(path)}, on which this pipeline starts: "
                 "each run starts the next, until `service.max_hops` ends it"
@@ -188,13 +192,6 @@ def _warn_if_it_starts_itself(
             hint = "limit its events with `from_plugin` or `if`"
             report.warn(path, message, hint=hint)
             return
-
-
-def _is_conditional(path: str, pipeline: Pipeline) -> bool:
-    parts = path.split("/")
-    around = ("/".join(parts[:length]) for length in range(1, len(parts) + 1))
-    nodes = pipeline.graph.nodes
-    return any(nodes[each].condition is not None for each in around if each in nodes)
 
 
 def _warn_about_context(config: Config, report: ValidationReport) -> None:

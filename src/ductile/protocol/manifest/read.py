@@ -248,9 +248,7 @@ def _commands(fields: FieldReader) -> Iterator[Command]:
         fields.refuse("commands", "at least one command, for example `commands: [poll, health]`")
 
 
-def _command_entries(
-    fields: FieldReader,
-) -> Iterator[tuple[str, SourceLocation, MapNode | None, KeyPath]]:
+def _command_entries(fields: FieldReader) -> Iterator[tuple[str, SourceLocation, MapNode | None, KeyPath]]:
     """Yield name, location, body and path of each command.
 
     Commands are written as a mapping by name, a list of mappings that have a name, or a list of names.
