@@ -1,6 +1,6 @@
-"""The daemon's listeners: which there are follows from the configuration in force, so a reload switches them.
+"""The daemon's HTTP listeners. The configuration in force says which there are, so a reload switches them.
 
-What a listener needs is loaded when one is opened: a daemon without the API does not pay for HTTP.
+The modules of a listener are imported when it is opened: a daemon without the API does not load HTTP.
 """
 
 from __future__ import annotations
@@ -22,101 +22,100 @@ _API, _WEBHOOKS = "api", "webhooks"
 
 
 class ListenerServer(Protocol):
-    """One listener and what answers there."""
-
     async def bind(self) -> None:
-        """Take the address; raises what the operator is to be told if that is not possible."""
+        """Bind the address. Raises a `DuctileError` if that is not possible."""
         ...
 
     async def start(self) -> None:
-        """Answer those who have connected since, and all who come."""
+        """Accept connections, including those made since `bind`."""
         ...
 
     async def stop(self) -> None:
-        """Give the address back, after what is being answered; also if it never started."""
+        """Finish the requests under way and release the address, also if it never started."""
         ...
 
 
 class Listeners:
-    """Implements `ductile.engine.reload.plan.Listening`."""
+    """Implements `ductile.engine.reload.plan.ListenerSwitch`."""
 
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
-        self._desk: OperationContext | None = None
-        self._running: dict[str, ListenerServer] = {}
+        #: Set while the daemon serves.
+        self._context: OperationContext | None = None
+        self._open: dict[str, ListenerServer] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        #: One for the life of the daemon: figures go on where the API is closed and opened again.
+        #: Created once: counts continue when the API is closed and opened again.
         self._metrics: Metrics | None = None
 
     @asynccontextmanager
     async def serving(self, context: OperationContext) -> AsyncIterator[None]:
-        """Listen meanwhile, as the configuration in force says."""
-        self._desk = context
+        """Within the context, keep the listeners of the configuration in force open."""
+        self._context = context
         try:
             async with self.switched_to(context.snapshot()):
                 pass
             yield
         finally:
-            self._desk = None
-            for name in list(self._running):
+            self._context = None
+            for name in list(self._open):
                 self._close(name)
             if self._closing:
                 await asyncio.wait(self._closing)
 
     @asynccontextmanager
     async def switched_to(self, snapshot: Snapshot) -> AsyncIterator[None]:
-        """Meanwhile the snapshot is put in force. The addresses of new listeners are taken before that, which
-        raises if one cannot be had; they answer after it, and those that are not wanted any more are closed.
-        If it is not put in force, nothing has changed.
+        """Entering binds new listeners, or raises; leaving starts them and closes those not wanted.
+
+        Leaving with an error, because the snapshot was not put in force, changes nothing.
         """
-        if self._desk is None:  # the daemon stops
+        if self._context is None:  # The daemon is stopping.
             yield
             return
-        missing = await self._bound(snapshot, self._desk)
+        new = await self._bind_new(snapshot, self._context)
         try:
             yield
         except BaseException:
-            await _stop(missing)
+            await _stop_all(new)
             raise
-        for name, server in missing.items():
-            self._running[name] = server
+        for name, server in new.items():
+            self._open[name] = server
             await server.start()
-        for name in self._running.keys() - _wanted(snapshot).keys():
+        for name in self._open.keys() - _wanted(snapshot).keys():
             self._close(name)
 
     async def check(self, snapshot: Snapshot) -> None:
-        """Raise what `switched_to` would raise."""
-        if self._desk is not None:
-            await _stop(await self._bound(snapshot, self._desk))
+        """Raise what entering `switched_to` would raise."""
+        if self._context is not None:
+            await _stop_all(await self._bind_new(snapshot, self._context))
 
-    async def _bound(self, snapshot: Snapshot, context: OperationContext) -> dict[str, ListenerServer]:
-        missing: dict[str, ListenerServer] = {}
+    async def _bind_new(self, snapshot: Snapshot, context: OperationContext) -> dict[str, ListenerServer]:
+        new: dict[str, ListenerServer] = {}
         try:
-            for name, listen in _wanted(snapshot).items():
-                if name not in self._running:
-                    missing[name] = self._server(name, listen, context)
-                    await missing[name].bind()
+            for name, address in _wanted(snapshot).items():
+                if name not in self._open:
+                    new[name] = self._create(name, address, context)
+                    await new[name].bind()
         except BaseException:
-            await _stop(missing)
+            await _stop_all(new)
             raise
-        return missing
+        return new
 
-    def _server(self, name: str, listen: str, context: OperationContext) -> ListenerServer:
+    def _create(self, name: str, address: str, context: OperationContext) -> ListenerServer:
         if name == _WEBHOOKS:
             from ductile.webhooks.server import WebhookServer  # noqa: PLC0415 - see the module's docstring
 
-            return WebhookServer(context, listen, self._signals)
+            return WebhookServer(context, address, self._signals)
         from ductile.api.server import ApiServer  # noqa: PLC0415 - 150 ms of HTTP and metrics
         from ductile.telemetry.metrics import Metrics  # noqa: PLC0415
 
         if self._metrics is None:
             self._metrics = Metrics(time.monotonic)
             self._metrics.follow(self._signals)
-        return ApiServer(context, listen, self._signals, self._metrics)
+        return ApiServer(context, address, self._signals, self._metrics)
 
     def _close(self, name: str) -> None:
-        """In the background: who asked for the reload may be answered by this very listener."""
-        task = asyncio.create_task(self._stop(name, self._running.pop(name)), name=f"closing {name}")
+        """Close a listener in the background: it may be the one that answers the request for the reload."""
+        task = asyncio.create_task(self._stop(name, self._open.pop(name)), name=f"closing {name}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -126,7 +125,7 @@ class Listeners:
 
 
 def _wanted(snapshot: Snapshot) -> dict[str, str]:
-    """The listeners of a configuration, with their addresses."""
+    """Return the addresses of the listeners of a configuration."""
     wanted = {}
     if snapshot.webhooks_enabled:
         wanted[_WEBHOOKS] = snapshot.webhooks_listen
@@ -135,6 +134,6 @@ def _wanted(snapshot: Snapshot) -> dict[str, str]:
     return wanted
 
 
-async def _stop(servers: dict[str, ListenerServer]) -> None:
+async def _stop_all(servers: dict[str, ListenerServer]) -> None:
     for server in servers.values():
         await server.stop()

@@ -18,10 +18,10 @@ from ductile.telemetry.signals import Signal, SignalEvent
 
 def main(config: str, name: str, times: int) -> None:
     seen = count(1)
-    fatal = Signal(name) if name != "never" else None
+    fatal = next((each for each in Signal if each == name), None)
 
-    def die(happening: SignalEvent) -> None:
-        if happening.signal is fatal and next(seen) == times:
+    def die(event: SignalEvent) -> None:
+        if event.signal is fatal and next(seen) == times:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(serve(config, os.environ, subscribers=(die,)))

@@ -28,7 +28,7 @@ _TOKENS_IN_FULL = 10
 
 
 class ApiServer:
-    """Implements `ductile.listeners.Server`."""
+    """Implements `ductile.listeners.ListenerServer`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Files that plugins name as artifacts: opened under the configured roots only, measured and hashed."""
+"""Artifact files: opened only under the configured roots, measured and hashed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.engine.clock import Clock
 from ductile.errors import DeniedError, NotFoundError
 
-#: So many bytes of the files of one answer are hashed. A file that would go beyond it has its size only.
-MOST_HASHED = 1024**3
-#: A job waits so long for its files to be read, on a disk that is slow or does not answer, and no longer.
-LONGEST = timedelta(seconds=10)
+#: Bytes that are hashed for one response. A file beyond that gets its size only.
+MAX_HASHED_BYTES = 1024**3
+#: How long a job waits for its files to be read: a network file system may hang.
+READ_TIMEOUT = timedelta(seconds=10)
 
-_NOT_THERE = "the file is not there, or not under artifacts.roots"
+_NOT_FOUND = "the file is not there, or not under artifacts.roots"
 _CHUNK = 1024 * 1024
 
 
 async def describe_artifacts(
     artifacts: Sequence[JsonValue], roots: Sequence[Path], clock: Clock
 ) -> tuple[JsonValue, ...]:
-    """Return the artifacts with the `size` and `sha256` of those that are files under a root.
+    """Return the artifacts with `size` and `sha256` of those that are files under a root.
 
-    What a plugin has said itself is kept. The files are read in a thread; what is not read in time stays as
-    the plugin gave it.
+    Values that the plugin gave are kept. Files that are not read in time stay as the plugin gave them.
     """
     if not roots or not any(_lacks_facts(artifact) for artifact in artifacts):
         return tuple(artifacts)
@@ -39,20 +38,21 @@ async def describe_artifacts(
     loop, done, given_up = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def read() -> None:
-        left = MOST_HASHED
+        left = MAX_HASHED_BYTES
         try:
             for index, artifact in enumerate(artifacts):
                 if not given_up.is_set() and isinstance(artifact, dict) and _lacks_facts(artifact):
                     facts, hashed = _read_facts(str(artifact["path"]), roots, left, given_up)
                     left -= hashed
-                    described[index] = {**artifact, **_missing(artifact, facts)}
+                    missing = {name: fact for name, fact in facts.items() if artifact.get(name) is None}
+                    described[index] = {**artifact, **missing}
         finally:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
 
-    # A thread of its own that nothing waits for at exit: a file system that hangs keeps it for ever.
+    # A daemon thread of its own: a file system that hangs blocks it for ever, and must not block the exit.
     threading.Thread(target=read, name="ductile-artifacts", daemon=True).start()
-    await clock.wait(clock.now() + LONGEST, done)
+    await clock.wait(clock.now() + READ_TIMEOUT, done)
     given_up.set()
     return tuple(described)
 
@@ -65,14 +65,10 @@ def _lacks_facts(artifact: JsonValue) -> bool:
     )
 
 
-def _missing(artifact: JsonObject, facts: JsonObject) -> JsonObject:
-    return {name: value for name, value in facts.items() if artifact.get(name) is None}
-
-
 def _read_facts(
     path: str, roots: Iterable[Path], most: int, given_up: threading.Event
 ) -> tuple[JsonObject, int]:
-    """The facts of one file, and how many bytes were hashed. Nothing of a file that cannot be read."""
+    """Return size and hash of a file, and the bytes hashed. Empty if the file cannot be read."""
     try:
         descriptor = open_artifact_file(path, roots)
     except (NotFoundError, DeniedError, OSError, ValueError):
@@ -90,7 +86,7 @@ def _read_facts(
 
 
 def _digest(descriptor: int, size: int, given_up: threading.Event) -> str | None:
-    """The SHA-256 of a file of this size; None if it has another size meanwhile, or time is up."""
+    """Return the SHA-256 of a file of this size; None if the size changes or the time is over."""
     digest, read = hashlib.sha256(), 0
     while chunk := os.read(descriptor, _CHUNK):
         digest.update(chunk)
@@ -101,10 +97,10 @@ def _digest(descriptor: int, size: int, given_up: threading.Event) -> str | None
 
 
 def open_artifact_file(path: str, roots: Iterable[Path]) -> int:
-    """Open the file if it really lies under a root, all links followed.
+    """Open a file if its real path is under a root. Raises `NotFoundError` or `DeniedError`.
 
-    Where it lies is found out first, and then that place is opened step by step without following any
-    link: one that is put in the way meanwhile is refused.
+    The real path is found first and then opened step by step without following links, so that a link that is
+    created meanwhile is refused.
     """
     for root in roots:
         home = os.path.realpath(root)
@@ -115,7 +111,7 @@ def open_artifact_file(path: str, roots: Iterable[Path]) -> int:
         parts = Path(os.path.relpath(real, home)).parts
         if parts and parts[0] != os.pardir:
             return _open_beneath(home, parts)
-    raise NotFoundError(_NOT_THERE)
+    raise NotFoundError(_NOT_FOUND)
 
 
 def _open_beneath(home: str, parts: tuple[str, ...]) -> int:
@@ -125,12 +121,15 @@ def _open_beneath(home: str, parts: tuple[str, ...]) -> int:
         opened = os.open(home, flags | os.O_DIRECTORY)
         for part in parts[:-1]:
             opened = _step(opened, part, flags | os.O_DIRECTORY)
-        # Without waiting: opening a pipe would, until somebody writes to it.
+        # Non-blocking: opening a pipe would wait for a writer.
         opened = _step(opened, parts[-1], flags | os.O_NONBLOCK)
     except OSError as error:
         if opened >= 0:
             os.close(opened)
-        raise _explained(error) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            hint = "Look at the permissions of the file."
+            raise DeniedError("the daemon may not read this file", hint=hint) from error
+        raise NotFoundError(_NOT_FOUND) from error
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
         raise NotFoundError("the artifact is not a file")
@@ -141,9 +140,3 @@ def _step(directory: int, name: str, flags: int) -> int:
     following = os.open(name, flags, dir_fd=directory)
     os.close(directory)
     return following
-
-
-def _explained(error: OSError) -> NotFoundError | DeniedError:
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return DeniedError("the daemon may not read this file", hint="Look at the permissions of the file.")
-    return NotFoundError(_NOT_THERE)

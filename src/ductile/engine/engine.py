@@ -113,15 +113,13 @@ class Engine:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Connect the services to the store's changes. `ductile.store.notifier` says who wakes whom."""
+        """Connect services to the store's changes. `ductile.store.notifier` says who wakes whom."""
         notifier = self._deps.store.notifier
         notifier.subscribe(JobsEnqueued, lambda change: self._job_signals.submitted(change.results))
         notifier.subscribe(JobsReady, self._dispatcher.on_jobs_ready)
         notifier.subscribe(JobEnded, self._dispatcher.on_job_ended)
         notifier.subscribe(JobEnded, self._waiters.on_job_ended)
         notifier.subscribe(JobEnded, self._scheduler.on_job_ended)
-        notifier.subscribe(JobEnded, lambda _: self._drain.wake())
-        notifier.subscribe(JobEnded, lambda _: self._maintenance.job_ended())
         notifier.subscribe(RetryScheduled, lambda change: self._retries.expect(change.due_at))
         notifier.subscribe(DeadlineSet, lambda change: self._deadlines.expect(change.due_at))
         notifier.subscribe(SchedulesChanged, lambda _: self._scheduler.wake())

@@ -15,6 +15,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
 from ductile.engine.store_retry import STORE_UNAVAILABLE
 from ductile.store.model.maintenance import Retention
+from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 from ductile.telemetry.signals import Signal, SignalBus
 
@@ -29,12 +30,6 @@ class Maintenance:
         self._clock = clock
         self._snapshot = snapshot
         self._signals = signals
-        #: Set when there may be job logs to index; initially, an earlier daemon may have left some.
-        self._unindexed = asyncio.Event()
-        self._unindexed.set()
-
-    def job_ended(self) -> None:
-        self._unindexed.set()
 
     async def prune_forever(self) -> None:
         """Prune at every tick. A sweep that finds nothing writes nothing."""
@@ -58,13 +53,15 @@ class Maintenance:
     async def index_forever(self) -> None:
         """Index a few seconds after a job ended: many jobs cost little more than one."""
         never = asyncio.Event()
-        while True:
-            await self._unindexed.wait()
-            await self._clock.wait(self._clock.now() + INDEX_DELAY, never)
-            self._unindexed.clear()
-            with suppress(*STORE_UNAVAILABLE):  # The next end of a job tries again.
-                while await self._store.index_log():
-                    pass
+        with self._store.notifier.watch(JobEnded) as job_ended:
+            job_ended.set()  # An earlier daemon may have left logs to index.
+            while True:
+                await job_ended.wait()
+                await self._clock.wait(self._clock.now() + INDEX_DELAY, never)
+                job_ended.clear()
+                with suppress(*STORE_UNAVAILABLE):  # The next end of a job tries again.
+                    while await self._store.index_log():
+                        pass
 
 
 def retention_of(snapshot: Snapshot) -> Retention:

@@ -4,7 +4,8 @@ A verb calls `Session.publish` inside its transaction. After COMMIT the store pu
 requests in that commit, on the event loop, and only then resumes the callers that wait for them. A change is
 published also if its caller was cancelled meanwhile. A request that failed publishes nothing.
 
-Who wakes whom, as connected in `Engine` unless named otherwise, and the slow poll behind it:
+Who wakes whom, and the slow poll behind it (`Engine._subscribe` connects most; the webhook sender, the log
+index, drains and event streams subscribe themselves):
 
 - `JobsReady`: the dispatcher claims; polls every 30 s.
 - `JobsEnqueued`: `job.accepted` and `job.deduplicated` are emitted for logs and metrics.
@@ -14,7 +15,7 @@ Who wakes whom, as connected in `Engine` unless named otherwise, and the slow po
 - `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
   every minute.
 - `SchedulesChanged`: the scheduler looks again; it polls with every tick.
-- `OutboxGrew`: the webhook sender, which subscribes itself, takes deliveries; polls every minute.
+- `OutboxGrew`: the webhook sender takes deliveries; polls every minute.
 - `LedgerAdvanced`: event streams (`operations.ledger_stream`, polls every 15 s) and commands that follow a
   log or a run read on.
 - `StoreFailed`: the daemon stops.

@@ -1,1 +1,1 @@
-"""The terminal screen of `ductile system watch`: what runs, what waits, what happens, and a hand on it."""
+"""The terminal screen of `ductile system watch`: jobs, runs, schedules, plugins and events, with actions."""

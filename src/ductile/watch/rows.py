@@ -1,4 +1,4 @@
-"""What the operations answer, as the rows of the screen's tables. Pure, so it is tested without a screen."""
+"""The rows of the screen's tables, made from the documents that operations return. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 from ductile.struct import Value
 
-#: An answer, decoded. What is in it is up to the operation.
-Said: TypeAlias = Mapping[str, Any]
+#: A decoded document of an operation.
+JsonDocument: TypeAlias = Mapping[str, Any]
 
 RUN_PLUGIN = "pipeline"
-#: Of this many columns on, a line has room for a job, its plugin and both of its states.
-_ROOMY = 60
-_USUAL = ("submitted", "claimed", "completed")
+#: From this width on, an event line has room for the job, its plugin and both states.
+_WIDE = 60
+_USUAL_REASONS = ("submitted", "claimed", "completed")
 
 
 class Row(Value):
@@ -31,14 +31,14 @@ SCHEDULE_COLUMNS = ("plugin", "schedule", "next", "last")
 PLUGIN_COLUMNS = ("plugin", "last run", "health", "breakers")
 
 
-def job_rows(queue: Said, now: datetime) -> list[Row]:
-    """What runs, then what waits, oldest first; runs have a table of their own."""
+def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
+    """Running jobs, then queued ones, oldest first. Pipeline runs have a table of their own."""
     running = [job for job in reversed(queue["running"]) if job["plugin"] != RUN_PLUGIN]
     queued = [job for job in reversed(queue["queued"]) if job["plugin"] != RUN_PLUGIN]
     return [_job_row(job, now) for job in [*running, *queued]]
 
 
-def _job_row(job: Said, now: datetime) -> Row:
+def _job_row(job: JsonDocument, now: datetime) -> Row:
     state = job["status"] if job["status"] == "running" else job["hold"] or "ready"
     if job["cancel_requested_at"] is not None:
         state = "cancelling"
@@ -50,8 +50,8 @@ def _job_row(job: Said, now: datetime) -> Row:
     return Row(key=job["job_id"], cells=(short(job["job_id"]), what, state, since, attempts))
 
 
-def run_rows(runs: Iterable[tuple[Said, Iterable[Said]]], now: datetime) -> list[Row]:
-    """Pipeline runs that are under way, each with its steps."""
+def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: datetime) -> list[Row]:
+    """Pipeline runs that have not ended, each with its steps."""
     rows = []
     for run, steps in runs:
         known = list(steps)
@@ -69,8 +69,8 @@ def run_rows(runs: Iterable[tuple[Said, Iterable[Said]]], now: datetime) -> list
     return rows
 
 
-def failed_rows(jobs: Iterable[Said], now: datetime) -> list[Row]:
-    """Jobs that ended badly, the latest first; a step is retried with its run."""
+def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
+    """Failed and dead jobs, the latest first. The key of a step is its run, which is what is retried."""
     latest = sorted(jobs, key=lambda job: str(job["completed_at"]), reverse=True)
     return [
         Row(
@@ -86,7 +86,7 @@ def failed_rows(jobs: Iterable[Said], now: datetime) -> list[Row]:
     ]
 
 
-def schedule_rows(schedules: Said, now: datetime) -> list[Row]:
+def schedule_rows(schedules: JsonDocument, now: datetime) -> list[Row]:
     return [
         Row(
             key=f"{entry['plugin']}\t{entry['id']}",
@@ -101,7 +101,7 @@ def schedule_rows(schedules: Said, now: datetime) -> list[Row]:
     ]
 
 
-def plugin_rows(status: Said, now: datetime) -> list[Row]:
+def plugin_rows(status: JsonDocument, now: datetime) -> list[Row]:
     rows = []
     for plugin in status["plugins"]:
         last = plugin["last_run"]
@@ -117,7 +117,7 @@ def plugin_rows(status: Said, now: datetime) -> list[Row]:
     return rows
 
 
-def headline(status: Said) -> str:
+def headline(status: JsonDocument) -> str:
     daemon, queue = status["daemon"], status["queue"]
     if not daemon["running"]:
         return "no daemon is running"
@@ -129,25 +129,26 @@ def headline(status: Said) -> str:
     )
 
 
-def event_line(event: Said, width: int) -> str:
-    """One entry of the ledger: when, what, of whom, and why. Where lines are short, without what another
-    line tells, or a table beside it: the job, what state it was in, and why if that is no surprise.
+def event_line(event: JsonDocument, width: int) -> str:
+    """Return one ledger entry as a line: time, job, plugin, change and reason.
+
+    Narrow lines omit the job, the previous state and usual reasons, which other lines and tables show.
     """
-    data, brief = event["data"], width < _ROOMY
-    who = " ".join(str(data[name]) for name in ("plugin", "command") if name in data)
+    data, narrow = event["data"], width < _WIDE
+    subject = " ".join(str(data[name]) for name in ("plugin", "command") if name in data)
     if event["kind"] == "job.transition":
-        before = "" if brief else f"{data.get('from') or 'new'} "
-        why = "" if brief and data["reason"] in _USUAL else f" ({data['reason']})"
+        before = "" if narrow else f"{data.get('from') or 'new'} "
+        why = "" if narrow and data["reason"] in _USUAL_REASONS else f" ({data['reason']})"
         what = f"{before}→ {data['to']}{why}"
     else:
-        told = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
-        what = f"{event['kind']} " + next((str(word) for word in told if word), "")
-    job = short(event["job_id"]) if event["job_id"] and not brief else ""
-    return f"{event['at'][11:19]} {job} {who} {what}".replace("  ", " ").strip()
+        texts = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
+        what = f"{event['kind']} " + next((str(text) for text in texts if text), "")
+    job = short(event["job_id"]) if event["job_id"] and not narrow else ""
+    return f"{event['at'][11:19]} {job} {subject} {what}".replace("  ", " ").strip()
 
 
 def short(job_id: str) -> str:
-    """The end of an id: its beginning is the time, and the same for jobs of one moment."""
+    """Return the end of an id; its beginning is the time, which jobs of one moment share."""
     return job_id[-12:]
 
 
@@ -163,7 +164,7 @@ def until(instant: str | None, now: datetime) -> str:
 
 
 def span(time: timedelta) -> str:
-    """Rounded to what a glance takes in: 5s, 3m, 2h, 4d."""
+    """Return a rounded duration: 5s, 3m, 2h, 4d."""
     seconds = max(0, round(time.total_seconds()))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:

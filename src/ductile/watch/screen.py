@@ -1,6 +1,6 @@
-"""The screen itself. It asks through one function, so that it is the same over the socket and in a test.
+"""The terminal screen. Calls operations through one function, so that tests need no socket.
 
-Nothing here decides anything: keys call operations, and what has changed is told by the ledger.
+Keys call operations; the screen is refreshed when the ledger grows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from textual.worker import get_current_worker
 from ductile.core.terminal_text import escape_controls, escape_in_json
 from ductile.errors import DaemonNotRunningError, DuctileError
 from ductile.watch import rows
-from ductile.watch.rows import Row, Said
+from ductile.watch.rows import JsonDocument, Row
 
-Ask: TypeAlias = Callable[[str, Mapping[str, object]], Said]
-#: Tables by the name of what is in them.
+Call: TypeAlias = Callable[[str, Mapping[str, object]], JsonDocument]
+#: Title and columns of each table.
 _TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "jobs": ("Running and queued", rows.JOB_COLUMNS),
     "runs": ("Pipelines", rows.RUN_COLUMNS),
@@ -33,15 +33,14 @@ _TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "schedules": ("Schedules", rows.SCHEDULE_COLUMNS),
     "plugins": ("Plugins and breakers", rows.PLUGIN_COLUMNS),
 }
-_MOST_RUNS = 12
-#: How long one question for news stays open: then ages are shown anew, and whoever wants to leave can.
-_PATIENCE = "2s"
-#: Seconds, after something went wrong that may be over by then.
-_MOMENT = 0.5
+_MAX_RUNS = 12
+#: How long one call waits for ledger entries. Then ages are refreshed, and the screen can be left.
+_FOLLOW_TIMEOUT = "2s"
+_RETRY_SECONDS = 0.5
 
 
 class Details(ModalScreen[None]):
-    """Everything about one job."""
+    """The document of one job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "app.pop_screen", "close")]
 
@@ -75,9 +74,9 @@ class WatchApp(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, ask: Ask, now: Callable[[], datetime] = rows.utc_now) -> None:
+    def __init__(self, call: Call, now: Callable[[], datetime] = rows.utc_now) -> None:
         super().__init__()
-        self._ask = ask
+        self._call = call
         self._now = now
         self._paused: set[str] = set()
 
@@ -87,7 +86,7 @@ class WatchApp(App[None]):
             with Vertical(id="left"):
                 yield from (self._table(name) for name in ("jobs", "runs", "failed"))
             with Vertical(id="right"):
-                # As wide as it is, and not wider: what has no room is on the next line.
+                # Without a minimum width, long lines wrap.
                 log = RichLog(id="events", max_lines=500, wrap=True, min_width=0, markup=False)
                 log.border_title = "Events"
                 yield log
@@ -105,39 +104,39 @@ class WatchApp(App[None]):
     def on_mount(self) -> None:
         self.follow()
 
-    # -- what there is
+    # -- show
 
     @work(thread=True, exclusive=True, group="follow")
     def follow(self) -> None:
-        """Look, then wait for the ledger to tell of something new, and look again."""
+        """Refresh the screen, wait until the ledger has grown, and repeat."""
         worker = get_current_worker()
         after: int | None = None
         while not worker.is_cancelled:
             try:
-                after = self._look(after)
+                after = self._refresh(after)
             except DaemonNotRunningError as error:
-                self.call_from_thread(self._tell, error.message)
+                self.call_from_thread(self._set_headline, error.message)
                 return
-            except DuctileError as error:  # such as of a store that closes: what follows from it is seen soon
-                self.call_from_thread(self._tell, error.message)
-                time.sleep(_MOMENT)
+            except DuctileError as error:  # Such as a store that closes; the next call finds out more.
+                self.call_from_thread(self._set_headline, error.message)
+                time.sleep(_RETRY_SECONDS)
 
-    def _look(self, after: int | None) -> int:
+    def _refresh(self, after: int | None) -> int:
         if after is None:
-            tail = self._ask("ledger.tail", {"limit": 30})
+            tail = self._call("ledger.tail", {"limit": 30})
         else:
-            tail = self._ask("ledger.follow", {"after": after, "timeout": _PATIENCE})
-        queue = self._ask("queue.list", {"limit": 100})
+            tail = self._call("ledger.follow", {"after": after, "timeout": _FOLLOW_TIMEOUT})
+        queue = self._call("queue.list", {"limit": 100})
         runs = [job for status in ("running", "queued") for job in queue[status]]
-        runs = [job for job in runs if job["plugin"] == rows.RUN_PLUGIN][:_MOST_RUNS]
-        steps = [(run, self._ask("job.list", {"run": run["job_id"], "limit": 200})["jobs"]) for run in runs]
+        runs = [job for job in runs if job["plugin"] == rows.RUN_PLUGIN][:_MAX_RUNS]
+        steps = [(run, self._call("job.list", {"run": run["job_id"], "limit": 200})["jobs"]) for run in runs]
         failed = [
             job
             for word in ("failed", "dead")
-            for job in self._ask("job.list", {"status": word, "limit": 20})["jobs"]
+            for job in self._call("job.list", {"status": word, "limit": 20})["jobs"]
         ]
-        status = self._ask("system.status", {})
-        schedules = self._ask("schedule.list", {})
+        status = self._call("system.status", {})
+        schedules = self._call("schedule.list", {})
         now = self._now()
         tables = {
             "jobs": rows.job_rows(queue, now),
@@ -153,24 +152,24 @@ class WatchApp(App[None]):
         seen = [int(event["seq"]) for event in tail["events"]]
         return max(seen, default=after or 0)
 
-    def _show(self, headline: str, tables: Mapping[str, list[Row]], happened: list[Said]) -> None:
-        self._tell(headline)
+    def _show(self, headline: str, tables: Mapping[str, list[Row]], new_events: list[JsonDocument]) -> None:
+        self._set_headline(headline)
         for name, found in tables.items():
             self._fill(self.query_one(f"#{name}", DataTable), found)
         events = self.query_one("#events", RichLog)
-        for event in happened:
+        for event in new_events:
             line = rows.event_line(event, events.scrollable_content_region.width)
             events.write(escape_controls(line).replace("\n", " "))
 
-    def _tell(self, text: str) -> None:
+    def _set_headline(self, text: str) -> None:
         self.query_one("#head", Static).update(f"ductile · {escape_controls(text)}")
 
     @staticmethod
     def _fill(table: DataTable[str], found: list[Row]) -> None:
-        """The cursor stays on the row it was on, wherever that has moved to."""
+        """Fill a table. The cursor stays on its row, also if the row has moved."""
         selected = _selected(table)
         table.clear()
-        # Two steps of one run have one key, and the table wants each once: the first stands for them.
+        # Steps of one run share a key, and keys must be unique: only the first step is shown.
         keys = list(dict.fromkeys(row.key for row in found))
         for key in keys:
             cells = next(row.cells for row in found if row.key == key)
@@ -178,7 +177,7 @@ class WatchApp(App[None]):
         if selected in keys:
             table.move_cursor(row=keys.index(selected))
 
-    # -- what can be done
+    # -- act
 
     def action_cancel(self) -> None:
         self._act("job.cancel", ("jobs", "runs"), lambda key: {"job_id": key})
@@ -210,7 +209,7 @@ class WatchApp(App[None]):
     @work(thread=True)
     def inspect_job(self, job_id: str) -> None:
         try:
-            shown = self._ask("job.show", {"job_id": job_id})
+            shown = self._call("job.show", {"job_id": job_id})
             text = escape_in_json(json.dumps(shown, indent=2, ensure_ascii=False))
         except DuctileError as error:
             self.call_from_thread(self.notify, error.message, severity="error")
@@ -228,16 +227,16 @@ class WatchApp(App[None]):
 
     @work(thread=True)
     def _do(self, operation: str, given: Mapping[str, object]) -> None:
-        """In a thread of its own: the screen goes on while the daemon answers."""
+        """Call an operation in a thread, so that the screen does not block."""
         try:
-            self._ask(operation, given)
+            self._call(operation, given)
         except DuctileError as error:
             self.call_from_thread(self.notify, error.message, severity="error")
         else:
             self.call_from_thread(self.notify, operation.replace(".", " "))
 
     def _key(self, tables: tuple[str, ...]) -> str | None:
-        """The selected row of the table that has the focus, if it is one of these."""
+        """Return the key of the selected row, if the focused table is one of these."""
         focused = self.focused
         if isinstance(focused, DataTable):
             return _selected(focused) if focused.id in tables else None

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from ductile.engine.clock import Clock
 from ductile.errors import ConflictError, TooBusyError
 from ductile.store.model.maintenance import PluginWork
+from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 from ductile.struct import to_builtins
 from ductile.telemetry.signals import Signal, SignalBus
@@ -45,6 +46,7 @@ class Drain:
         self._closed: frozenset[str] = frozenset()
         self._busy = False
         self._hold_timer: asyncio.TimerHandle | None = None
+        #: Set when a job has ended, or the daemon stops: the pending work is counted again.
         self._woken = asyncio.Event()
 
     @property
@@ -52,7 +54,7 @@ class Drain:
         return self._closed
 
     def wake(self) -> None:
-        """Count again: a job has ended, or the daemon is stopping."""
+        """Count the pending work again: the daemon is stopping."""
         self._woken.set()
 
     @contextmanager
@@ -81,11 +83,15 @@ class Drain:
             self._signals.emit(Signal.PLUGIN_DRAINING, plugin=plugin)
         self._closed |= plugins
         never = asyncio.Event()
-        while work := await self._pending_work(plugins):
-            self._check_deadline(work, until)
-            await self._clock.wait(min(until, self._clock.now() + MAX_COUNT_INTERVAL), self._woken)
-            # Jobs end in quick succession; one count serves many.
-            await self._clock.wait(self._clock.now() + MIN_COUNT_INTERVAL, never)
+        unsubscribe = self._store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
+        try:
+            while work := await self._pending_work(plugins):
+                self._check_deadline(work, until)
+                await self._clock.wait(min(until, self._clock.now() + MAX_COUNT_INTERVAL), self._woken)
+                # Jobs end in quick succession; one count serves many.
+                await self._clock.wait(self._clock.now() + MIN_COUNT_INTERVAL, never)
+        finally:
+            unsubscribe()
         for plugin in sorted(plugins):
             self._signals.emit(Signal.PLUGIN_DRAINED, plugin=plugin)
 
