@@ -174,7 +174,10 @@ def load_config(
 
     report.missing_plugins = lambda: missing_plugins(config, installed())
     validate_config(config, report, complete=complete)
-    report.errors = _without_consequences(report.errors, unquoted)
+    # Errors at a reference that lacks its quotes, or around it, follow from that.
+    keys = {problem.key or "" for problem in unquoted}
+    spoilt = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys}
+    report.errors = [error for error in report.errors if error in unquoted or error.key not in spoilt]
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     validate_api_has_token(config, {file.token: file.scopes for file in scope_files}, report)
     _check_symlinks((*sources.links, *environment.links, *scope_links), config, report)
@@ -249,13 +252,6 @@ def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[
 
 def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
     return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
-
-
-def _without_consequences(errors: list[Problem], unquoted: tuple[Problem, ...]) -> list[Problem]:
-    """Remove errors at a reference that lacks its quotes, or around it: they follow from that."""
-    keys = {problem.key for problem in unquoted}
-    spoilt = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys if key is not None}
-    return [error for error in errors if error in unquoted or error.key not in spoilt]
 
 
 def _check_symlinks(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:

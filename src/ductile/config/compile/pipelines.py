@@ -31,10 +31,8 @@ from ductile.struct import replace
 if TYPE_CHECKING:
     from ductile.config.schema.model import Config
     from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
-    from ductile.config.schema.plugins import RetrySettings
     from ductile.config.snapshot import PluginInstance
     from ductile.config.validate.report import ValidationReport
-    from ductile.core.jobs.retry import RetryPolicy
 
 
 #: How deep steps may nest, called pipelines included. Written steps cannot nest deeper either.
@@ -151,6 +149,14 @@ class _Compiler:
                 escaped = event_type.replace("~", "~0").replace("/", "~1")  # keeps paths unique
                 handlers[event_type] = self.sequence(steps, prefix=f"{at.path}/{escaped}/", after=at.next)
         payload = None if step.payload is None else step.payload.reveal()
+        retry = None
+        if step.retry is not None:
+            policy = compile_retry(step.retry, default=self._plugins[plugin].retry)
+            retry = StepRetry(
+                max_attempts=policy.max_attempts,
+                backoff_base=policy.backoff_base.total_seconds(),
+                backoff_max=policy.backoff_max.total_seconds(),
+            )
         return UseNode(
             path=at.path,
             position=at.position,
@@ -160,7 +166,7 @@ class _Compiler:
             command=command,
             payload=None if payload is None else StepPayload(payload),
             baggage=() if step.baggage is None else compile_baggage(step.baggage),
-            retry=None if step.retry is None else _step_retry(step.retry, self._plugins[plugin].retry),
+            retry=retry,
             timeout=None if step.timeout is None else step.timeout.total_seconds(),
             on_events=handlers,
         )
@@ -184,12 +190,3 @@ class _Compiler:
 def _path(step: StepSettings, number: int, prefix: str) -> str:
     """Return the path by the step's id or, without one, its number; an id is never a number."""
     return f"{prefix}{step.id or number}"
-
-
-def _step_retry(settings: RetrySettings, inherited: RetryPolicy) -> StepRetry:
-    policy = compile_retry(settings, default=inherited)
-    return StepRetry(
-        max_attempts=policy.max_attempts,
-        backoff_base=policy.backoff_base.total_seconds(),
-        backoff_max=policy.backoff_max.total_seconds(),
-    )

@@ -135,10 +135,10 @@ def _warn_if_nothing_emits(
     emitters = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
     known: set[str] = set()
     for plugin in emitters.values():
-        declared = _declared_events(plugin)
-        if declared is None:
+        commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
+        if not any(each.declares_events for each in commands):
             return
-        known |= declared
+        known |= {event.type for each in commands for event in each.emits}
     if source is None:
         known |= {route.event_type for route in config.routes}
         known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
@@ -158,14 +158,6 @@ def _warn_if_nothing_emits(
         emits = f"{source}, by its manifest, does not emit"
     sent = "if it is sent with `ductile event send` or POST /event, say so with `from_plugin: cli` or `api`"
     report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
-
-
-def _declared_events(plugin: PluginInstance) -> frozenset[str] | None:
-    """Return the event types that a manifest declares; None if it declares no events."""
-    commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
-    if not any(command.declares_events for command in commands):
-        return None
-    return frozenset(event.type for command in commands for event in command.emits)
 
 
 def _warn_if_it_starts_itself(

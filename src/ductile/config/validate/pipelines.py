@@ -28,14 +28,29 @@ if TYPE_CHECKING:
     from ductile.config.schema.model import Config
     from ductile.config.schema.pipelines import ConditionSettings
     from ductile.config.validate.report import ValidationReport
-    from ductile.core.json import JsonValue
     from ductile.errors import Problem
 
 _EVENT_PATHS = ("event.type", "event.source")
 _HEADER_PATH = "event.headers."
 _EXPECTED_PATH = "a path such as payload.x, context.x, config.x or event.type"
-_ORDERING = (Operator.GT, Operator.GTE, Operator.LT, Operator.LTE)
-_OF_TEXTS = (Operator.STARTSWITH, Operator.ENDSWITH, Operator.REGEX)
+#: The types of value that an operator takes, and their name; other operators take any.
+_OPERANDS: dict[Operator, tuple[tuple[type, ...], str]] = {
+    Operator.EXISTS: ((bool,), "no value, or true or false"),
+    Operator.IN: ((list,), "a list"),
+    **dict.fromkeys(
+        (Operator.GT, Operator.GTE, Operator.LT, Operator.LTE), ((int, float, str), "a number or text")
+    ),
+    **dict.fromkeys((Operator.STARTSWITH, Operator.ENDSWITH, Operator.REGEX), ((str,), "text")),
+}
+_TYPE_NAMES = {
+    type(None): "nothing",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a map",
+}
 
 
 def validate_condition(condition: ConditionSettings, path: KeyPath, report: ValidationReport) -> None:
@@ -78,9 +93,9 @@ def _check_comparison(condition: ConditionSettings, path: KeyPath, report: Valid
     if value is msgspec.UNSET:
         if op is not Operator.EXISTS:
             report.error(path, f"`{op}` needs a `value` to compare with")
-    elif expected := _expected_type(op, value):
+    elif op in _OPERANDS and type(value) not in _OPERANDS[op][0]:
         # Messages contain only the type of a value: a value that is compared with a secret is one.
-        report.error(at, f"`{op}` takes {expected}", found=_type_name(value))
+        report.error(at, f"`{op}` takes {_OPERANDS[op][1]}", found=_TYPE_NAMES[type(value)])
     elif op is Operator.REGEX and isinstance(value, str) and (fault := pattern_fault(value)):
         hidden = any(looks_secret(key) for key in subject.split(".")) or not may_quote(at, report)
         report.error(at, f"this is not a regular expression{'' if hidden else f': {fault}'}")
@@ -95,36 +110,6 @@ def _path_fault(text: str) -> str | None:
     if name != name.lower():  # headers are stored in lower case
         return f"names a header that is known as {_HEADER_PATH}{name.lower()}"
     return fault_in_path(text)
-
-
-def _expected_type(op: Operator, value: JsonValue) -> str | None:
-    """Return the type of value that the operator needs, None if the value has it."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if op is Operator.EXISTS and not isinstance(value, bool):
-        return "no value, or true or false"
-    if op is Operator.IN and not isinstance(value, list):
-        return "a list"
-    if op in _ORDERING and not (is_number or isinstance(value, str)):
-        return "a number or text"
-    if op in _OF_TEXTS and not isinstance(value, str):
-        return "text"
-    return None
-
-
-def _type_name(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-        case dict():
-            return "a map"
 
 
 def may_quote(path: KeyPath, report: ValidationReport) -> bool:
