@@ -37,7 +37,7 @@ async def remains_of(runner: Runner, run: Launch, started_by: StartedBy) -> Proc
     assert process.started_by is started_by
     ending = await process.wait()
     assert isinstance(ending, Exited)
-    return ending.remains
+    return ending.output
 
 
 async def both(run: Launch) -> tuple[ProcessOutput, ProcessOutput]:

@@ -61,7 +61,7 @@ OUTPUTS = st.one_of(
 STATUSES = st.integers(0, 255).map(lambda code: ExitStatus(exit_code=code)) | st.integers(1, 64).map(
     lambda number: ExitStatus(signal=number)
 )
-REMAINS = st.builds(
+PROCESS_OUTPUTS = st.builds(
     ProcessOutput,
     status=STATUSES,
     stdout=OUTPUTS,
@@ -71,11 +71,11 @@ REMAINS = st.builds(
     leftovers=st.booleans(),
 )
 ENDINGS: st.SearchStrategy[Ending] = st.one_of(
-    st.builds(Exited, remains=REMAINS),
-    st.builds(DeadlinePassed, remains=REMAINS, timeout=st.just(timedelta(seconds=60))),
-    st.builds(OutputLimitExceeded, remains=REMAINS),
-    st.builds(StoppedOnRequest, remains=REMAINS),
-    st.builds(RunnerLost, error=st.just("lost"), remains=st.none() | REMAINS),
+    st.builds(Exited, output=PROCESS_OUTPUTS),
+    st.builds(DeadlinePassed, output=PROCESS_OUTPUTS, timeout=st.just(timedelta(seconds=60))),
+    st.builds(OutputLimitExceeded, output=PROCESS_OUTPUTS),
+    st.builds(StoppedOnRequest, output=PROCESS_OUTPUTS),
+    st.builds(RunnerLost, error=st.just("lost"), output=st.none() | PROCESS_OUTPUTS),
     st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), shortage=st.booleans()),
 )
 
@@ -116,13 +116,13 @@ def test_every_ending_has_one_outcome(ending: Ending) -> None:
             assert isinstance(outcome, TimedOut)
         case OutputLimitExceeded():
             assert told(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
-        case Exited(remains=remains) | StoppedOnRequest(remains=remains):
-            assert_judged_by_answer(outcome, remains, stopped=isinstance(ending, StoppedOnRequest))
+        case Exited(output=output) | StoppedOnRequest(output=output):
+            assert_judged_by_answer(outcome, output, stopped=isinstance(ending, StoppedOnRequest))
 
 
-def assert_judged_by_answer(outcome: Outcome, remains: ProcessOutput, *, stopped: bool) -> None:
-    answer = decode_response(remains.stdout)
-    config_error = remains.status.exit_code == EXIT_CONFIG
+def assert_judged_by_answer(outcome: Outcome, output: ProcessOutput, *, stopped: bool) -> None:
+    answer = decode_response(output.stdout)
+    config_error = output.status.exit_code == EXIT_CONFIG
     if isinstance(answer, DecodedResponse) and answer.response.ok:
         assert isinstance(outcome, Completed)
     elif isinstance(answer, DecodedResponse):
@@ -132,8 +132,8 @@ def assert_judged_by_answer(outcome: Outcome, remains: ProcessOutput, *, stopped
     else:
         reason, permanent = told(outcome)
         assert permanent == config_error
-        assert (reason is JobReason.KILLED) == (remains.status.signal is not None)
-        assert (reason is JobReason.PROTOCOL_ERROR) == (remains.status.exit_code == 0)
+        assert (reason is JobReason.KILLED) == (output.status.signal is not None)
+        assert (reason is JobReason.PROTOCOL_ERROR) == (output.status.exit_code == 0)
 
 
 def told(outcome: Outcome) -> tuple[JobReason, bool]:

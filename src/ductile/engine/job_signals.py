@@ -78,7 +78,7 @@ class JobSignals:
         self._emit(Signal.JOB_EXITED, job, exit_code=evidence.exit_code, signal_number=evidence.signal)
         if evidence.stderr:
             self._signals.emit(Signal.JOB_STDERR, evidence.stderr, plugin=job.plugin, job_id=job.id)
-        for warning in interpretation.remarks:
+        for warning in interpretation.warnings:
             self._signals.emit(Signal.JOB_STDERR, _WARNINGS[warning], plugin=job.plugin, job_id=job.id)
         for line in interpretation.logs:
             level = _LEVELS.get(str(line.level), SignalLevel.INFO)

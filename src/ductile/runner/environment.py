@@ -1,10 +1,10 @@
-"""The environment of a plugin's process: an allow-list, and never more. Pure."""
+"""The environment of a plugin's process: an allow-list of the daemon's, and what is configured. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-#: Where the session, the user and the language are told; no credentials.
+#: Variables about session, user and language; no credentials.
 ALLOWED = frozenset(
     {
         "PATH",
@@ -20,7 +20,7 @@ ALLOWED = frozenset(
     }
 )
 ALLOWED_PREFIXES = ("LC_", "XDG_")
-#: Names under this prefix say which job it is, and are the core's alone.
+#: Variables with this prefix identify the job. Only the daemon sets them.
 OURS = "DUCTILE_"
 
 
@@ -31,11 +31,11 @@ def plugin_environment(
     own: Mapping[str, str] | None = None,
     job: Mapping[str, str],
 ) -> dict[str, str]:
-    """What the process gets: allowed variables of the daemon, then the plugin's own, then the job's.
+    """Return allowed variables of the daemon, then the plugin's own, then those of the job.
 
-    The job's come last: recovery finds the processes of a crashed daemon by them, so a plugin's
-    configuration must not be able to replace them. The daemon's own `DUCTILE_` variables stay behind
-    unless they are passed through by name.
+    Those of the job come last: recovery finds the processes of a crashed daemon by them, so a plugin's
+    configuration must not replace them. The daemon's own `DUCTILE_` variables are not passed on unless they
+    are named in `passthrough`.
     """
     named = set(passthrough)
     inherited = {name: value for name, value in daemon.items() if _allowed(name) or name in named}
@@ -52,7 +52,7 @@ def describe_job(
     attempt: int,
     trace_id: str | None = None,
 ) -> dict[str, str]:
-    """The variables that tell a process, and whoever finds it, which job it is and which process runs it."""
+    """Return the variables that identify the job of a process and the daemon that runs it."""
     described = {
         f"{OURS}STORE_ID": store_id,
         f"{OURS}DAEMON": daemon,

@@ -1,7 +1,7 @@
-"""The port: what can be run, how a process can end, and what a runner is.
+"""The port of the runner: what can be launched, how a process can end, and what a runner does.
 
-What a plugin does wrong is a value here. The endings say what *happened*; what it means for the job
-is decided by `ductile.runner.interpret`, which is pure.
+What a plugin does wrong is a value here. The endings say what happened; `ductile.runner.interpret` decides
+what that means for the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_STDERR = 64 * 1024
 
 
 class ResourceLimits(Value):
-    """Bounds that the kernel puts on each process of a plugin. None leaves the daemon's own."""
+    """Limits that the kernel enforces on each process of a plugin. None leaves the daemon's own."""
 
     memory: int | None = None
     cpu_seconds: int | None = None
@@ -30,19 +30,19 @@ NO_LIMITS = ResourceLimits()
 
 
 class WarmStart(Value):
-    """The plugin may be forked from a prepared interpreter that has imported these modules."""
+    """The plugin may be forked from an interpreter that has imported these modules."""
 
     preload: tuple[str, ...] = ()
 
 
 @hide_in_repr("environment")
 class Launch(Value):
-    """One request for one process."""
+    """A request for one process."""
 
     #: Absolute path of the executable. It gets no arguments.
     entrypoint: str
     request: bytes
-    #: The whole environment of the process; may hold secrets, so it is not shown.
+    #: The whole environment of the process. It may contain secrets.
     environment: Mapping[str, str]
     directory: str
     timeout: timedelta
@@ -51,16 +51,16 @@ class Launch(Value):
 
 
 class GracePeriods(Value):
-    """How long the runner waits, in seconds, before it uses force."""
+    """How long the runner waits before it kills, in seconds."""
 
     #: From SIGTERM to SIGKILL.
     after_terminate: float = 5.0
-    #: For what is left of the group, and holds a pipe open, after the leader has exited.
+    #: For other members of the group, and holders of its pipes, after the leader has exited.
     for_leftovers: float = 0.5
 
 
 class ExitStatus(Value):
-    """Exactly one of the two is set, unless the status was lost."""
+    """Exactly one of the two is set, unless the status is unknown."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -71,57 +71,57 @@ UNKNOWN_STATUS = ExitStatus()
 
 @hide_in_repr("stdout", "stderr")
 class ProcessOutput(Value):
-    """What a process left behind."""
+    """The exit status and output of a process that has ended."""
 
     status: ExitStatus
     stdout: bytes
     stderr: bytes
-    #: More was printed than is kept.
+    #: The process printed more than is kept.
     stdout_cut: bool = False
     stderr_cut: bool = False
-    #: Other processes held its pipes after it had exited, and were ended.
+    #: Other processes held its pipes after it had exited, and were killed.
     leftovers: bool = False
     duration: timedelta = timedelta(0)
 
 
 class Exited(Value):
-    """It ended by itself."""
+    """The process ended by itself."""
 
-    remains: ProcessOutput
+    output: ProcessOutput
 
 
 class DeadlinePassed(Value):
-    """It was running at its deadline and was ended, whatever it had printed."""
+    """The process was running at its deadline and was ended, whatever it had printed."""
 
-    remains: ProcessOutput
+    output: ProcessOutput
     timeout: timedelta
 
 
 class OutputLimitExceeded(Value):
-    """It went over the cap on stdout and was ended."""
+    """The process printed more than `MAX_STDOUT` and was ended."""
 
-    remains: ProcessOutput
+    output: ProcessOutput
 
 
 class StoppedOnRequest(Value):
-    """Somebody called `stop`: a cancel or a shutdown."""
+    """`Process.stop` was called: a cancel or a shutdown."""
 
-    remains: ProcessOutput
+    output: ProcessOutput
 
 
 class RunnerLost(Value):
-    """What had started it was lost, and with it the exit status."""
+    """The fork server of the process was lost, and with it the exit status."""
 
     error: str
-    remains: ProcessOutput | None = None
+    output: ProcessOutput | None = None
 
 
 class CouldNotStart(Value):
-    """There never was a process. `permanent` when trying again cannot help."""
+    """There was no process. `permanent` if a retry cannot help."""
 
     error: str
     permanent: bool
-    #: The daemon or the machine lacks something, and nothing is wrong with the plugin.
+    #: The daemon or the machine lacks a resource; the plugin is not at fault.
     shortage: bool = False
 
 
@@ -131,14 +131,14 @@ Ending: TypeAlias = (
 
 
 class StartedBy(StrEnum):
-    """How a process came to be."""
+    """How a process was started."""
 
     SPAWN = "spawn"
     WARM = "warm"
 
 
 class Process(Protocol):
-    """A plugin at work."""
+    """A running plugin process."""
 
     @property
     def pid(self) -> int: ...
@@ -148,20 +148,20 @@ class Process(Protocol):
 
     @property
     def age(self) -> float:
-        """Seconds since it was given its request. It may have ended meanwhile."""
+        """Seconds since the process was started. It may have ended meanwhile."""
 
     async def wait(self) -> Ending:
-        """How it ended. When this returns its group has been cleared. May be called more than once,
-        and cancelling the caller does not touch the process.
+        """Return how the process ended, after its group has been cleared. May be called more than once;
+        cancelling the caller does not affect the process.
         """
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the group to end (SIGTERM), and make it end if it does not. `at_once`: SIGKILL now."""
+        """Send SIGTERM to the group, and SIGKILL after the grace period. `at_once`: SIGKILL now."""
 
 
 class Runner(Protocol):
-    """Starts processes. Everything it started is ended when it is closed."""
+    """Starts processes. Closing it ends everything it has started."""
 
-    async def start(self, run: Launch) -> Process | CouldNotStart | RunnerLost: ...
+    async def start(self, launch: Launch) -> Process | CouldNotStart | RunnerLost: ...
 
     async def close(self) -> None: ...

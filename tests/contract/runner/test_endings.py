@@ -113,7 +113,7 @@ async def test_long_stderr_is_cut_and_the_job_is_unaffected(
     judgement = await judged(runner, kind, tmp_path, "complains 1 MiB")
     assert isinstance(judgement.outcome, Completed)
     assert judgement.outcome.evidence.stderr == "e" * MAX_STDERR
-    assert judgement.remarks == (ExecutionWarning.STDERR_CUT,)
+    assert judgement.warnings == (ExecutionWarning.STDERR_CUT,)
 
 
 @pytest.mark.parametrize("name", ["complains without end", "answers and sleeps", "sleeps"])
@@ -164,7 +164,7 @@ async def test_a_valid_ok_wins_over_the_exit_code(
     """The answer counts, and that the exit code was ignored is remarked upon."""
     judgement = await judged(runner, kind, tmp_path, name)
     assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.EXIT_IGNORED in judgement.remarks
+    assert ExecutionWarning.EXIT_IGNORED in judgement.warnings
 
 
 async def ready(place: Path) -> None:
@@ -185,7 +185,7 @@ async def test_stop_is_a_request_first_and_then_force(runner: Runner, tmp_path: 
     process.stop()
     ending = await process.wait()
     assert isinstance(ending, StoppedOnRequest)
-    assert ending.remains.status.signal == signal.SIGKILL
+    assert ending.output.status.signal == signal.SIGKILL
     assert isinstance(interpret(ending).outcome, Interrupted)
 
 
@@ -195,7 +195,7 @@ async def test_stop_at_once_does_not_ask(runner: Runner, tmp_path: Path) -> None
     process.stop(at_once=True)
     ending = await process.wait()
     assert isinstance(ending, StoppedOnRequest)
-    assert ending.remains.status.signal == signal.SIGKILL
+    assert ending.output.status.signal == signal.SIGKILL
 
 
 async def test_an_answer_given_while_stopping_counts(runner: Runner, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_what_is_left_of_the_group_is_ended(
     """The result stands, nobody of the group outlives the job, and it is told."""
     judgement = await judged(runner, kind, tmp_path, name)
     assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.LEFTOVERS in judgement.remarks
+    assert ExecutionWarning.LEFTOVERS in judgement.warnings
     wait_until_gone(int((tmp_path / "child").read_text()))
 
 
@@ -249,7 +249,7 @@ async def test_what_is_left_of_the_group_may_finish(kind: StartedBy, tmp_path: P
     runner: Runner = SpawnRunner(patient) if kind is StartedBy.SPAWN else WarmRunner(patient)
     judgement = await judged(runner, kind, tmp_path, "leaves a child that finishes by itself")
     assert isinstance(judgement.outcome, Completed)
-    assert judgement.remarks == ()
+    assert judgement.warnings == ()
     assert (tmp_path / "child-done").exists()
     await runner.close()
 
@@ -261,7 +261,7 @@ async def test_who_left_the_group_cannot_hang_the_job(
     """A pipe held open by a stranger is not waited for."""
     judgement = await judged(runner, kind, tmp_path, name)
     assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.LEFTOVERS in judgement.remarks
+    assert ExecutionWarning.LEFTOVERS in judgement.warnings
     os.kill(int((tmp_path / "child").read_text()), 0)
 
 

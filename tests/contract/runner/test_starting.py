@@ -103,7 +103,7 @@ async def main():
     run = Launch(entrypoint=sys.argv[1], request=b"all of it", environment={}, directory=sys.argv[2],
               timeout=timedelta(seconds=60))
     process = await runner.start(run)
-    return (await process.wait()).remains.stdout
+    return (await process.wait()).output.stdout
 
 answer = asyncio.run(main())
 with open("answer", "wb") as file:
@@ -124,7 +124,7 @@ def test_a_daemon_that_was_started_with_sigchld_ignored_hears_how_plugins_end(tm
     """Some supervisors leave it so, and it is inherited. The plugin must not inherit it in turn."""
     plugin = an_executable(tmp_path, "#!/bin/sh\ngrep ^SigIgn /proc/$$/status\nexit 3\n")
     program = f"import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{START}"
-    told = program.replace(".remains.stdout", ".remains.status.exit_code").replace(
+    told = program.replace(".output.stdout", ".output.status.exit_code").replace(
         "(answer)", "(b'%d' % answer)"
     )
     subprocess.run([sys.executable, "-c", told, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
@@ -259,7 +259,7 @@ async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
 async def result_of_stderr(runner: Runner, run: Launch) -> list[str]:
     ending = await (await start(runner, run)).wait()
     assert isinstance(ending, Exited)
-    return ending.remains.stderr.decode().splitlines()
+    return ending.output.stderr.decode().splitlines()
 
 
 async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Both:
             process = await start(self.warm, run)
             assert process.started_by is StartedBy.WARM
             warm.append(await process.wait())
-        return remains(cold), remains(warm[0]), remains(warm[1])
+        return output(cold), output(warm[0]), output(warm[1])
 
     async def observe(self, run: Launch) -> list[dict[str, Any]]:
         """The same, with what it left in the file `kept` of its home each time."""
@@ -64,7 +64,7 @@ class Both:
         for runner in (self.cold, self.warm, self.warm):
             process = await start(runner, run)
             assert process.started_by is (StartedBy.WARM if runner is self.warm else StartedBy.SPAWN)
-            found = observed(remains(await process.wait()))
+            found = observed(output(await process.wait()))
             seen.append(found | {"kept": take_kept(Path(run.environment["HOME"]))})
         return seen
 
@@ -73,9 +73,9 @@ class Both:
         await self.cold.close()
 
 
-def remains(ending: Ending) -> ProcessOutput:
+def output(ending: Ending) -> ProcessOutput:
     assert isinstance(ending, Exited), ending
-    return ending.remains
+    return ending.output
 
 
 def take_kept(home: Path) -> dict[str, bytes]:

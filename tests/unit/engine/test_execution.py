@@ -1,26 +1,19 @@
-"""One job from its claim to its result, where the loop hears of its process late."""
+"""One job from its claim to its result."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from ductile.core.jobs.model import Callback
-from ductile.runner.process import spawn, spawn_threads
 from ductile.store.model.submission import Submission
 from ductile.telemetry.signals import Signal
 
 
-async def test_who_is_told_of_a_job_hears_that_it_works_although_it_has_ended_by_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every state, in order, also where a process is heard of only when it has ended."""
-    monkeypatch.setattr(spawn, "_BUSY", 0)
-    monkeypatch.setattr(spawn_threads, "_UNTOLD", 10_000)
+async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: Path) -> None:
+    """In order, each once, with the age of the process when its start is reported."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         job_id = await bench.submit(callback=Callback(url="http://127.0.0.1:1/"))

@@ -53,7 +53,7 @@ class CheckResult(Value):
 
 def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
     """One JSON object on stdout, in time; one that reports an error is an answer, too."""
-    if ran.kind == "ok" and ExecutionWarning.LEFTOVERS in ran.interpretation.remarks:
+    if ran.kind == "ok" and ExecutionWarning.LEFTOVERS in ran.interpretation.warnings:
         message = "answers, but leaves processes behind"
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
     match ran.kind:

@@ -1,7 +1,8 @@
-"""The leader of a plugin's process group: how its end is noticed, and when it is reaped.
+"""Handles of plugin processes: noticing their exit, clearing their group, reaping them.
 
-Until it is reaped the kernel keeps its process id, and so the id of its group: as long as that is so
-the group can be signalled without ever hitting a stranger. Hence notice first, clear, then reap.
+A plugin's process leads a process group of its own. Until the leader is reaped the kernel keeps its process
+id, which is also the id of the group, so the group can be signalled without hitting an unrelated process.
+Hence the order: notice the exit, clear the group, then reap.
 """
 
 from __future__ import annotations
@@ -10,62 +11,54 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
 from ductile.runner.port import ExitStatus
-from ductile.runner.process.exit_watcher import ExitWatcher
 
-#: Told that the leader has ended, or that it cannot be known any more whether it has.
+#: Called once, on the loop, when the process has exited or its exit can no longer be observed.
 OnExit = Callable[[], None]
+#: Above this number of candidate pids, scanning /proc is faster than probing each.
+_MAX_PROBED_PIDS = 50
+#: Each watched process costs a descriptor, and a plugin may leave thousands behind.
+MAX_WATCHED = 16
 
 
 class ProcessHandle(Protocol):
+    """A process that leads its group and has not been reaped."""
+
     @property
     def pid(self) -> int: ...
 
     def watch(self, on_exit: OnExit) -> None:
-        """Have `on_exit` called once, on the loop, when the leader has ended: perhaps here and now."""
+        """Call `on_exit` when the process has exited, also if it has exited before this call."""
 
     def has_exited(self) -> bool:
-        """Whether it has ended, noticed or not."""
+        """Ask the kernel, whether or not `on_exit` was called."""
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Signal everybody in the group. Harmless when nobody is left."""
+        """Signal the whole group. Does nothing if it is empty."""
 
     def reap(self) -> ExitStatus | None:
-        """Let go of the process id: nothing may be signalled after this. How it ended, if that is known."""
-
-
-class ReadWatcher(Protocol):
-    """Who tells that a descriptor can be read: the loop itself, or `ExitWatcher`."""
-
-    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None: ...
-
-    def remove_reader(self, fd: int, /) -> object: ...
+        """Release the process id; nothing may be signalled after this. Returns the status, if it is known."""
 
 
 class PidfdHandle:
-    """A child of ours on Linux: a pidfd tells its end."""
+    """A child process on Linux: its pidfd becomes readable when it exits, and stays readable."""
 
-    __slots__ = ("_on_exit", "_pid", "_watch", "pidfd")
+    __slots__ = ("_loop", "_on_exit", "_pidfd", "pid")
 
-    def __init__(self, pid: int, pidfd: int, watch: ReadWatcher) -> None:
-        self._pid = pid
-        self.pidfd = pidfd
-        self._watch = watch
+    def __init__(self, pid: int, pidfd: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._loop = loop
         #: Set while the pidfd is watched.
         self._on_exit: OnExit | None = None
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def watch(self, on_exit: OnExit) -> None:
-        # A pidfd can be read once the process has ended, and stays so: an end before this is not missed.
         self._on_exit = on_exit
-        self._watch.add_reader(self.pidfd, self._ended)
+        self._loop.add_reader(self._pidfd, self._exited)
 
     def has_exited(self) -> bool:
         try:
@@ -81,10 +74,10 @@ class PidfdHandle:
         status: ExitStatus | None = None
         with suppress(ChildProcessError):
             status = self._wait(0)
-        os.close(self.pidfd)
+        os.close(self._pidfd)
         return status
 
-    def _ended(self) -> None:
+    def _exited(self) -> None:
         on_exit = self._stop_watching()
         if on_exit is not None:
             on_exit()
@@ -92,39 +85,35 @@ class PidfdHandle:
     def _stop_watching(self) -> OnExit | None:
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            self._watch.remove_reader(self.pidfd)
+            self._loop.remove_reader(self._pidfd)
         return on_exit
 
     def _wait(self, flags: int) -> ExitStatus | None:
-        found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | flags)
+        found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
         if found is None:
             return None
         return read_status(exited=found.si_code == os.CLD_EXITED, number=found.si_status)
 
 
 class ThreadHandle:
-    """The same where there is no pidfd (macOS): a thread waits.
+    """A child process on a system without pidfds (macOS): a thread waits for it.
 
-    Waiting reaps there, so the group is signalled for a moment after its number was let go. The number
-    would have to come round again within that moment to matter.
+    Waiting reaps the process there, so the group is signalled for a moment after its id was released. That
+    matters only if the kernel reuses the id within that moment.
     """
 
-    __slots__ = ("_loop", "_pid", "_status")
+    __slots__ = ("_loop", "_status", "pid")
 
     def __init__(self, pid: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._pid = pid
+        self.pid = pid
         self._loop = loop
         self._status: ExitStatus | None = None
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def watch(self, on_exit: OnExit) -> None:
         def wait() -> None:
-            code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             self._status = read_status(exited=code >= 0, number=abs(code))
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to tell
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(on_exit)
 
         threading.Thread(target=wait, name=f"wait-{self.pid}", daemon=True).start()
@@ -139,32 +128,94 @@ class ThreadHandle:
         return self._status  # the thread has reaped it
 
 
-def open_handle(pid: int, loop: asyncio.AbstractEventLoop, exits: ExitWatcher | None = None) -> ProcessHandle:
-    """The leader is a child of ours that nobody else waits for. `exits` tells its end, or else the loop."""
+def open_handle(pid: int, loop: asyncio.AbstractEventLoop) -> ProcessHandle:
+    """Return the handle of a child process that nothing else waits for."""
     if not hasattr(os, "pidfd_open"):
         return ThreadHandle(pid, loop)
-    pidfd = os.pidfd_open(pid)
-    if exits is None:
-        return PidfdHandle(pid, pidfd, loop)
-    try:
-        exits.arm(pidfd)
-    except (OSError, ValueError):
-        os.close(pidfd)
-        raise
-    return PidfdHandle(pid, pidfd, exits)
+    return PidfdHandle(pid, os.pidfd_open(pid), loop)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
-        # A process that was forked for us a moment ago has not made its own group yet.
+        # A process that was forked a moment ago may not lead its own group yet.
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     except PermissionError:
-        # Everybody left in it runs as somebody else (a set-user-id program): not ours to end.
+        # Only processes of other users are left (set-user-id programs): they cannot be signalled.
         return
 
 
 def read_status(*, exited: bool, number: int) -> ExitStatus:
     return ExitStatus(exit_code=number) if exited else ExitStatus(signal=number)
+
+
+class GroupMembers:
+    """Watches the other members of a group after its leader has exited; `on_end` is called when none is left.
+
+    The kernel cannot list a group. All members were started after the leader, so their pids are among the few
+    that were given out since; the group's own id is reserved as long as the leader is not reaped.
+    """
+
+    def __init__(self, leader: int, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+        self._leader = leader
+        self._loop = loop
+        self._on_end = on_end
+        self._watched: set[int] = set()
+        #: Pids that were watched: /proc shows them until they are reaped.
+        self._seen: set[int] = set()
+        self._watch_some()
+
+    def __bool__(self) -> bool:
+        return bool(self._watched)
+
+    def close(self) -> None:
+        while self._watched:
+            self._stop_watching(next(iter(self._watched)))
+
+    def _watch_some(self) -> None:
+        members = [pid for pid in find_members(self._leader) if pid not in self._seen]
+        for pid in members[:MAX_WATCHED]:
+            self._seen.add(pid)
+            with suppress(OSError):  # it has exited meanwhile, or is a thread of another process
+                pidfd = os.pidfd_open(pid)
+                self._watched.add(pidfd)
+                self._loop.add_reader(pidfd, self._exited, pidfd)
+
+    def _exited(self, pidfd: int) -> None:
+        self._stop_watching(pidfd)
+        if not self._watched:
+            self._watch_some()  # members beyond MAX_WATCHED, or forked since
+        if not self._watched:
+            self._on_end()
+
+    def _stop_watching(self, pidfd: int) -> None:
+        self._watched.discard(pidfd)
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+def find_members(leader: int) -> list[int]:
+    """Return the pids in the group except the leader's. Returns none on systems without /proc."""
+    try:
+        return [pid for pid in _pids_since(leader) if pid != leader and _group_of(pid) == leader]
+    except OSError:
+        return []
+
+
+def _pids_since(pid: int) -> Iterable[int]:
+    """Return all pids that may have been given out after this one."""
+    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - hot path
+        last = int(file.read().split()[-1])
+    if pid <= last <= pid + _MAX_PROBED_PIDS:
+        return range(pid + 1, last + 1)
+    # Too many to probe, or the numbers have wrapped around.
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - hot path
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None

@@ -1,19 +1,19 @@
-"""The three pipes of a process, on the event loop: the request goes in, output comes out under caps."""
+"""The three pipes of a process: the request is written to stdin, stdout and stderr are read up to a cap."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ductile.struct import Value
 
-#: What a pipe holds, unless somebody has changed that.
+#: The default capacity of a pipe.
 _CHUNK = 64 * 1024
 
 
 class PipeEnds(Value):
-    """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited by accident."""
+    """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited unless passed on."""
 
     ours: tuple[int, int, int]
     theirs: tuple[int, int, int]
@@ -26,27 +26,28 @@ class PipeEnds(Value):
 
 
 def open_pipes() -> PipeEnds:
-    made: list[int] = []
+    """Raises `OSError` if there are not enough descriptors; then none is left open."""
+    opened: list[int] = []
     try:
         for _ in range(3):
-            made += os.pipe()
+            opened += os.pipe()
     except OSError:
-        _close(made)
+        _close(opened)
         raise
-    stdin, into_stdin, from_stdout, stdout, from_stderr, stderr = made
+    stdin, into_stdin, from_stdout, stdout, from_stderr, stderr = opened
     ours = (into_stdin, from_stdout, from_stderr)
     for descriptor in ours:
         os.set_blocking(descriptor, False)
     return PipeEnds(ours=ours, theirs=(stdin, stdout, stderr))
 
 
-def _close(descriptors: tuple[int, ...] | list[int]) -> None:
+def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def write_request(descriptor: int, request: bytes | memoryview) -> memoryview:
-    """Write what the pipe takes now, and close it when that was all; returns what is left."""
+    """Write as much as the pipe takes now, and close it if that was all. Returns the rest."""
     rest = memoryview(request)
     try:
         while rest:
@@ -54,43 +55,44 @@ def write_request(descriptor: int, request: bytes | memoryview) -> memoryview:
     except BlockingIOError:
         return rest
     except OSError:
-        # EPIPE: the plugin does not want its request, which is its right.
+        # EPIPE: a plugin may close stdin without reading its request.
         rest = rest[:0]
     os.close(descriptor)
     return rest
 
 
 class RequestWriter:
-    """Writes the rest of a request without ever waiting for a plugin that does not read."""
+    """Writes the rest of a request whenever the plugin has read some of it."""
 
     __slots__ = ("_descriptor", "_loop", "_rest")
 
     def __init__(self, descriptor: int, rest: memoryview, loop: asyncio.AbstractEventLoop) -> None:
-        """If nothing is left, the pipe has been closed."""
+        """`descriptor` is closed already if `rest` is empty."""
         self._descriptor: int | None = None
         self._rest = rest
         self._loop = loop
         if rest:
-            self._descriptor = descriptor
-            loop.add_writer(descriptor, self._write)
+            self._watch(descriptor)
 
     def close(self) -> None:
-        descriptor = self._forget()
+        descriptor = self._stop_watching()
         if descriptor is not None:
             os.close(descriptor)
 
     def _write(self) -> None:
-        descriptor = self._descriptor
+        # The loop must forget the descriptor before it is closed, since its number may be reused at once.
+        descriptor = self._stop_watching()
         if descriptor is None:
             return
-        # The loop forgets a descriptor before it is closed and its number can be used again.
-        self._forget()
         self._rest = write_request(descriptor, self._rest)
         if self._rest:
-            self._descriptor = descriptor
-            self._loop.add_writer(descriptor, self._write)
+            self._watch(descriptor)
 
-    def _forget(self) -> int | None:
+    def _watch(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop.add_writer(descriptor, self._write)
+
+    def _stop_watching(self) -> int | None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             self._loop.remove_writer(descriptor)
@@ -98,9 +100,8 @@ class RequestWriter:
 
 
 class CappedReader:
-    """Keeps the first `cap` bytes of a pipe, and goes on reading so that nobody blocks on it.
-
-    Reads when it is told to; watched, it reads whenever there is something.
+    """Keeps the first `cap` bytes of a pipe. When watched it goes on reading beyond the cap, so that the
+    process does not block.
     """
 
     __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "_watched", "cut")
@@ -114,6 +115,7 @@ class CappedReader:
         on_end: Callable[[], None],
         on_cut: Callable[[], None] | None = None,
     ) -> None:
+        """`on_end` is called at the end of a watched pipe, `on_cut` when the cap is exceeded."""
         self._descriptor: int | None = descriptor
         self._cap = cap
         self._loop = loop
@@ -133,13 +135,12 @@ class CappedReader:
         return b"".join(self._chunks)
 
     def watch(self) -> None:
-        """From now on read whatever comes, and tell `on_end` when the pipe has ended."""
+        """Read whenever the pipe has data, from now on."""
         if self._descriptor is not None and not self._watched:
             self._watched = True
-            self._loop.add_reader(self._descriptor, self._came)
+            self._loop.add_reader(self._descriptor, self._on_readable)
 
     def close(self) -> None:
-        """Stop reading. The loop forgets the descriptor before its number can be used again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -147,31 +148,27 @@ class CappedReader:
             self._loop.remove_reader(descriptor)
         os.close(descriptor)
 
-    def take_rest(self) -> None:
-        """Read what is already in the pipe: for the last words of a process that is gone."""
+    def read_available(self) -> None:
+        """Read what is in the pipe, up to the cap."""
         while self._kept < self._cap and self._read():
             pass
 
-    def _came(self) -> None:
+    def _on_readable(self) -> None:
         self._read()
         if self._descriptor is None:
             self._on_end()
 
     def _read(self) -> bool:
-        """Read once; whether something came. A pipe that has ended is closed."""
+        """Read once, and close the pipe at its end. Returns whether there was data."""
         if self._descriptor is None:
             return False
         try:
             chunk = os.read(self._descriptor, _CHUNK)
         except BlockingIOError:
             return False
-        if chunk:
-            self._keep(chunk)
-        else:
+        if not chunk:
             self.close()
-        return bool(chunk)
-
-    def _keep(self, chunk: bytes) -> None:
+            return False
         room = self._cap - self._kept
         if room > 0:
             self._chunks.append(chunk[:room])
@@ -180,3 +177,4 @@ class CappedReader:
             self.cut = True
             if self._on_cut is not None:
                 self._on_cut()
+        return True

@@ -1,9 +1,9 @@
-"""Starting a program with the C library's `posix_spawn`, and without Python's lock.
+"""Starts a program with `posix_spawn` of the C library, without holding the GIL.
 
-`Popen` keeps the lock until the new program is loaded, so that every thread of the daemon stands still
-meanwhile, and does a tenth of a millisecond of work of its own. A call through ctypes lets go of the
-lock. `Popen` has to serve where the C library lacks a function (glibc before 2.34, musl), where Python
-was built without ctypes, and elsewhere than on Linux, where the numbers below mean something else.
+`Popen` holds the GIL until the new program is loaded, which stops every thread of the daemon, and needs a
+tenth of a millisecond of its own. A call through ctypes releases the GIL. `Popen` is used where the C
+library lacks a function (glibc before 2.34, musl), where Python was built without ctypes, and on other
+systems than Linux, where the constants below differ.
 """
 
 from __future__ import annotations
@@ -15,49 +15,53 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _NEEDED = ("posix_spawn_file_actions_addchdir_np", "posix_spawn_file_actions_addclosefrom_np")
-#: The numbers of <spawn.h>: put some signals back to their default, and make a session.
+#: POSIX_SPAWN_SETSIGDEF and POSIX_SPAWN_SETSID of <spawn.h>.
 _FLAGS = 0x04 | 0x80
 #: Python ignores these two; a program that it starts must not.
-_BACK_TO_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
-#: More than any C library needs for one of its structures.
-_ROOM = 1024
+_RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+#: More bytes than any C library needs for one of its structures.
+_STRUCT_BYTES = 1024
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
-#: The same library twice: with the lock, for what takes less time than to let go of it, and without.
-_brief = ctypes.PyDLL(None)
-_lengthy = ctypes.CDLL(None)
+#: The C library twice. PyDLL keeps the GIL: for calls that take less time than releasing it.
+_libc = ctypes.PyDLL(None)
+_libc_without_gil = ctypes.CDLL(None)
 
 
 def can_spawn(descriptors: Sequence[int]) -> bool:
-    """Whether `spawn` can be used here, for these descriptors: it puts one after the other into place."""
+    """Return whether `spawn` can be used here, for descriptors beyond the targets 0, 1, 2 …"""
     return min(descriptors) >= len(descriptors) and _has_all
 
 
 def spawn(
     command: Sequence[str], environment: Mapping[str, str], directory: str, descriptors: Sequence[int]
 ) -> int:
-    """Start a program in a session of its own, with these descriptors, from 0, and no others; its pid."""
+    """Start a program in a session of its own, with these descriptors as 0, 1, 2 … Returns its pid."""
     words = [os.fsencode(word) for word in command]
     arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     environ = _entries(environment)
-    actions = ctypes.create_string_buffer(_ROOM)
+    actions = ctypes.create_string_buffer(_STRUCT_BYTES)
     pid = ctypes.c_int()
-    _check(_brief.posix_spawn_file_actions_init(actions))
+    _check(_libc.posix_spawn_file_actions_init(actions))
     try:
         for number, descriptor in enumerate(descriptors):
-            _check(_brief.posix_spawn_file_actions_adddup2(actions, descriptor, number))
-        _check(_brief.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(directory)))
-        _check(_brief.posix_spawn_file_actions_addclosefrom_np(actions, len(descriptors)))
-        _check(_lengthy.posix_spawn(ctypes.byref(pid), words[0], actions, _attributes, arguments, environ))
+            _check(_libc.posix_spawn_file_actions_adddup2(actions, descriptor, number))
+        _check(_libc.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(directory)))
+        _check(_libc.posix_spawn_file_actions_addclosefrom_np(actions, len(descriptors)))
+        _check(
+            _libc_without_gil.posix_spawn(
+                ctypes.byref(pid), words[0], actions, _attributes, arguments, environ
+            )
+        )
     finally:
-        _brief.posix_spawn_file_actions_destroy(actions)
+        _libc.posix_spawn_file_actions_destroy(actions)
     return pid.value
 
 
 def _entries(environment: Mapping[str, str]) -> ctypes.Array[ctypes.c_char_p]:
-    # As `os.fsencode` does it, which is not made for a dozen of them in every job.
+    # `os.fsencode` does the same, but slowly for a dozen variables in every job.
     entries = [f"{name}={value}".encode(_ENCODING, _ERRORS) for name, value in environment.items()]
-    # C would end the text there without a word.
+    # C would end the text at the NUL.
     if b"\0" in b"".join(entries) or "=" in "".join(environment):
         raise ValueError("no process can have such an environment")
     return (ctypes.c_char_p * (len(entries) + 1))(*entries, None)
@@ -69,16 +73,16 @@ def _check(error: int) -> None:
 
 
 def _make_attributes() -> ctypes.Array[ctypes.c_char]:
-    signals = ctypes.create_string_buffer(_ROOM)
-    _brief.sigemptyset(signals)
-    for number in _BACK_TO_DEFAULT:
-        _brief.sigaddset(signals, int(number))
-    attributes = ctypes.create_string_buffer(_ROOM)
-    _brief.posix_spawnattr_init(attributes)
-    _brief.posix_spawnattr_setflags(attributes, ctypes.c_short(_FLAGS))
-    _brief.posix_spawnattr_setsigdefault(attributes, signals)
+    signals = ctypes.create_string_buffer(_STRUCT_BYTES)
+    _libc.sigemptyset(signals)
+    for number in _RESET_SIGNALS:
+        _libc.sigaddset(signals, int(number))
+    attributes = ctypes.create_string_buffer(_STRUCT_BYTES)
+    _libc.posix_spawnattr_init(attributes)
+    _libc.posix_spawnattr_setflags(attributes, ctypes.c_short(_FLAGS))
+    _libc.posix_spawnattr_setsigdefault(attributes, signals)
     return attributes
 
 
-_has_all = sys.platform == "linux" and all(hasattr(_brief, name) for name in _NEEDED)
+_has_all = sys.platform == "linux" and all(hasattr(_libc, name) for name in _NEEDED)
 _attributes = _make_attributes() if _has_all else ctypes.create_string_buffer(0)

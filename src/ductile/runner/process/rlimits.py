@@ -1,4 +1,4 @@
-"""Limits of a process, as the kernel has them. `limited` puts them on, and the fork server for its own."""
+"""Resource limits as the kernel takes them. `rlimit_exec` and the fork server set them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 from ductile.runner.port import NO_LIMITS, ResourceLimits
 
-#: Between the soft limit, at which SIGXCPU comes, and the hard one, at which SIGKILL does.
+#: Between the soft limit (SIGXCPU) and the hard one (SIGKILL).
 _CPU_SECONDS_TO_STOP = 1
-#: More than this is no number to the kernel, and as good as no limit.
+#: The kernel accepts no larger number.
 _LARGEST = 2**63 - 1
 
 
 def resource_limits(limits: ResourceLimits) -> list[tuple[int, int, int]]:
-    """The kernel's names for them: (resource, soft, hard)."""
+    """Return the limits as (resource, soft, hard)."""
     wanted = []
     if limits.memory is not None:
         wanted.append((resource.RLIMIT_AS, limits.memory, limits.memory))
@@ -29,7 +29,7 @@ def resource_limits(limits: ResourceLimits) -> list[tuple[int, int, int]]:
 
 
 def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
-    """A limit that we may set: never above the hard one that we have ourselves."""
+    """Return the limit, lowered to our own hard limit if it is above."""
     ceiling = resource.getrlimit(name)[1]
     if ceiling == resource.RLIM_INFINITY:
         ceiling = _LARGEST
@@ -37,10 +37,10 @@ def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
 
 
 def can_limit(limits: ResourceLimits) -> bool:
-    """Whether this system can put limits on a process. Linux can."""
+    """Return whether this system supports the limits. Linux does."""
     return limits == NO_LIMITS or sys.platform == "linux"
 
 
 def limits_to_set(limits: ResourceLimits) -> list[tuple[int, int, int]]:
-    """Those that we may set on a process of ours: (resource, soft, hard)."""
+    """Return the limits to set on a process, within our own hard limits: (resource, soft, hard)."""
     return [(name, *within_hard_limit(name, soft, hard)) for name, soft, hard in resource_limits(limits)]

@@ -1,33 +1,30 @@
-"""The plain runner: one new program for each request.
+"""The plain runner: one new process for each launch.
 
-The process is made in a helper thread; the thread, and not the event loop, waits until the new process
-has a processor to exec on. On the loop itself that was measured at up to 200 ms of standstill on a busy
-machine, against 35. The thread also writes what its pipe takes of the request, which is all of most.
-Everything after that happens on the loop. When there is much to do it hears of most processes only when they
-have ended, and is woken once for each of them and not twice; otherwise it gets ready while they run.
+A thread of a small pool spawns the process, so that the thread and not the event loop waits until the new
+process has executed its program: on the loop this was measured at up to 200 ms of standstill on a busy
+machine. The thread also writes as much of the request as the pipe takes, which is usually all of it.
+Supervision begins on the loop, when the thread has handed over the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from ductile.runner import limited
 from ductile.runner.port import NO_LIMITS, CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
-from ductile.runner.process.exit_watcher import ExitWatcher
-from ductile.runner.process.handle import PidfdHandle, ProcessHandle, open_handle, signal_group
+from ductile.runner.process import rlimit_exec
+from ductile.runner.process.handle import ProcessHandle, open_handle, signal_group
 from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
 from ductile.runner.process.rlimits import can_limit, limits_to_set
 from ductile.runner.process.spawn_errors import UnderLimitsError, could_not_start
-from ductile.runner.process.spawn_threads import SpawnThreads
-from ductile.runner.process.supervisor import SharedTimer, SupervisedProcess
+from ductile.runner.process.supervisor import SupervisedProcess
 from ductile.struct import Value
 
 try:
@@ -35,176 +32,181 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name not in ("ctypes", "_ctypes"):
         raise
-    # This Python was built without it.
 
-    def can_spawn(descriptors: Sequence[int]) -> bool:  # noqa: ARG001 - as its namesake
-        return False
+    def can_spawn(descriptors: Sequence[int]) -> bool:  # noqa: ARG001 - the signature of the real one
+        return False  # this Python was built without ctypes
 
 
-_HELPERS = 2
-#: So many processes at once, and the loop has something better to do than to get ready for another one.
-_BUSY = 3
-#: More bytes than a number of <errno.h> has.
-_NUMBER = 16
+_THREADS = 2
+#: More bytes than an errno has digits.
+_ERRNO_BYTES = 16
 
 
 class _Spawned(Value):
-    leader: ProcessHandle
-    started_at: float
-    ours: tuple[int, int, int]
-    #: What did not fit into the pipe of the request.
-    rest: memoryview
+    """A process with its request written, not supervised yet."""
 
-    def will_be_told(self, exits: ExitWatcher | None) -> bool:
-        """In the helper thread: whether the end of the process is still to come, and will wake the loop."""
-        leader = self.leader
-        return exits is not None and isinstance(leader, PidfdHandle) and not exits.is_early(leader.pidfd)
+    handle: ProcessHandle
+    started_at: float
+    pipes: tuple[int, int, int]
+    unsent: memoryview
 
 
 class SpawnRunner:
     """Implements `ductile.runner.port.Runner`."""
 
-    def __init__(self, patience: GracePeriods | None = None) -> None:
-        _hear_of_ends()
-        self._patience = patience or GracePeriods()
-        self._helpers = SpawnThreads(_HELPERS, "spawn")
-        self._exits: ExitWatcher | None = None
-        self._moments = SharedTimer()
-        self._alive: set[SupervisedProcess] = set()
+    def __init__(self, grace: GracePeriods | None = None) -> None:
+        _reset_sigchld()
+        self._grace = grace or GracePeriods()
+        self._threads: ThreadPoolExecutor | None = None
+        #: Spawns that have not been handed over to the loop.
+        self._in_flight = 0
+        self._handed_over = asyncio.Event()
+        self._active: set[SupervisedProcess] = set()
 
-    async def start(self, run: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
-        if not can_limit(run.limits):
-            words = "this system cannot put limits on a process; remove `limits`"
-            return CouldNotStart(error=f"{run.entrypoint} could not be started: {words}", permanent=True)
+    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
+        if not can_limit(launch.limits):
+            reason = "this system cannot put limits on a process; remove `limits`"
+            return CouldNotStart(error=f"{launch.entrypoint} could not be started: {reason}", permanent=True)
         loop = asyncio.get_running_loop()
-        try:
-            exits = self._open_exits(loop)
-        except OSError as error:
-            return could_not_start(error, run.entrypoint, run.directory)
-        made = await self._helpers.do(
-            lambda: _spawn(run, loop, exits),
-            abandoned=lambda left: self._discard(left, run),
-            will_be_collected=lambda made: (
-                self._is_busy() and isinstance(made, _Spawned) and made.will_be_told(exits)
-            ),
+        waiter: asyncio.Future[SupervisedProcess | CouldNotStart] = loop.create_future()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, "spawn")
+        self._in_flight += 1
+        self._threads.submit(_spawn, launch, loop).add_done_callback(
+            lambda spawning: loop.call_soon_threadsafe(self._hand_over, spawning, launch, waiter)
         )
-        return made if isinstance(made, CouldNotStart) else self._supervise(made, run)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            # If the waiter is not done, `_hand_over` will find it cancelled. Otherwise the process was handed
+            # over in the same turn of the loop in which the caller was cancelled.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                _discard(waiter.result())
+            raise
 
-    def _open_exits(self, loop: asyncio.AbstractEventLoop) -> ExitWatcher | None:
-        if self._exits is None and hasattr(select, "epoll"):
-            self._exits = ExitWatcher(loop, self._helpers.collect)
-        return self._exits
+    def _hand_over(
+        self,
+        spawning: Future[_Spawned | CouldNotStart],
+        launch: Launch,
+        waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
+    ) -> None:
+        """Begin supervision, on the loop. A process whose caller was cancelled is killed."""
+        self._in_flight -= 1
+        self._handed_over.set()
+        error = spawning.exception()
+        if error is not None:
+            if not waiter.cancelled():
+                waiter.set_exception(error)
+            return
+        result = spawning.result()
+        started = result if isinstance(result, CouldNotStart) else self._supervise(result, launch)
+        if waiter.cancelled():
+            _discard(started)
+        else:
+            waiter.set_result(started)
 
-    def _is_busy(self) -> bool:
-        return len(self._alive) + self._helpers.under_way >= _BUSY
+    def _supervise(self, spawned: _Spawned, launch: Launch) -> SupervisedProcess:
+        return SupervisedProcess(
+            handle=spawned.handle,
+            started_at=spawned.started_at,
+            pipes=spawned.pipes,
+            launch=launch,
+            unsent=spawned.unsent,
+            grace=self._grace,
+            started_by=StartedBy.SPAWN,
+            active=self._active,
+        )
 
     async def close(self) -> None:
-        """End everything that still runs or is about to, at once, and wait for it."""
-        while True:  # again: somebody may have come meanwhile
-            await self._helpers.close()
-            await asyncio.sleep(0)  # whoever has just been handed a process takes it now
-            if not self._alive and not self._helpers.under_way:
-                break
-            for process in tuple(self._alive):
+        """Kill everything that runs or is being spawned, also what is started meanwhile, and wait for it."""
+        while self._in_flight or self._active:
+            for process in tuple(self._active):
                 process.stop(at_once=True)
-                await process.wait()
-        if self._exits is not None:
-            self._exits.close()
-            self._exits = None  # whoever comes all the same gets a new one
-
-    def _supervise(self, spawned: _Spawned, run: Launch) -> SupervisedProcess:
-        return SupervisedProcess(
-            leader=spawned.leader,
-            started_at=spawned.started_at,
-            ours=spawned.ours,
-            run=run,
-            rest=spawned.rest,
-            patience=self._patience,
-            moments=self._moments,
-            started_by=StartedBy.SPAWN,
-            among=self._alive,
-        )
-
-    def _discard(self, made: _Spawned | CouldNotStart, run: Launch) -> None:
-        """Nobody waits for it any more, and it came to be all the same: it has to be ended."""
-        if isinstance(made, _Spawned):
-            self._supervise(made, run).stop(at_once=True)
+            if self._active:
+                await next(iter(self._active)).wait()
+            else:
+                self._handed_over.clear()
+                await self._handed_over.wait()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
 
 
-def _hear_of_ends() -> None:
-    """Whoever ignores SIGCHLD never hears how a child has ended, and a program inherits that from its own."""
+def _discard(started: SupervisedProcess | CouldNotStart) -> None:
+    if isinstance(started, SupervisedProcess):
+        started.stop(at_once=True)
+
+
+def _reset_sigchld() -> None:
+    """SIGCHLD=SIG_IGN is inherited from a parent and makes exit statuses unavailable; reset it."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        with suppress(ValueError):  # not in the main thread, the only one that may
+        with suppress(ValueError):  # only the main thread may set signal handlers
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _spawn(
-    run: Launch, loop: asyncio.AbstractEventLoop, exits: ExitWatcher | None
-) -> _Spawned | CouldNotStart:
-    """Runs in a helper thread."""
+def _spawn(launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:
+    """Runs in a thread of the pool."""
     try:
         pipes = open_pipes()
     except OSError as error:
-        return could_not_start(error, run.entrypoint, run.directory)
+        return could_not_start(error, launch.entrypoint, launch.directory)
     try:
-        leader = _start(run, pipes, loop, exits)
+        if launch.limits == NO_LIMITS:
+            pid = _execute([launch.entrypoint], launch, pipes.theirs)
+        else:
+            pid = _execute_limited(launch, pipes)
+        try:
+            handle = open_handle(pid, loop)
+        except (OSError, ValueError):
+            # The process runs but cannot be watched. It has not received its request.
+            signal_group(pid, signal.Signals.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
     except (OSError, ValueError) as error:
         pipes.close()
-        return could_not_start(error, run.entrypoint, run.directory)
-    started_at = time.monotonic()  # as the loop counts: it may hear of it later
+        return could_not_start(error, launch.entrypoint, launch.directory)
+    started_at = time.monotonic()  # the clock of the loop
     pipes.close_theirs()
-    rest = write_request(pipes.ours[0], run.request)
-    return _Spawned(leader=leader, started_at=started_at, ours=pipes.ours, rest=rest)
+    unsent = write_request(pipes.ours[0], launch.request)
+    return _Spawned(handle=handle, started_at=started_at, pipes=pipes.ours, unsent=unsent)
 
 
-def _start(
-    run: Launch, pipes: PipeEnds, loop: asyncio.AbstractEventLoop, exits: ExitWatcher | None
-) -> ProcessHandle:
-    pid = _begin([run.entrypoint], run, pipes.theirs) if run.limits == NO_LIMITS else _limited(run, pipes)
+def _execute_limited(launch: Launch, pipes: PipeEnds) -> int:
+    """Start the program by way of `rlimit_exec`, and wait until it is executed or the reason is reported."""
+    error_read, error_write = os.pipe()
+    descriptors = (*pipes.theirs, error_write)
     try:
-        return open_handle(pid, loop, exits)
-    except (OSError, ValueError):
-        # It runs, but we could not watch it. It has not been given its request.
-        signal_group(pid, signal.Signals.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
-
-
-def _limited(run: Launch, pipes: PipeEnds) -> int:
-    """Start it through `limited`, and wait until that has become the program or says why it could not."""
-    hearing, telling = os.pipe()
-    descriptors = (*pipes.theirs, telling)
-    try:
-        told = str(len(pipes.theirs) if can_spawn(descriptors) else telling)
-        limits = ",".join(f"{name}:{soft}:{hard}" for name, soft, hard in limits_to_set(run.limits))
-        command = [sys.executable, "-I", "-S", limited.__file__, told, limits, run.entrypoint]
+        error_fd = str(len(pipes.theirs) if can_spawn(descriptors) else error_write)
+        limits = ",".join(f"{name}:{soft}:{hard}" for name, soft, hard in limits_to_set(launch.limits))
+        command = [sys.executable, "-I", "-S", rlimit_exec.__file__, error_fd, limits, launch.entrypoint]
         try:
-            pid = _begin(command, run, descriptors)
+            pid = _execute(command, launch, descriptors)
         finally:
-            os.close(telling)
-        if fault := os.read(hearing, _NUMBER):
+            os.close(error_write)
+        if number := os.read(error_read, _ERRNO_BYTES):
             os.waitpid(pid, 0)
-            raise UnderLimitsError(int(fault), os.strerror(int(fault)))
+            raise UnderLimitsError(int(number), os.strerror(int(number)))
     finally:
-        os.close(hearing)
+        os.close(error_read)
     return pid
 
 
-def _begin(command: Sequence[str], run: Launch, descriptors: Sequence[int]) -> int:
+def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int]) -> int:
+    """Start the command in a session of its own. Returns its pid."""
     if can_spawn(descriptors):
-        return spawn(command, run.environment, run.directory, descriptors)
+        return spawn(command, launch.environment, launch.directory, descriptors)
     stdin, stdout, stderr, *more = descriptors
     popen = subprocess.Popen(
         command,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        cwd=run.directory,
-        env=run.environment,
+        cwd=launch.directory,
+        env=launch.environment,
         start_new_session=True,
         close_fds=True,
         pass_fds=more,
         restore_signals=True,
     )
-    popen.returncode = 0  # the leader waits for it, and Popen must not
+    popen.returncode = 0  # the handle waits for the process; Popen must not
     return popen.pid

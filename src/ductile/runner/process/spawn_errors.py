@@ -1,4 +1,4 @@
-"""Why a process could not be started, in words, and whether trying again can help."""
+"""Why a process could not be started, as text, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 from ductile.runner.port import CouldNotStart
 
-#: Nothing is wrong with the plugin: the machine is short of something, or the file is being written.
+#: The plugin is not at fault: the machine is short of a resource, or the file is being written.
 TRANSIENT_ERRNOS = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR}
 )
-#: Of these, what the daemon or the machine is short of.
+#: The daemon or the machine is short of a resource.
 _SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _LONGEST_SHEBANG = 256
 
 
 class UnderLimitsError(OSError):
-    """The kernel refused a program after the plugin's own limits had been put on its process."""
+    """The kernel refused to execute a program after the plugin's own limits were set."""
 
 
 def could_not_start(error: OSError | ValueError, entrypoint: str, directory: str) -> CouldNotStart:
     if not isinstance(error, OSError):
-        # Popen refuses a NUL byte, or `=` in a name, before there is a process. The value stays unsaid.
+        # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.
         words = "its environment holds a name or value that no process can have"
         return CouldNotStart(error=f"{entrypoint} could not be started: {words}", permanent=True)
     words = _explain(error, entrypoint, directory)
@@ -58,7 +58,7 @@ def _explain(error: OSError, entrypoint: str, directory: str) -> str:
 
 
 def shebang(entrypoint: str) -> str | None:
-    """What stands behind `#!` in the first line, as the kernel reads it; None for a file without one."""
+    """Return the text after `#!` in the first line, as the kernel reads it; None for a file without one."""
     try:
         with Path(entrypoint).open("rb") as file:
             first = file.readline(_LONGEST_SHEBANG)

@@ -1,16 +1,21 @@
-"""One process from its start to its end: the deadline, the group, the pipes.
+"""One plugin process from its start to its end: deadline, pipes, process group.
 
-Everything here runs on the event loop and nothing waits. The order at the end is what matters: the
-leader is seen to be gone, then its group is cleared, then its pipes are let go, then it is reaped.
+Everything here runs on the event loop and nothing blocks. A process goes through these states:
 
-Most plugins end at once, and what they print fits into their pipes. So at first only the leader is
-watched, and its pipes are read when it has ended; if it goes on, they are watched as well.
+1. running: the exit of the leader is watched. Most plugins exit within milliseconds and their output fits
+   into the pipes, so the pipes are first read at exit. A process that runs longer than `_QUICK_EXIT_SECONDS`
+   gets its deadline armed and its pipes watched.
+2. being stopped (deadline, output cap, `stop`): SIGTERM to the group, and SIGKILL after the grace period.
+3. leader exited: other members of the group, or holders of its pipes, get a short grace period; then SIGKILL
+   to the group.
+4. finished: pipes closed, leader reaped, waiters resolved.
+
+The leader is reaped last, because its pid reserves the id of the group (see `handle`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
@@ -32,43 +37,19 @@ from ductile.runner.port import (
     StartedBy,
     StoppedOnRequest,
 )
-from ductile.runner.process.group_members import GroupMembers
-from ductile.runner.process.handle import ProcessHandle
+from ductile.runner.process.handle import GroupMembers, ProcessHandle
 from ductile.runner.process.pipes import CappedReader, RequestWriter
 
-#: Seconds. The pipes of who has not ended by then are watched; whoever fills one earlier waits so long.
+#: After this time the pipes are read; a process that fills one earlier blocks until then.
 _QUICK_EXIT_SECONDS = 0.02
 
 
 class _StopCause(Enum):
-    """Why we ended it, when it was us. The first cause stays."""
+    """Why the runner ended the process. The first cause counts."""
 
     DEADLINE = auto()
     OUTPUT = auto()
     STOP = auto()
-
-
-class SharedTimer:
-    """One timer for all who wait for the same while, since most have ended before it is over."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
-        self._armed = False
-
-    def after_one(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
-        self._waiting.append((loop.time() + _QUICK_EXIT_SECONDS, then))
-        if not self._armed:
-            self._armed = True
-            loop.call_later(_QUICK_EXIT_SECONDS, self._pass, loop)
-
-    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        self._armed = False
-        while self._waiting and self._waiting[0][0] <= now:
-            loop.call_soon(self._waiting.popleft()[1])
-        if self._waiting:
-            self._armed = True
-            loop.call_at(self._waiting[0][0], self._pass, loop)
 
 
 class SupervisedProcess:
@@ -77,56 +58,54 @@ class SupervisedProcess:
     def __init__(
         self,
         *,
-        leader: ProcessHandle,
+        handle: ProcessHandle,
         started_at: float,
-        ours: tuple[int, int, int],
-        run: Launch,
-        rest: memoryview,
-        patience: GracePeriods,
-        moments: SharedTimer,
+        pipes: tuple[int, int, int],
+        launch: Launch,
+        unsent: memoryview,
+        grace: GracePeriods,
         started_by: StartedBy,
-        among: set[SupervisedProcess],
+        active: set[SupervisedProcess],
     ) -> None:
-        """`rest` is what is still to be written of the request; if that is nothing, its pipe is closed.
+        """Watch the process. It is a member of `active` until it has finished.
 
-        It is in `among` until it has ended, which it may have by now.
+        `pipes` are our ends of stdin, stdout and stderr. `unsent` is the part of the request that did not fit
+        into stdin; if it is empty, stdin is closed already.
         """
         loop = asyncio.get_running_loop()
-        into_stdin, from_stdout, from_stderr = ours
+        stdin, stdout, stderr = pipes
         self._loop = loop
-        self._leader = leader
-        self._timeout = run.timeout
-        self._patience = patience
+        self._handle = handle
+        self._timeout = launch.timeout
+        self._grace = grace
         self._started_by = started_by
-        self._among = among
+        self._active = active
         self._started_at = started_at
         self._duration = 0.0
         self._cause: _StopCause | None = None
-        self._exited = False
+        self._leader_exited = False
+        #: Whether other processes outlived the leader and were killed.
         self._leftovers = False
-        #: Known when the leader has ended.
-        self._company: GroupMembers | None = None
+        #: Set when the leader has exited.
+        self._members: GroupMembers | None = None
         self._ending: Ending | None = None
         self._waiters: list[asyncio.Future[Ending]] = []
-        self._writer = RequestWriter(into_stdin, rest, loop)
+        self._writer = RequestWriter(stdin, unsent, loop)
         self._stdout = CappedReader(
-            from_stdout, cap=MAX_STDOUT, loop=loop, on_end=self._somebody_ended, on_cut=self._printed_too_much
+            stdout, cap=MAX_STDOUT, loop=loop, on_end=self._maybe_finish, on_cut=self._output_exceeded
         )
-        self._stderr = CappedReader(from_stderr, cap=MAX_STDERR, loop=loop, on_end=self._somebody_ended)
-        #: None at first, while a moment goes by, unless there is less time than that.
+        self._stderr = CappedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
         self._timer: asyncio.TimerHandle | None = None
-        among.add(self)
-        leader.watch(self._leader_ended)
-        if self._exited:
-            return
-        if run.timeout.total_seconds() < _QUICK_EXIT_SECONDS:
-            self._wait_for(self._time_left(), self._deadline)
+        active.add(self)
+        if launch.timeout.total_seconds() < _QUICK_EXIT_SECONDS:
+            self._set_timer(self._time_left(), self._on_deadline)
         else:
-            moments.after_one(loop, self._goes_on)
+            self._set_timer(_QUICK_EXIT_SECONDS, self._still_running)
+        handle.watch(self._on_leader_exit)
 
     @property
     def pid(self) -> int:
-        return self._leader.pid
+        return self._handle.pid
 
     @property
     def started_by(self) -> StartedBy:
@@ -144,16 +123,14 @@ class SupervisedProcess:
         return await waiter
 
     def stop(self, *, at_once: bool = False) -> None:
-        if at_once and not self._exited:
+        if at_once and not self._leader_exited:
             self._cause = self._cause or _StopCause.STOP
             self._kill()
         else:
-            self._end(_StopCause.STOP)
+            self._terminate(_StopCause.STOP)
 
-    def _goes_on(self) -> None:
-        if self._exited or self._timer is not None:
-            return  # it has ended, or is being ended
-        self._wait_for(self._time_left(), self._deadline)
+    def _still_running(self) -> None:
+        self._set_timer(self._time_left(), self._on_deadline)
         self._watch_pipes()
 
     def _time_left(self) -> float:
@@ -163,80 +140,85 @@ class SupervisedProcess:
         self._stdout.watch()
         self._stderr.watch()
 
-    def _deadline(self) -> None:
-        # A process that has exited in time is judged by its answer, even if we are late to notice.
-        if self._leader.has_exited():
-            self._wait_for(self._patience.after_terminate, self._miss_word)
+    def _on_deadline(self) -> None:
+        # A process that exited in time counts as such, even if its exit event comes late.
+        if self._handle.has_exited():
+            self._set_timer(self._grace.after_terminate, self._poll_exit)
         else:
-            self._end(_StopCause.DEADLINE)
+            self._terminate(_StopCause.DEADLINE)
 
-    def _printed_too_much(self) -> None:
-        # The attempt has failed already; going on would only fill pipes until the deadline.
-        self._end(_StopCause.OUTPUT)
+    def _output_exceeded(self) -> None:
+        # The attempt has failed already; without this the process would run until its deadline.
+        self._terminate(_StopCause.OUTPUT)
 
-    def _end(self, cause: _StopCause) -> None:
+    def _terminate(self, cause: _StopCause) -> None:
         if self._cause is not None:
             return
-        if self._exited:
-            # Too late to end it; but output beyond the cap is a failure whenever it is read.
+        if self._leader_exited:
+            # Too late to stop it; but output beyond the cap is a failure whenever it is read.
             self._cause = cause if cause is _StopCause.OUTPUT else None
             return
         self._cause = cause
         self._watch_pipes()
-        self._leader.signal_group(Signals.SIGTERM)
-        self._wait_for(self._patience.after_terminate, self._kill)
+        self._handle.signal_group(Signals.SIGTERM)
+        self._set_timer(self._grace.after_terminate, self._kill)
 
     def _kill(self) -> None:
-        self._leader.signal_group(Signals.SIGKILL)
-        self._wait_for(self._patience.after_terminate, self._miss_word)
+        self._handle.signal_group(Signals.SIGKILL)
+        self._set_timer(self._grace.after_terminate, self._poll_exit)
 
-    def _miss_word(self) -> None:
-        """It should be gone by now. If it is, whoever was to tell us hangs; if not, the kernel is at it."""
-        if self._leader.has_exited():
-            self._leader_ended()
+    def _poll_exit(self) -> None:
+        """The process should be gone and no exit event came. Either the event was lost (a fork server that
+        hangs) or the kernel is still tearing the process down.
+        """
+        if self._handle.has_exited():
+            self._on_leader_exit()
         else:
-            self._wait_for(self._patience.after_terminate, self._miss_word)
+            self._set_timer(self._grace.after_terminate, self._poll_exit)
 
-    def _leader_ended(self) -> None:
-        if self._exited:
+    def _on_leader_exit(self) -> None:
+        if self._leader_exited:
             return
-        self._exited = True
+        self._leader_exited = True
         self._duration = self._loop.time() - self._started_at
         self._writer.close()
-        self._stdout.take_rest()
-        self._stderr.take_rest()
-        self._company = GroupMembers(self._leader.pid, self._loop, self._somebody_ended)
-        if self._pipes_ended and not self._company:
+        self._stdout.read_available()
+        self._stderr.read_available()
+        self._members = GroupMembers(self._handle.pid, self._loop, self._maybe_finish)
+        if self._pipes_ended and not self._members:
             self._clear_group()
         else:
             self._watch_pipes()
-            self._wait_for(self._patience.for_leftovers, self._clear_group)
+            self._set_timer(self._grace.for_leftovers, self._clear_group)
 
-    def _somebody_ended(self) -> None:
-        """A pipe, or the last of the group: whoever is left gets no longer than is needed."""
-        if self._exited and self._pipes_ended and not self._company and self._ending is None:
+    def _maybe_finish(self) -> None:
+        """Called when a pipe or the last member of the group has ended: do not use up the grace period."""
+        if self._leader_exited and self._pipes_ended and not self._members and self._ending is None:
             self._clear_group()
 
     def _clear_group(self) -> None:
-        """End what is left of the group. Who left the group and still holds a pipe is not waited for."""
+        """Kill what is left of the group. A process that left the group and holds a pipe is waited for once
+        more, then ignored.
+        """
         if not self._leftovers:
-            self._leader.signal_group(Signals.SIGKILL)
+            self._handle.signal_group(Signals.SIGKILL)
         if self._pipes_ended:
-            self._leftovers = self._leftovers or bool(self._company)
+            self._leftovers = self._leftovers or bool(self._members)
             self._finish()
         elif self._leftovers:
-            self._stdout.take_rest()
-            self._stderr.take_rest()
+            self._stdout.read_available()
+            self._stderr.read_available()
             self._finish()
         else:
             self._leftovers = True
-            self._wait_for(self._patience.for_leftovers, self._clear_group)
+            self._set_timer(self._grace.for_leftovers, self._clear_group)
 
     @property
     def _pipes_ended(self) -> bool:
         return self._stdout.ended and self._stderr.ended
 
-    def _wait_for(self, seconds: float, then: Callable[[], None]) -> None:
+    def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
+        """Replace the timer: each state waits for one moment only."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(seconds, then)
@@ -249,16 +231,16 @@ class SupervisedProcess:
         self._writer.close()
         self._stdout.close()
         self._stderr.close()
-        if self._company is not None:
-            self._company.close()
-        self._ending = self._describe(self._leader.reap())
+        if self._members is not None:
+            self._members.close()
+        self._ending = self._describe(self._handle.reap())
         for waiter in self._waiters:
-            if not waiter.done():  # whoever waited was cancelled
+            if not waiter.done():  # cancelled with its caller
                 waiter.set_result(self._ending)
-        self._among.discard(self)
+        self._active.discard(self)
 
     def _describe(self, status: ExitStatus | None) -> Ending:
-        remains = ProcessOutput(
+        output = ProcessOutput(
             status=status or UNKNOWN_STATUS,
             stdout=self._stdout.content,
             stderr=self._stderr.content,
@@ -269,13 +251,13 @@ class SupervisedProcess:
         )
         if status is None and self._cause is not _StopCause.DEADLINE:
             error = "what had started the process was lost before it reported how the process ended"
-            return RunnerLost(error=error, remains=remains)
+            return RunnerLost(error=error, output=output)
         match self._cause:
             case None:
-                return Exited(remains=remains)
+                return Exited(output=output)
             case _StopCause.DEADLINE:
-                return DeadlinePassed(remains=remains, timeout=self._timeout)
+                return DeadlinePassed(output=output, timeout=self._timeout)
             case _StopCause.OUTPUT:
-                return OutputLimitExceeded(remains=remains)
+                return OutputLimitExceeded(output=output)
             case _StopCause.STOP:
-                return StoppedOnRequest(remains=remains)
+                return StoppedOnRequest(output=output)

@@ -1,1 +1,1 @@
-"""Warm start: Python plugins are forked from an interpreter that is already up."""
+"""Warm start: Python plugins are forked from a prepared interpreter instead of starting a new one."""

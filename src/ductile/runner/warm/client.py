@@ -1,4 +1,4 @@
-"""One fork server as the daemon sees it: its socket, and the processes it has forked for us."""
+"""The daemon's side of a fork server: starting it, asking it for processes, and their handles."""
 
 from __future__ import annotations
 
@@ -8,55 +8,64 @@ import os
 import select
 import signal
 import socket
+import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from ductile.runner.port import ExitStatus, Launch
-from ductile.runner.process.handle import OnExit, ProcessHandle, read_status, signal_group
+from ductile.runner.process.handle import OnExit, ProcessHandle, open_handle, read_status, signal_group
 from ductile.runner.process.rlimits import limits_to_set
+from ductile.runner.process.spawn_errors import TRANSIENT_ERRNOS
+from ductile.runner.warm.policy import ServerKey
+from ductile.struct import Value
 
+SERVER_PROGRAM = str(Path(__file__).with_name("server.py"))
 _MAX_MESSAGE = 64 * 1024
-#: A larger environment is left to a plain start, where the kernel says what is possible.
+#: A larger environment is left to a plain spawn, where the kernel decides.
 _MAX_ENVIRONMENT = 128 * 1024
 
 
+class UnusableInterpreter(Value):
+    """An interpreter, or the modules to preload, cannot be used for warm starts."""
+
+    reason: str
+    #: The machine was short of a resource; the next attempt may succeed.
+    transient: bool = False
+
+
 class NotSentError(Exception):
-    """The request for a process never reached the server: somebody else may start it."""
+    """The request did not reach the server: the process may be started in another way."""
 
 
 class ForkRefusedError(Exception):
-    """The server has the request and could not fork. There is no process."""
+    """The server received the request and could not fork. There is no process."""
 
 
 class ServerLostError(Exception):
-    """The server was lost after it had the request. There may have been a process."""
+    """The server was lost after it received the request. There may have been a process."""
 
 
 class ForkedHandle:
-    """The leader of a group whose parent is the server. Implements `ductile.runner.process.handle.Leader`."""
+    """A process whose parent is a fork server. Implements `ductile.runner.process.handle.ProcessHandle`."""
 
-    __slots__ = ("_link", "_lost", "_on_exit", "_pid", "_pidfd", "_status")
+    __slots__ = ("_client", "_lost", "_on_exit", "_pidfd", "_status", "pid")
 
-    def __init__(self, pid: int, link: ForkServerClient) -> None:
-        self._pid = pid
-        self._link = link
+    def __init__(self, pid: int, client: ForkServerClient) -> None:
+        self.pid = pid
+        self._client = client
         self._pidfd: int | None = None
-        with suppress(OSError):  # out of descriptors; then the server's word has to do
+        with suppress(OSError):  # out of descriptors; `has_exited` then relies on the server
             self._pidfd = os.pidfd_open(pid)
         self._on_exit: OnExit | None = None
         self._status: ExitStatus | None = None
         self._lost = False
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def watch(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
         if self._status is not None or self._lost:
-            # It ended, or its server did, before anybody watched.
             asyncio.get_running_loop().call_soon(on_exit)
 
     def has_exited(self) -> bool:
@@ -67,21 +76,22 @@ class ForkedHandle:
         return bool(poller.poll(0))
 
     def signal_group(self, number: signal.Signals) -> None:
-        signal_group(self._pid, number)
+        signal_group(self.pid, number)
 
     def reap(self) -> ExitStatus | None:
         if self._pidfd is not None:
             os.close(self._pidfd)
-        self._link.reap(self._pid)
+        self._client.reap(self.pid)
         return self._status
 
-    def ended(self, status: ExitStatus) -> None:
+    def exited(self, status: ExitStatus) -> None:
+        """The server has reported the exit."""
         self._status = status
         if self._on_exit is not None:
             self._on_exit()
 
     def lost(self) -> None:
-        """The server is gone. This comes at once, so the number cannot be anybody else's yet."""
+        """The server is gone. Called at once, before the kernel can reuse the pid."""
         self.signal_group(signal.Signals.SIGKILL)
         self._lost = True
         if self._on_exit is not None and self._status is None:
@@ -89,76 +99,97 @@ class ForkedHandle:
 
 
 class ForkServerClient:
-    """Talks to a server that said it is ready. `on_change` is called when it becomes idle or unusable."""
+    """The connection to a server that is ready. `on_change` is called when it becomes idle or unusable."""
 
     def __init__(
-        self, *, control: socket.socket, leader: ProcessHandle, on_change: Callable[[ForkServerClient], None]
+        self,
+        *,
+        control: socket.socket,
+        handle: ProcessHandle,
+        on_change: Callable[[ForkServerClient], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._control = control
-        self._leader = leader
+        self._handle = handle
         self._on_change = on_change
+        #: Fork requests without an answer, by id.
         self._starting: dict[int, asyncio.Future[ForkedHandle]] = {}
         self._running: dict[int, ForkedHandle] = {}
         self._unsent: deque[bytes] = deque()
-        self._numbers = 0
+        self._last_id = 0
         self._usable = True
         self._connected = True
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(control, self._read)
-        leader.watch(self._server_ended)
+        self._loop.add_reader(control, self._on_readable)
+        handle.watch(self._on_server_exit)
 
     @property
     def pid(self) -> int:
-        return self._leader.pid
+        return self._handle.pid
 
     @property
     def usable(self) -> bool:
-        """Whether new processes may be asked for."""
+        """Whether new processes may be requested."""
         return self._usable
 
     @property
     def gone(self) -> bool:
-        """Whether the server's process has ended and been reaped."""
+        """Whether the server has exited and been reaped."""
         return self._ended.done()
 
     @property
     def idle(self) -> bool:
         return not self._starting and not self._running
 
-    def fork(self, run: Launch, argv0: str, theirs: tuple[int, int, int]) -> asyncio.Future[ForkedHandle]:
-        """Ask for a process. Raises `NotSentError` as long as it is certain that none will be."""
-        self._numbers += 1
-        message = _fork_message(self._numbers, run, argv0)
-        environment = json.dumps(dict(run.environment)).encode("ascii")
+    def fork(
+        self, launch: Launch, argv0: str, descriptors: tuple[int, int, int]
+    ) -> asyncio.Future[ForkedHandle]:
+        """Request a process with these descriptors as stdin, stdout and stderr.
+
+        Raises `NotSentError` if the server certainly did not receive the request. The future raises
+        `ForkRefusedError` or `ServerLostError`.
+        """
+        self._last_id += 1
+        message = json.dumps(
+            {
+                "do": "fork",
+                "id": self._last_id,
+                "path": launch.entrypoint,
+                "argv0": argv0,
+                "directory": launch.directory,
+                "limits": limits_to_set(launch.limits),
+            }
+        ).encode("ascii")
+        environment = json.dumps(dict(launch.environment)).encode("ascii")
         if not self._usable or self._unsent or len(environment) > _MAX_ENVIRONMENT:
             raise NotSentError
         try:
-            with _in_memory(environment) as file:
-                socket.send_fds(self._control, [message], (*theirs, file))
+            with _memory_file(environment) as file:
+                socket.send_fds(self._control, [message], (*descriptors, file))
         except OSError as error:
             raise NotSentError from error
-        answer: asyncio.Future[ForkedHandle] = self._loop.create_future()
-        self._starting[self._numbers] = answer
-        return answer
+        started: asyncio.Future[ForkedHandle] = self._loop.create_future()
+        self._starting[self._last_id] = started
+        return started
 
     def reap(self, pid: int) -> None:
+        """Let the server reap a process that it has reported as exited."""
         del self._running[pid]
         self._send({"do": "reap", "pid": pid})
         self._changed()
 
     def retire(self) -> None:
-        """No more processes from this one; it ends when the last of them has ended."""
+        """Request no more processes; the server ends when the last of its processes has ended."""
         self._usable = False
         self._changed()
 
     def kill(self) -> None:
-        """For a server that does not answer. What it had is lost."""
+        """Kill a server that does not respond. Its processes are lost."""
         self._usable = False
-        self._leader.signal_group(signal.Signals.SIGKILL)
+        self._handle.signal_group(signal.Signals.SIGKILL)
 
     async def close(self, within: float) -> None:
-        """End it, and everything it has forked, and wait until it is gone."""
+        """End the server and everything it has forked, and wait until it is gone."""
         self._usable = False
         self._disconnect()
         _, waiting = await asyncio.wait((self._ended,), timeout=within)
@@ -185,48 +216,43 @@ class ForkServerClient:
             self._loop.add_writer(self._control, self._flush)
             return
         except OSError:
-            self._unsent.clear()  # it is gone; reading says so too
+            self._unsent.clear()  # the server is gone; `_on_readable` notices it too
         self._loop.remove_writer(self._control)
 
-    def _read(self) -> None:
+    def _on_readable(self) -> None:
         try:
             data = self._control.recv(_MAX_MESSAGE)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if data:
-            self._told(json.loads(data))
-        else:
+        if not data:
             self._disconnect()
-
-    def _told(self, message: dict[str, Any]) -> None:
-        match message["told"]:
+            return
+        message = json.loads(data)
+        match message["event"]:
             case "started":
-                self._started(message["id"], message["pid"])
+                handle = ForkedHandle(message["pid"], self)
+                self._running[handle.pid] = handle
+                self._starting.pop(message["id"]).set_result(handle)
             case "refused":
                 self._starting.pop(message["id"]).set_exception(ForkRefusedError())
-            case "ended":
+            case "exited":
                 status = read_status(exited=message["exited"], number=message["number"])
-                self._process_ended(message["pid"], status)
+                self._process_exited(message["pid"], status)
             case "stale":
                 self.retire()
 
-    def _started(self, number: int, pid: int) -> None:
-        leader = ForkedHandle(pid, self)
-        self._running[pid] = leader
-        self._starting.pop(number).set_result(leader)
-
-    def _process_ended(self, pid: int, status: ExitStatus) -> None:
-        leader = self._running.get(pid)
-        if leader is None:
-            # It was given up while the server did not answer.
+    def _process_exited(self, pid: int, status: ExitStatus) -> None:
+        handle = self._running.get(pid)
+        if handle is None:
+            # The supervisor gave it up while the server did not respond.
             self._send({"do": "reap", "pid": pid})
         else:
-            leader.ended(status)
+            handle.exited(status)
 
     def _disconnect(self) -> None:
-        """The socket is closed, by us or by the end of the server: then whatever it had is lost."""
+        """Close the socket, or notice that the server closed it. Its processes are lost."""
         if not self._connected:
             return
         self._connected = False
@@ -234,34 +260,22 @@ class ForkServerClient:
         self._loop.remove_writer(self._control)
         self._loop.remove_reader(self._control)
         self._control.close()
-        for answer in self._starting.values():
-            answer.set_exception(ServerLostError("the fork server was lost while it started the process"))
+        for started in self._starting.values():
+            started.set_exception(ServerLostError("the fork server was lost while it started the process"))
         self._starting.clear()
-        for leader in tuple(self._running.values()):
-            leader.lost()
+        for handle in tuple(self._running.values()):
+            handle.lost()
         self._on_change(self)
 
-    def _server_ended(self) -> None:
-        self._leader.reap()
+    def _on_server_exit(self) -> None:
+        self._handle.reap()
         self._ended.set_result(None)
         self._on_change(self)
 
 
-def _fork_message(number: int, run: Launch, argv0: str) -> bytes:
-    message = {
-        "do": "fork",
-        "id": number,
-        "path": run.entrypoint,
-        "argv0": argv0,
-        "directory": run.directory,
-        "limits": limits_to_set(run.limits),
-    }
-    return json.dumps(message).encode("ascii")
-
-
 @contextmanager
-def _in_memory(content: bytes) -> Iterator[int]:
-    """A file that is nowhere else: the server passes it on to the new process and does not read it."""
+def _memory_file(content: bytes) -> Iterator[int]:
+    """Pass the environment in a file: the server hands it to the new process without reading it."""
     descriptor = os.memfd_create("environment")
     try:
         left = memoryview(content)
@@ -270,3 +284,81 @@ def _in_memory(content: bytes) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+async def start_server(
+    key: ServerKey, *, within: float, on_change: Callable[[ForkServerClient], None]
+) -> ForkServerClient | UnusableInterpreter:
+    """Start a server and wait until it is ready. Raises nothing: failures are `UnusableInterpreter`."""
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        return _not_started(key, error)
+    ours.setblocking(False)
+    try:
+        popen = await asyncio.to_thread(_popen, key, theirs)
+    except OSError as error:
+        ours.close()
+        return _not_started(key, error)
+    finally:
+        theirs.close()
+    unusable = await _wait_until_ready(ours, key, within)
+    if unusable is None:
+        try:
+            handle = open_handle(popen.pid, asyncio.get_running_loop())
+        except OSError as error:
+            unusable = _not_started(key, error)
+        else:
+            popen.returncode = 0  # the handle waits for the process; Popen must not
+            return ForkServerClient(control=ours, handle=handle, on_change=on_change)
+    ours.close()
+    os.killpg(popen.pid, signal.Signals.SIGKILL)
+    await asyncio.to_thread(popen.wait)
+    return unusable
+
+
+def _not_started(key: ServerKey, error: OSError) -> UnusableInterpreter:
+    reason = f"{key.interpreter} could not be started: {error.strerror}"
+    return UnusableInterpreter(reason=reason, transient=error.errno in TRANSIENT_ERRNOS)
+
+
+def _popen(key: ServerKey, control: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [key.interpreter, SERVER_PROGRAM, str(control.fileno()), *key.preload],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(control.fileno(),),
+        env=dict(key.environment),
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+async def _wait_until_ready(
+    control: socket.socket, key: ServerKey, within: float
+) -> UnusableInterpreter | None:
+    """Wait for the first message of the server. Returns None if it is ready."""
+    try:
+        async with asyncio.timeout(within):
+            data = await asyncio.get_running_loop().sock_recv(control, _MAX_MESSAGE)
+    except TimeoutError:
+        return UnusableInterpreter(reason=f"{key.interpreter} was not ready within {within:g} s")
+    except OSError:
+        data = b""
+    if not data:
+        return UnusableInterpreter(reason=f"{key.interpreter} could not run the fork server")
+    message = json.loads(data)
+    if message["event"] == "unusable":
+        return UnusableInterpreter(reason=f"{key.interpreter}: {message['reason']}")
+    if not _is_same_file(message["executable"], key.interpreter):
+        # The shim of a version manager may choose another interpreter each time, or set variables.
+        return UnusableInterpreter(reason=f"{key.interpreter} is a wrapper of {message['executable']}")
+    return None
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False

@@ -1,6 +1,6 @@
-"""Which runs may start warm, and from which server. In any doubt: a plain spawn.
+"""Which launches may be forked, and from which server. In any doubt: a plain spawn.
 
-Looks at the entrypoint's first line and at the environment of the job; decides nothing about servers.
+Decides by the first line of the entrypoint and the environment of the job.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from ductile.runner.port import Launch
 from ductile.runner.process.spawn_errors import shebang
 from ductile.struct import Value, hide_in_repr
 
-#: Variables that change how an interpreter starts, or what it loads. Their effects cannot be had by forking.
-_CHANGE_THE_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
+#: Variables that change how an interpreter starts or what it loads. A fork cannot reproduce their effects.
+_STARTUP_VARIABLES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
-#: What a server is started with: what the interpreter itself looks at, and whose it is. Nothing secret.
+#: The environment of a server: variables that the interpreter reads, and those that recovery finds it by.
+#: None of them is secret.
 _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID", "DUCTILE_DAEMON")
 
 
 class Interpreter(Value):
     path: str
-    #: The name it is called by: the word in the first line, not the file that was found for it.
+    #: The word in the first line, which need not be the path of the file.
     argv0: str
 
 
 @hide_in_repr("environment")
 class ServerKey(Value):
-    """Runs with the same key can be forked from the same server."""
+    """Launches with the same key can be forked from the same server."""
 
     interpreter: str
     preload: tuple[str, ...]
@@ -43,30 +44,30 @@ class WarmPlan(Value):
 
 
 class ColdStart(Value):
-    """Why a run is spawned plainly."""
+    """Why a launch is spawned."""
 
     reason: str
 
 
-def plan_warm_start(run: Launch) -> WarmPlan | ColdStart:
+def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
         return ColdStart(reason="warm start needs Linux")
-    if run.warm is None:
+    if launch.warm is None:
         return ColdStart(reason="warm start is off for this plugin")
-    # The first line comes first: most plugins that start cold do so because of it.
-    found = _interpreter_of(run.entrypoint, run.environment.get("PATH"))
+    # The first line decides for most plugins that start cold.
+    found = _interpreter_of(launch.entrypoint, launch.environment.get("PATH"))
     if isinstance(found, ColdStart):
         return found
-    if changing := sorted(name for name in run.environment if name.startswith(_CHANGE_THE_START)):
+    if changing := sorted(name for name in launch.environment if name.startswith(_STARTUP_VARIABLES)):
         return ColdStart(reason=f"{changing[0]} is set, which changes how an interpreter starts")
-    if any("\0" in word for pair in run.environment.items() for word in pair):
+    if any("\0" in word for pair in launch.environment.items() for word in pair):
         return ColdStart(reason="its environment is not possible")
-    if not os.access(f"{run.directory}/", os.X_OK):  # the stroke: it has to be a directory
+    if not os.access(f"{launch.directory}/", os.X_OK):  # the slash: it has to be a directory
         return ColdStart(reason="its working directory cannot be entered")
     key = ServerKey(
         interpreter=found.path,
-        preload=tuple(sorted(set(run.warm.preload))),
-        environment=_server_environment(run.environment),
+        preload=tuple(sorted(set(launch.warm.preload))),
+        environment=_server_environment(launch.environment),
     )
     return WarmPlan(key=key, argv0=found.argv0)
 
@@ -76,28 +77,35 @@ def _interpreter_of(entrypoint: str, search_path: str | None) -> Interpreter | C
         found = os.stat(entrypoint)  # noqa: PTH116 - hot path
     except OSError:
         return ColdStart(reason="the entrypoint cannot be run")
-    looks = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-    first_line = _read_first_line(entrypoint, looks)
+    metadata = (
+        found.st_dev,
+        found.st_ino,
+        found.st_mode,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    )
+    first_line = _read_first_line(entrypoint, metadata)
     return first_line if isinstance(first_line, ColdStart) else find_interpreter(first_line, search_path)
 
 
 @lru_cache(maxsize=256)
-def _read_first_line(entrypoint: str, _looks: tuple[int, ...]) -> str | ColdStart:
-    """Read once for as long as the file looks the same: to look costs a tenth of reading."""
+def _read_first_line(entrypoint: str, _metadata: tuple[int, ...]) -> str | ColdStart:
+    """Cached as long as the file's metadata stay the same: a stat costs a tenth of reading."""
     if not _is_executable_file(entrypoint):
         return ColdStart(reason="the entrypoint cannot be run")
     return shebang(entrypoint) or ""
 
 
 def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | ColdStart:
-    """The Python that a first line names by its path, or through `env`, without any option."""
+    """Return the Python that a first line names by its path or through `env`, without options."""
     named = _named_in(first_line or "")
     return _search(named, search_path) if isinstance(named, str) else named
 
 
 @lru_cache(maxsize=256)
 def _named_in(first_line: str) -> Interpreter | str | ColdStart:
-    """The interpreter, or the name to search it by."""
+    """Return the interpreter, or a name to search on PATH."""
     if "\r" in first_line:
         return ColdStart(reason="its first line ends with a Windows line break")
     match first_line.split():

@@ -1,7 +1,8 @@
-"""The runner that starts Python plugins warm where it can, and spawns everything else.
+"""The runner that forks Python plugins from prepared interpreters where it can, and spawns everything else.
 
-One server for each interpreter and set of modules, started when it is first wanted, replaced when it is
-lost or what it has imported was changed, stopped when nobody has wanted it for a while.
+There is one server for each interpreter and set of modules. It is started with the first launch that needs
+it, replaced when it is lost or the modules it has imported have changed, and stopped when it has been idle
+for a while.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import asyncio
 from ductile.runner.port import CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
 from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
 from ductile.runner.process.spawn import SpawnRunner
-from ductile.runner.process.supervisor import SharedTimer, SupervisedProcess
+from ductile.runner.process.supervisor import SupervisedProcess
 from ductile.runner.warm.client import (
     ForkedHandle,
     ForkRefusedError,
     ForkServerClient,
     NotSentError,
     ServerLostError,
+    UnusableInterpreter,
+    start_server,
 )
-from ductile.runner.warm.launch import UnusableInterpreter, launch
 from ductile.runner.warm.policy import ColdStart, ServerKey, WarmPlan, plan_warm_start
 from ductile.struct import Value
 
@@ -27,104 +29,103 @@ from ductile.struct import Value
 class WarmTimes(Value):
     """In seconds."""
 
-    #: A server that has not got ready by then counts as unfit, one that has not forked as lost.
+    #: A server that is not ready after this counts as unusable, one that has not forked as lost.
     to_start: float = 10.0
-    #: An unfit one is tried again after this: somebody may have repaired it.
+    #: An unusable interpreter is tried again after this: it may have been repaired.
     until_retried: float = 300.0
-    #: A server without work is stopped after this.
+    #: An idle server is stopped after this.
     until_idle_stop: float = 300.0
 
 
 class WarmRunner:
     """Implements `ductile.runner.port.Runner`."""
 
-    def __init__(self, patience: GracePeriods | None = None, times: WarmTimes | None = None) -> None:
-        self._patience = patience or GracePeriods()
+    def __init__(self, grace: GracePeriods | None = None, times: WarmTimes | None = None) -> None:
+        self._grace = grace or GracePeriods()
         self._times = times or WarmTimes()
-        self._plain = SpawnRunner(self._patience)
-        self._servers: dict[ServerKey, asyncio.Task[ForkServerClient | UnusableInterpreter]] = {}
-        self._links: set[ForkServerClient] = set()
+        self._cold = SpawnRunner(self._grace)
+        #: The latest attempt to start the server of each key.
+        self._starts: dict[ServerKey, asyncio.Task[ForkServerClient | UnusableInterpreter]] = {}
+        self._servers: set[ForkServerClient] = set()
         self._idle_timers: dict[ForkServerClient, asyncio.TimerHandle] = {}
-        self._asked: set[asyncio.Future[ForkedHandle]] = set()
-        self._moments = SharedTimer()
-        self._alive: set[SupervisedProcess] = set()
+        self._forking: set[asyncio.Future[ForkedHandle]] = set()
+        self._active: set[SupervisedProcess] = set()
 
-    async def start(self, run: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
-        plan = plan_warm_start(run)
+    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
+        plan = plan_warm_start(launch)
         if isinstance(plan, WarmPlan):
             server = await self._server_for(plan.key)
             if isinstance(server, ForkServerClient):
-                started = await self._fork(server, run, plan)
+                started = await self._fork(server, launch, plan)
                 if started is not None:
                     return started
-        return await self._plain.start(run)
+        return await self._cold.start(launch)
 
-    async def why_cold(self, run: Launch) -> str | None:
-        """Why this run would be spawned plainly; None when it would start warm."""
-        plan = plan_warm_start(run)
+    async def why_cold(self, launch: Launch) -> str | None:
+        """Return why this launch would be spawned; None if it would be forked."""
+        plan = plan_warm_start(launch)
         if isinstance(plan, ColdStart):
             return plan.reason
         server = await self._server_for(plan.key)
         return server.reason if isinstance(server, UnusableInterpreter) else None
 
     async def close(self) -> None:
-        """End everything that still runs or is about to, at once, then the servers."""
-        if self._asked:
-            await asyncio.wait(self._asked)
-        while self._alive:
-            for process in tuple(self._alive):
+        """Kill everything that runs or is being started, then stop the servers."""
+        if self._forking:
+            await asyncio.wait(self._forking)
+        while self._active:
+            for process in tuple(self._active):
                 process.stop(at_once=True)
-            await next(iter(self._alive)).wait()
-        await self._plain.close()
-        for starting in self._servers.values():
-            await asyncio.wait((starting,))
-        for link in tuple(self._links):
-            await link.close(self._patience.after_terminate)
+            await next(iter(self._active)).wait()
+        await self._cold.close()
+        for start in self._starts.values():
+            await asyncio.wait((start,))
+        for server in tuple(self._servers):
+            await server.close(self._grace.after_terminate)
 
     @property
     def server_pids(self) -> frozenset[int]:
-        """The servers that new processes may come from."""
-        return frozenset(link.pid for link in self._links if link.usable)
+        """The pids of the servers that new processes may be forked from."""
+        return frozenset(server.pid for server in self._servers if server.usable)
 
     async def _server_for(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
-        task = self._servers.get(key)
-        if task is None or (task.done() and not _still_good(task)):
-            task = asyncio.get_running_loop().create_task(self._launch(key))
-            self._servers[key] = task
-        return await asyncio.shield(task)
+        start = self._starts.get(key)
+        if start is None or (start.done() and not _is_current(start)):
+            start = self._starts[key] = asyncio.get_running_loop().create_task(self._start_server(key))
+        return await asyncio.shield(start)
 
-    async def _launch(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
-        server = await launch(key, within=self._times.to_start, on_change=self._link_changed)
+    async def _start_server(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
+        server = await start_server(key, within=self._times.to_start, on_change=self._server_changed)
         if isinstance(server, ForkServerClient):
-            self._links.add(server)
-            self._link_changed(server)
+            self._servers.add(server)
+            self._server_changed(server)
         else:
-            pause = 0 if server.passing else self._times.until_retried
-            asyncio.get_running_loop().call_later(pause, self._servers.pop, key, None)
+            pause = 0 if server.transient else self._times.until_retried
+            asyncio.get_running_loop().call_later(pause, self._starts.pop, key, None)
         return server
 
     async def _fork(
-        self, server: ForkServerClient, run: Launch, plan: WarmPlan
+        self, server: ForkServerClient, launch: Launch, plan: WarmPlan
     ) -> SupervisedProcess | RunnerLost | None:
-        """A process, or None when there is certainly none and a plain spawn may be tried."""
+        """Return a process, or None if there certainly is none and the launch may be spawned instead."""
         try:
             pipes = open_pipes()
         except OSError:
             return None
         try:
-            asked = server.fork(run, plan.argv0, pipes.theirs)
+            forking = server.fork(launch, plan.argv0, pipes.theirs)
         except NotSentError:
             pipes.close()
             return None
         self._stop_idle_timer(server)
-        self._asked.add(asked)
-        asked.add_done_callback(self._asked.discard)
+        self._forking.add(forking)
+        forking.add_done_callback(self._forking.discard)
         hung = asyncio.get_running_loop().call_later(self._times.to_start, server.kill)
-        asked.add_done_callback(lambda _: hung.cancel())
+        forking.add_done_callback(lambda _: hung.cancel())
         try:
-            leader = await asyncio.shield(asked)
+            handle = await asyncio.shield(forking)
         except asyncio.CancelledError:
-            asked.add_done_callback(lambda done: self._discard(done, run, pipes))
+            forking.add_done_callback(lambda done: self._discard(done, launch, pipes))
             raise
         except ForkRefusedError:
             pipes.close()
@@ -132,45 +133,45 @@ class WarmRunner:
         except ServerLostError as error:
             pipes.close()
             return RunnerLost(error=str(error))
-        return self._supervise(leader, run, pipes)
+        return self._supervise(handle, launch, pipes)
 
-    def _supervise(self, leader: ForkedHandle, run: Launch, pipes: PipeEnds) -> SupervisedProcess:
+    def _supervise(self, handle: ForkedHandle, launch: Launch, pipes: PipeEnds) -> SupervisedProcess:
         pipes.close_theirs()
         return SupervisedProcess(
-            leader=leader,
+            handle=handle,
             started_at=asyncio.get_running_loop().time(),
-            ours=pipes.ours,
-            run=run,
-            rest=write_request(pipes.ours[0], run.request),
-            patience=self._patience,
-            moments=self._moments,
+            pipes=pipes.ours,
+            launch=launch,
+            unsent=write_request(pipes.ours[0], launch.request),
+            grace=self._grace,
             started_by=StartedBy.WARM,
-            among=self._alive,
+            active=self._active,
         )
 
-    def _discard(self, done: asyncio.Future[ForkedHandle], run: Launch, pipes: PipeEnds) -> None:
-        """The caller was cancelled while the process was made: end it."""
+    def _discard(self, done: asyncio.Future[ForkedHandle], launch: Launch, pipes: PipeEnds) -> None:
+        """The caller was cancelled while the process was being forked: kill it."""
         if done.exception() is None:
-            self._supervise(done.result(), run, pipes).stop(at_once=True)
+            self._supervise(done.result(), launch, pipes).stop(at_once=True)
         else:
             pipes.close()
 
-    def _link_changed(self, link: ForkServerClient) -> None:
-        self._stop_idle_timer(link)
-        if link.gone:
-            self._links.discard(link)
-        elif link.idle and link.usable:
+    def _server_changed(self, server: ForkServerClient) -> None:
+        self._stop_idle_timer(server)
+        if server.gone:
+            self._servers.discard(server)
+        elif server.idle and server.usable:
             loop = asyncio.get_running_loop()
-            self._idle_timers[link] = loop.call_later(self._times.until_idle_stop, link.retire)
+            self._idle_timers[server] = loop.call_later(self._times.until_idle_stop, server.retire)
 
-    def _stop_idle_timer(self, link: ForkServerClient) -> None:
-        timer = self._idle_timers.pop(link, None)
+    def _stop_idle_timer(self, server: ForkServerClient) -> None:
+        timer = self._idle_timers.pop(server, None)
         if timer is not None:
             timer.cancel()
 
 
-def _still_good(task: asyncio.Task[ForkServerClient | UnusableInterpreter]) -> bool:
-    if task.cancelled() or task.exception() is not None:
+def _is_current(start: asyncio.Task[ForkServerClient | UnusableInterpreter]) -> bool:
+    """Return whether the result of a finished start is still valid."""
+    if start.cancelled() or start.exception() is not None:
         return False
-    found = task.result()
-    return isinstance(found, UnusableInterpreter) or found.usable
+    result = start.result()
+    return isinstance(result, UnusableInterpreter) or result.usable

@@ -199,7 +199,7 @@ def _run_as_json(ran: RunOnceResult) -> JsonObject:
         "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
         "stdout": evidence.stdout,
         "stderr": evidence.stderr,
-        "remarks": list(ran.interpretation.remarks),
+        "remarks": list(ran.interpretation.warnings),
     }
 
 

@@ -12,7 +12,7 @@ from ductile.runner.port import Exited, ExitStatus, Launch, ProcessOutput
 
 
 def failed(status: ExitStatus, stdout: bytes = b"", stderr: bytes = b"") -> Failed:
-    outcome = interpret(Exited(remains=ProcessOutput(status=status, stdout=stdout, stderr=stderr))).outcome
+    outcome = interpret(Exited(output=ProcessOutput(status=status, stdout=stdout, stderr=stderr))).outcome
     assert isinstance(outcome, Failed)
     return outcome
 
@@ -49,14 +49,14 @@ def test_the_output_is_kept_with_what_cannot_be_read_replaced() -> None:
 
 def test_what_was_cut_or_left_over_is_remarked_upon() -> None:
     """Warned about, and nothing more."""
-    remains = ProcessOutput(
+    output = ProcessOutput(
         status=ExitStatus(exit_code=0),
         stdout=b'{"status": "ok", "result": 1}',
         stderr=b"",
         stderr_cut=True,
         leftovers=True,
     )
-    assert interpret(Exited(remains=remains)).remarks == (
+    assert interpret(Exited(output=output)).warnings == (
         ExecutionWarning.STDERR_CUT,
         ExecutionWarning.LEFTOVERS,
     )

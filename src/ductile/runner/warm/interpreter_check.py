@@ -1,6 +1,6 @@
-"""Whether an interpreter can be forked from, and what would make a fork of it out of date.
+"""Checks whether an interpreter can be used as a fork server, and which file changes make it out of date.
 
-Belongs to `server` and, like it, is standard library only.
+Part of the fork server and, like it, standard library only.
 """
 
 # pathlib would be one more module in every process:
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 OLDEST = (3, 8)
-#: No file looks like this: one that is remembered so has changed.
+#: Equal to the stamp of no file: a file remembered so counts as changed.
 CHANGED = ()
-#: Nanoseconds that the clock of a file system may be behind ours: it goes by the kernel's ticks.
+#: File times follow the kernel's ticks and may be behind our clock by this many nanoseconds.
 _TICK = 10_000_000
 
 
 def stamp(path: str) -> tuple[int, ...] | None:
+    """Return what changes when the file does; None if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -32,9 +33,9 @@ def stamp(path: str) -> tuple[int, ...] | None:
 
 
 def files_to_watch(server: str) -> set[str]:
-    """Files that were imported and may be edited, and the places where new packages appear.
+    """Return the imported files that may be edited, and the directories in which packages are installed.
 
-    The standard library changes only with the interpreter, whose own file stands for it.
+    The standard library changes only with the interpreter, so the executable stands for it.
     """
     library = os.path.dirname(os.__file__) + os.sep
     files = {sys.executable}
@@ -42,41 +43,42 @@ def files_to_watch(server: str) -> set[str]:
         file = getattr(module, "__file__", None)
         if file and file != server and not (file.startswith(library) and "-packages" not in file):
             files.add(file)
-    files.update(places_of_packages())
+    files.update(package_directories())
     return files
 
 
-def places_of_packages() -> list[str]:
-    return [place for place in sys.path if "-packages" in place]
+def package_directories() -> list[str]:
+    return [directory for directory in sys.path if "-packages" in directory]
 
 
-class Meanwhile:
-    """What is changed while it is being imported: nobody knows whether we have read it before or after."""
+class ImportWindow:
+    """Finds files that changed during the import: the old or the new version may have been imported."""
 
     def __init__(self) -> None:
         self.began = time.time_ns()
-        self.before = {place: names_in(place) for place in places_of_packages()}
+        self.before = {directory: names_in(directory) for directory in package_directories()}
 
     def stamp(self, path: str) -> tuple[int, ...] | None:
-        """What to remember of a file that was imported."""
+        """Return the stamp to remember for an imported file, `CHANGED` if it changed during the import."""
         seen = stamp(path)
         if path in self.before:
-            # Importing itself makes a place for what was compiled, and that is no change.
+            # Importing itself creates `__pycache__`; that is no change.
             changed = names_in(path) != self.before[path]
         else:
-            # By when the kernel says so. A time to come is not from now: the clock was set back.
+            # By its ctime. A ctime in the future is not from this import: the clock was set back.
             changed = seen is not None and self.began - _TICK <= seen[-1] <= time.time_ns()
         return CHANGED if changed else seen
 
 
-def names_in(place: str) -> frozenset[str]:
+def names_in(directory: str) -> frozenset[str]:
     try:
-        return frozenset(os.listdir(place)) - {"__pycache__"}
+        return frozenset(os.listdir(directory)) - {"__pycache__"}
     except OSError:
         return frozenset()
 
 
-def why_unfit() -> str | None:
+def why_unusable() -> str | None:
+    """Return why this interpreter must not be forked, if it must not."""
     if sys.implementation.name != "cpython":
         return "it is not CPython"
     if sys.version_info < OLDEST:
@@ -90,11 +92,12 @@ def why_unfit() -> str | None:
 
 
 def find_libc() -> Any:
+    """Return the C library with the functions that forked processes call; None without ctypes."""
     try:
         import ctypes  # noqa: PLC0415 - not every Python has it
 
         libc = ctypes.PyDLL(None)
-        libc.prctl, libc.exit  # noqa: B018 - looked up once, before anybody is forked
+        libc.prctl, libc.exit  # noqa: B018 - looked up once, before the first fork
     except (ImportError, OSError, AttributeError):
         return None
     return libc
