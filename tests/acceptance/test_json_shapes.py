@@ -22,10 +22,9 @@ from builders.described import assert_holds
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
 from builders.shapes import Shape, Teller, learn
-from ductile.api.openapi_schemas import schemas
+from ductile.api.openapi_schemas import schema_ref, schemas
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
-from ductile.operations.shapes import named
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
@@ -407,7 +406,7 @@ def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -
     """One operation behind both, and one description of what it answers."""
     assert asked.answers[words]
     for answer in asked.answers[words]:
-        assert_holds({"schemas": dict(schemas())}, named(shape), {**answer, "message": "for people"})
+        assert_holds({"schemas": dict(schemas())}, schema_ref(shape), {**answer, "message": "for people"})
 
 
 def test_every_command_was_asked(asked: Asker) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from ductile.operations.shapes import named
+from ductile.api.openapi_schemas import schema_ref
 
 
 def strictly(schema: Any) -> Any:
@@ -46,7 +46,7 @@ class Description:
     document: dict[str, Any]
 
     def assert_shape(self, shape: str, value: Any) -> None:
-        assert_holds(self.document["components"], named(shape), value)
+        assert_holds(self.document["components"], schema_ref(shape), value)
 
     def schema_of(self, method: str, path: str, status: int, media_type: str) -> Any:
         """What such an answer looks like; fails if it is not said that there may be one."""

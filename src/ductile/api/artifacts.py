@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 from ductile.api.endpoint import ApiRequest
 from ductile.http.responses import Stream
-from ductile.operations.jobs.artifacts import OpenedArtifact, open_artifact
+from ductile.operations.jobs.artifacts import OpenArtifact, OpenedArtifact, open_artifact
+from ductile.operations.request import decode_request
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _PIECE = 256 * 1024
 
 
-async def artifact(asked: ApiRequest) -> Stream:
-    opened = await open_artifact(asked.context, asked.values)
+async def artifact(request: ApiRequest) -> Stream:
+    opened = await open_artifact(request.context, decode_request(OpenArtifact, request.values))
 
     async def run(send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})

@@ -69,8 +69,8 @@ class Endpoint(Value, dict=True):
     operation: Operation | None = None
     #: The request of a handler that runs no operation, or an untyped one.
     request_type: type[Value] | None = None
-    #: The name of its response schema.
-    answer: str | Mapping[int, str] | None = None
+    #: Its responses; None for those of the operation.
+    response_types: tuple[type[Response], ...] | None = None
 
     @cached_property
     def path_parameters(self) -> tuple[str, ...]:
@@ -97,12 +97,11 @@ class Endpoint(Value, dict=True):
     def responses(self) -> Mapping[int, tuple[str, ...]]:
         """The names of the response schemas by status; empty where the reply has another format."""
         found: dict[int, tuple[str, ...]] = {}
-        if isinstance(self.answer, str):
-            found[self.http.statuses[0]] = (self.answer,)
-        elif self.answer is not None:
-            return {status: (name,) for status, name in self.answer.items()}
-        elif self.operation is not None:
-            for each in self.operation.response_types:
+        types = self.response_types
+        if types is None:
+            types = () if self.operation is None else self.operation.response_types
+        for each in types:
+            if not each.LOCAL:
                 status = each.STATUS or self.http.statuses[0]
                 found[status] = (*found.get(status, ()), each.__name__)
         if "result" in self.fields[FieldSource.QUERY]:

@@ -8,16 +8,22 @@ from collections.abc import Iterator
 from ductile import __version__
 from ductile.api.endpoint import Endpoint
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi_responses import components, responses
-from ductile.api.openapi_schemas import field_schema, request_body, self_contained
+from ductile.api.openapi_schemas import (
+    components,
+    field_schema,
+    request_body,
+    responses,
+    self_contained,
+)
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.plugins.catalogue import commands_of, right_of
+from ductile.operations.access import right_of
+from ductile.operations.plugins.catalogue import commands_of
 from ductile.operations.plugins.names import find_plugin
-from ductile.operations.plugins.skills import describe_pipeline
+from ductile.operations.plugins.skills import summarise_pipeline
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.runs.input_schema import input_schema_of
-from ductile.operations.submission import SubmissionRequest
+from ductile.operations.submission import SubmissionRequest, Submitted
 from ductile.protocol.manifest.model import Command, ExecutionMode
 from ductile.struct import replace
 
@@ -155,17 +161,17 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
         endpoint,
         http=replace(
             endpoint.http,
-            statuses=tuple(status for status in endpoint.http.statuses if status not in (_DONE, _FAILED)),
+            statuses=tuple(each for each in endpoint.http.statuses if each not in (_DONE, _FAILED)),
         ),
-        answer={202: "Submitted"},
         request_type=SubmissionRequest,
+        response_types=(Submitted,),
     )
     for name, pipeline in snapshot.pipelines.items():
         waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
         path = f"/pipeline/{name}"
         own: JsonObject = {
             "operationId": pipeline_id(name),
-            "summary": describe_pipeline(pipeline),
+            "summary": summarise_pipeline(pipeline),
             "requestBody": request_body(
                 endpoint, self_contained(input_schema_of(snapshot, name), f"{path}/input")
             ),

@@ -1,53 +1,62 @@
-"""The schemas of request bodies and responses, as far as they do not depend on the plugins."""
+"""The parts of the OpenAPI document that come from the table of endpoints: schemas, bodies, responses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
 from ductile.api.endpoint import BARE_RESULT, Endpoint
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.catalogue_shapes import CATALOGUE_SHAPES
-from ductile.operations.job_shapes import JOB_SHAPES
 from ductile.operations.jobs.documents import JobOutput, LedgerEvent
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.response import OFFLINE_ONLY, Response
-from ductile.operations.run_shapes import RUN_SHAPES
-from ductile.operations.shapes import OBJECT, PLACE, TEXT, answer, by_name, maybe, named, record, told
-from ductile.operations.system.probes import Health
-from ductile.operations.system_shapes import SYSTEM_SHAPES
-from ductile.operations.table import OPERATIONS
 from ductile.protocol.manifest.schema import JsonSchema
 
-_ERROR = record(
-    {
-        "error": record(
-            {
-                "code": told(TEXT, "Does not change; see the table of codes."),
-                "message": TEXT,
-                "hint": told(maybe(TEXT), "What to do about it."),
-                "details": OBJECT,
-            }
-        ),
-        "message": TEXT,
-    }
-)
-_UNTYPED: Mapping[str, JsonObject] = {
-    "Error": _ERROR,
-    "About": answer(
-        {
-            "name": TEXT,
-            "version": told(maybe(TEXT), "Null for a caller on another machine."),
-            "links": by_name(TEXT),
-        }
-    ),
-    **JOB_SHAPES,
-    **RUN_SHAPES,
-    **CATALOGUE_SHAPES,
-    **SYSTEM_SHAPES,
+#: Where the schemas and responses with a name are in the document.
+SCHEMAS_PATH = "#/components/schemas/"
+_RESPONSES_PATH = "#/components/responses/"
+_TEXT: JsonObject = {"type": "string"}
+_ERROR_SCHEMA: JsonObject = {
+    "type": "object",
+    "required": ["error", "message"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "hint", "details"],
+            "properties": {
+                "code": {**_TEXT, "description": "Does not change; see the table of codes."},
+                "message": _TEXT,
+                "hint": {"type": ["string", "null"], "description": "What to do about it."},
+                "details": {"type": "object", "additionalProperties": True},
+            },
+        },
+        "message": _TEXT,
+    },
+}
+_ERROR = 400
+#: Statuses of errors: of calls with a token, of calls without one, of every call, of calls with a body.
+_WITH_TOKEN = (401, 403, 429)
+_WITHOUT_TOKEN = (421,)
+_ALWAYS = (400, 405, 431, 503)
+_WITH_BODY = (408, 413, 422)
+_ABOUT = {
+    403: "The token lacks the scope; `details.needed` names those of which one is enough",
+    405: "Another method at this path",
+    421: "`Host` or `Origin` names another host than this loopback listener's, and there is no token",
+    502: "With `strict`: the run did not succeed",
+    503: "No slot, too many connections, the store is down, or the daemon stops",
+}
+_WAIT: JsonObject = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_STATUS: JsonObject = {"X-Ductile-Status": {"schema": {**_TEXT, "description": "The status of the job."}}}
+_HEADERS: Mapping[int, JsonObject] = {
+    401: {"WWW-Authenticate": {"schema": {**_TEXT, "description": "How to authenticate."}}},
+    405: {"Allow": {"schema": {**_TEXT, "description": "The methods that this path takes."}}},
+    429: _WAIT,
+    503: _WAIT,
 }
 
 
@@ -60,20 +69,23 @@ class BareResult(Response):
 @cache
 def schemas() -> Mapping[str, JsonObject]:
     """The schema of every response, and of every struct in one, by its name."""
-    types: list[type] = []
-    for operation in OPERATIONS.values():
-        if operation.request_type is not None:
-            types += [each for each in operation.response_types if each not in types]
+    from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - its handlers describe themselves with this
+
+    types: list[type[Response]] = []
+    for endpoint in ENDPOINTS:
+        operation = endpoint.operation
+        known = endpoint.response_types or (() if operation is None else operation.response_types)
+        types += [each for each in known if each not in types and not each.LOCAL]
     _references, found = msgspec.json.schema_components(
-        [*types, LedgerEvent, BareResult, Health], ref_template=f"{PLACE}{{name}}"
+        [*types, LedgerEvent, BareResult], ref_template=f"{SCHEMAS_PATH}{{name}}"
     )
     named_types = {each.__name__ for each in types}
-    described: dict[str, Any] = {**_UNTYPED}
+    described: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     for name, component in found.items():
         if "enum" not in component:
             described[name] = _without_noise(component, found)
             if name in named_types:
-                described[name]["properties"].setdefault("message", TEXT)
+                described[name]["properties"].setdefault("message", _TEXT)
                 described[name]["required"] = [
                     *dict.fromkeys((*described[name].get("required", ()), "message"))
                 ]
@@ -99,13 +111,17 @@ def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
         for key, value in schema.items()
         if key not in ("title", "default")
     }
-    target = components.get(str(schema.get("$ref")).removeprefix(PLACE), {})
+    target = components.get(str(schema.get("$ref")).removeprefix(SCHEMAS_PATH), {})
     if "enum" in target:
         shown = {**{key: each for key, each in shown.items() if key != "$ref"}, "enum": target["enum"]}
     return shown
 
 
-def content_of(endpoint: Endpoint, status: int) -> JsonObject:
+def schema_ref(name: str) -> JsonObject:
+    return {"$ref": f"{SCHEMAS_PATH}{name}"}
+
+
+def _content(endpoint: Endpoint, status: int) -> JsonObject:
     """The content of a good response by media type."""
     content: JsonObject = {
         media_type: {"schema": schema} for media_type, schema in endpoint.http.documents.items()
@@ -113,14 +129,14 @@ def content_of(endpoint: Endpoint, status: int) -> JsonObject:
     names = endpoint.responses.get(status, ())
     if not names:
         return content
-    one_of: list[JsonValue] = [named(name) for name in names]
-    schema: JsonObject = named(names[0]) if len(names) == 1 else {"anyOf": one_of}
+    one_of: list[JsonValue] = [schema_ref(name) for name in names]
+    schema: JsonObject = schema_ref(names[0]) if len(names) == 1 else {"anyOf": one_of}
     return {"application/json": {"schema": schema}, **content}
 
 
 def field_schema(field: RequestField) -> JsonObject:
     schema = {**field.schema, "description": field.description}
-    return schema if field.default in (None, False) else {**schema, "default": field.default}
+    return schema if not field.default else {**schema, "default": field.default}
 
 
 def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
@@ -148,3 +164,75 @@ def self_contained(schema: JsonSchema | None, place: str) -> JsonValue:
     ):
         return schema
     return {"$id": f"ductile:{place}", **schema}
+
+
+def responses(endpoint: Endpoint) -> JsonObject:
+    """The responses of an endpoint by status, errors included."""
+    own = [each for each in endpoint.http.statuses if each < _ERROR or each in endpoint.responses]
+    errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
+    if endpoint.access.need is not None:
+        errors |= {*_WITH_TOKEN}
+    if endpoint.access.need is None or endpoint.access.discovery:
+        errors |= {*_WITHOUT_TOKEN}
+    if endpoint.http.method == "POST":
+        errors |= {*_WITH_BODY}
+    if endpoint.path_parameters:
+        errors.add(404)
+    if endpoint.fields[FieldSource.QUERY]:
+        errors |= {404, 422}  # an unknown plugin, a cursor that is not ours
+    return {
+        **{str(status): _good(endpoint, status) for status in own},
+        **{str(status): {"$ref": f"{_RESPONSES_PATH}{_name(status)}"} for status in sorted(errors)},
+    }
+
+
+def _good(endpoint: Endpoint, status: int) -> JsonObject:
+    about = _ABOUT.get(status, HTTPStatus(status).phrase)
+    shown: JsonObject = {"description": about, "content": _content(endpoint, status)}
+    return {**shown, "headers": _STATUS} if endpoint.http.tells_status else shown
+
+
+def _name(status: int) -> str:
+    return f"Error{int(status)}"  # the words for a status differ from one version of Python to another
+
+
+def _refusal(status: HTTPStatus) -> JsonObject:
+    return {
+        "description": _ABOUT.get(status, status.phrase),
+        "content": {"application/json": {"schema": schema_ref("Error")}},
+        **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+    }
+
+
+def components(paths: JsonObject) -> JsonObject:
+    """The components that the paths refer to, and no others: agents read the whole document."""
+    meant = {*_references(paths)}
+    refusals: JsonObject = {
+        _name(status): _refusal(status)
+        for status in HTTPStatus
+        if f"{_RESPONSES_PATH}{_name(status)}" in meant
+    }
+    known = schemas()
+    found: JsonObject = {}
+    wanted = {*meant, *_references(refusals)}
+    while wanted:
+        more = {
+            name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in wanted and name not in found
+        }
+        found |= more
+        wanted = {*_references({**more})}
+    return {"responses": refusals, "schemas": {name: found[name] for name in known if name in found}}
+
+
+def _references(value: JsonValue) -> Iterator[str]:
+    match value:
+        case dict():
+            if isinstance(place := value.get("$ref"), str):
+                yield place
+            for inner in value.values():
+                yield from _references(inner)
+        case list():
+            for inner in value:
+                yield from _references(inner)
+        case _:
+            return

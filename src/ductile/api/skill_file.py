@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.plugins.skills import HOW
+from ductile.operations.plugins.skills import HOW, Skill
 
 #: What agents' loaders take: a name of so many characters, a description of so many.
 _LONGEST_NAME = 64
@@ -15,10 +14,10 @@ _LONGEST_DESCRIPTION = 1024
 _NAMED = 20
 
 
-def skill_file(service: str, address: str, skills: Sequence[JsonObject]) -> str:
+def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
     """One page that tells all an agent needs but the token, which is not for a file that is passed on."""
-    own = [skill for skill in skills if skill["kind"] != "operation"]
-    fixed = [skill for skill in skills if skill["kind"] == "operation"]
+    own = [skill for skill in skills if skill.kind != "operation"]
+    fixed = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
         [
             *_front_matter(service, own),
@@ -34,17 +33,17 @@ def skill_file(service: str, address: str, skills: Sequence[JsonObject]) -> str:
             "",
             "## What can be run",
             "",
-            *(line for skill in own for line in _own(skill)),
+            *(line for skill in own for line in _described(skill)),
             "## What can be done with jobs, events and the system",
             "",
-            *(line for skill in fixed for line in _fixed(skill)),
+            *(line for skill in fixed for line in _described(skill)),
         ]
     )
 
 
-def _front_matter(service: str, skills: Sequence[JsonObject]) -> list[str]:
+def _front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
     """Quoted as JSON, which is YAML too: whatever a service or a plugin is called, it stays a text."""
-    names = [str(skill["name"]) for skill in skills]
+    names = [skill.name for skill in skills]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     listed = f": {', '.join(names[:_NAMED])}{more}" if names else ""
     about = (
@@ -61,33 +60,19 @@ def _front_matter(service: str, skills: Sequence[JsonObject]) -> list[str]:
     ]
 
 
-def _own(skill: JsonObject) -> Iterator[str]:
-    yield from (f"### {skill['name']}", "", f"{_called(skill)}: {_line(skill['description'])}", "")
-    yield from (f"Answer: {skill['answer']}", "")
-    for title, key in (("Payload", "input_schema"), ("Result", "output_schema")):
-        if skill[key]:  # an empty one says nothing
-            yield from (f"{title}, as JSON Schema:", "", "```json", _pretty(skill[key]), "```", "")
+def _described(skill: Skill) -> Iterator[str]:
+    call = f"`{skill.call.method} {skill.call.path}` (scope: {skill.scope})"
+    yield from (f"### {skill.name}", "", f"{call}: {_line(skill.description)}", "")
+    yield from (f"Answer: {skill.answer}", "")
+    for title, schema in (("Payload", skill.input_schema), ("Result", skill.output_schema)):
+        if schema:  # an empty one says nothing
+            shown = json.dumps(schema, indent=2, ensure_ascii=False)
+            yield from (f"{title}, as JSON Schema:", "", "```json", shown, "```", "")
+    for title, fields in (("Query", skill.query), ("Body", skill.body)):
+        if isinstance(fields, dict) and fields:
+            yield from (f"{title}:", "", *(f"- `{name}`: {about}" for name, about in fields.items()), "")
 
 
-def _fixed(skill: JsonObject) -> Iterator[str]:
-    yield from (f"### {skill['name']}", "", f"{_called(skill)}: {_line(skill['description'])}", "")
-    yield from (f"Answer: {skill['answer']}", "")
-    for title, key in (("Query", "query"), ("Body", "body")):
-        named = skill[key]
-        if isinstance(named, dict) and named:
-            yield from (f"{title}:", "", *(f"- `{name}`: {about}" for name, about in named.items()), "")
-
-
-def _called(skill: JsonObject) -> str:
-    call = skill["call"]
-    told = f"{call['method']} {call['path']}" if isinstance(call, dict) else ""
-    return f"`{told}` (scope: {skill['scope']})"
-
-
-def _line(value: JsonValue) -> str:
-    """Of a text by somebody else: in one line it cannot become a heading or end a block."""
-    return " ".join(str(value).split())
-
-
-def _pretty(value: JsonValue) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+def _line(text: str) -> str:
+    """A foreign text in one line: it cannot become a heading or end a block."""
+    return " ".join(text.split())

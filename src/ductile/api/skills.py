@@ -1,18 +1,18 @@
-"""The catalogue for agents: what this configuration has, and the operations that every one has."""
+"""The skills of this configuration, and the operations that every one has."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from ductile.api.endpoint import ApiRequest, Endpoint, Reply
-from ductile.core.json import JsonObject
 from ductile.http.responses import Document
-from ductile.operations import parameters as read
-from ductile.operations.plugins.skills import HOW, skills_of
-from ductile.operations.request import FieldSource
+from ductile.operations.plugins.skills import HOW, Skill, SkillCall, Skills, skills_of
+from ductile.operations.request import FieldSource, decode_request
 from ductile.struct import Value
 
 if TYPE_CHECKING:
@@ -22,13 +22,8 @@ MARKDOWN = "text/markdown; charset=utf-8"
 _HOST = re.compile(rb"[A-Za-z0-9.\-\[\]:]{1,255}")
 
 
-class Format(StrEnum):
-    JSON = "json"
-    MARKDOWN = "markdown"
-
-
 class _FixedSkill(Value, kw_only=False):
-    """An operation that needs no plugin. Its name begins with a word that no plugin may have as its name."""
+    """An operation that needs no plugin. No plugin may have the first word of its name."""
 
     name: str
     method: str
@@ -105,25 +100,35 @@ FIXED_SKILLS = (
 )
 
 
-async def show_skills(asked: ApiRequest) -> Reply | Document:
-    wanted = read.optional_word(asked.values, "format", Format) or Format.JSON
-    snapshot = asked.context.snapshot()
-    skills = [*all_skills(snapshot)]
-    if wanted is Format.JSON:
-        return Reply(body={"skills": [*skills], "how": HOW})
-    from ductile.api.skill_file import skill_file  # noqa: PLC0415 - hardly anybody asks for it
+class SkillFormat(StrEnum):
+    JSON = "json"
+    MARKDOWN = "markdown"
 
-    text = skill_file(snapshot.service.name, address_of(asked), skills)
+
+class ShowSkills(Value):
+    format: Annotated[
+        SkillFormat, Meta(description="`markdown` for a SKILL.md that an agent can be given.")
+    ] = SkillFormat.JSON
+
+
+async def show_skills(request: ApiRequest) -> Reply | Document:
+    snapshot = request.context.snapshot()
+    skills = [*all_skills(snapshot)]
+    if decode_request(ShowSkills, request.values).format is SkillFormat.JSON:
+        return Reply(body=Skills(skills=skills, how=HOW))
+    from ductile.api.skill_file import skill_file  # noqa: PLC0415 - rarely requested
+
+    text = skill_file(snapshot.service.name, address_of(request), skills)
     return Document(content=text.encode(), media_type=MARKDOWN)
 
 
-def address_of(asked: ApiRequest) -> str:
-    """As the caller has it; empty if what it says is no address."""
-    host = asked.headers.get(b"host", b"localhost")
+def address_of(request: ApiRequest) -> str:
+    """The address as the caller has it; empty if its `Host` is no address."""
+    host = request.headers.get(b"host", b"localhost")
     return f"http://{host.decode()}" if _HOST.fullmatch(host) else ""
 
 
-def all_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
+def all_skills(snapshot: Snapshot) -> Iterator[Skill]:
     from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - the table names the handler above
 
     table = {(each.http.method, each.http.path): each for each in ENDPOINTS}
@@ -131,17 +136,17 @@ def all_skills(snapshot: Snapshot) -> Iterator[JsonObject]:
     yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED_SKILLS)
 
 
-def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> JsonObject:
-    return {
-        "name": fixed.name,
-        "kind": "operation",
-        "description": f"{endpoint.summary}.",
-        "read_only": fixed.method == "GET",
-        "call": {"method": fixed.method, "path": fixed.path},
-        "scope": endpoint.access.shown,
-        "input_schema": None,
-        "output_schema": None,
-        "answer": fixed.answer,
-        "query": {name: each.description for name, each in endpoint.fields[FieldSource.QUERY].items()},
-        "body": {name: each.description for name, each in endpoint.fields[FieldSource.BODY].items()},
-    }
+def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
+    return Skill(
+        name=fixed.name,
+        kind="operation",
+        description=f"{endpoint.summary}.",
+        read_only=fixed.method == "GET",
+        call=SkillCall(method=fixed.method, path=fixed.path),
+        scope=endpoint.access.shown,
+        input_schema=None,
+        output_schema=None,
+        answer=fixed.answer,
+        query={name: each.description for name, each in endpoint.fields[FieldSource.QUERY].items()},
+        body={name: each.description for name, each in endpoint.fields[FieldSource.BODY].items()},
+    )

@@ -93,7 +93,20 @@ class RunningEngine(Protocol):
     def stop(self) -> None: ...
 
 
+class Source(Value):
+    """Who submits: a surface, and the token, endpoint or schedule there."""
+
+    submitted_by: SubmittedBy
+    detail: str | None = None
+    #: The namespace of its dedupe keys, where that is not `detail`.
+    owner: str | None = None
+    #: Whether it waits for the response of a synchronous pipeline.
+    waits: bool = False
+
+
 class OperationContext(Value):
+    """What an operation works with: the store, the configuration in force, and the engine if one runs."""
+
     store: Store
     snapshot: Callable[[], Snapshot]
     now: Callable[[], datetime]
@@ -104,6 +117,7 @@ class OperationContext(Value):
     runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
+    source: Source = Source(submitted_by=SubmittedBy.CLI)
 
     @property
     def has_no_runner(self) -> bool:

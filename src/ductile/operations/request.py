@@ -43,6 +43,10 @@ PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="R
 Cursor: TypeAlias = Annotated[str | None, Meta(description="`next_cursor` of the page before.")]
 
 
+class NoFields(Value):
+    """A request without fields."""
+
+
 class FieldSource(StrEnum):
     """The part of an HTTP request that a field is read from.
 
@@ -232,6 +236,12 @@ def decode_word(words: type[Word], aliases: Mapping[str, Word], name: str, value
     except ValueError:
         known = ", ".join([*words, *aliases])
         raise unusable(name, f"{name}: unknown value {text[:_QUOTED]!r}", f"one of {known}") from None
+
+
+def decode_words(words: type[Word], name: str, value: JsonValue) -> frozenset[Word]:
+    """Several words, separated by commas."""
+    listed = (each.strip() for each in decode_text(name, value).split(","))
+    return frozenset(decode_word(words, {}, name, each) for each in listed if each)
 
 
 def decode_duration(name: str, value: JsonValue) -> timedelta:

@@ -362,7 +362,7 @@ def test_an_event_that_nobody_hears(api: Api) -> None:
     )
     lost = api.post("/event", {"type": "echo.handel"})
     assert lost["started"] == []
-    nobody = "Nobody listens to {} from `api`, so nothing was started"
+    nobody = "No route or pipeline takes {} from `api`, so nothing was started"
     assert lost["message"] == f"{nobody.format('echo.handel')}: did you mean echo.handle?"
     assert api.post("/event", {"type": "x"})["message"] == f"{nobody.format('x')}."
     sent = {"type": "echo.handle", "dedupe_key": "heard-once"}

@@ -122,7 +122,7 @@ def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
     api.ended(first["job_id"])
     again = api.post(path, headers=sent)
     assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
-    assert again["message"] == "This is a duplicate: the job is there already."
+    assert again["message"] == "This is a duplicate: the job exists already."
 
 
 def test_keys_are_bounded(api: Api) -> None:

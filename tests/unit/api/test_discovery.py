@@ -11,7 +11,7 @@ import pytest
 from builders.configs import a_config, a_discovery, loaded
 from ductile import __version__
 from ductile.api.endpoint import ApiRequest
-from ductile.api.handlers import discover
+from ductile.api.handlers import About, discover
 from ductile.config.compile.compiler import compile_snapshot
 
 
@@ -25,5 +25,6 @@ async def test_the_version_is_for_this_machine(peer: str | None, version: str | 
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
     nothing: Any = None
     asked = ApiRequest(context=context, services=nothing, values={}, headers={}, route=nothing, peer=peer)
-    body: Any = (await discover(asked)).body
-    assert body["version"] == version
+    about = (await discover(asked)).body
+    assert isinstance(about, About)
+    assert about.version == version

@@ -20,7 +20,6 @@ from ductile.cli.spec import Example
 from ductile.config.validate.access import suggest_scope
 from ductile.core.jobs.model import JobStatus, SubmittedBy
 from ductile.operations.jobs.query import STATUS_ALIASES
-from ductile.operations.parameters import optional_instant
 
 LINES = (
     "",
@@ -110,7 +109,7 @@ def test_every_example_can_be_typed(words: str, example: Example) -> None:
     if not given.get("payload", "@").startswith("@"):
         assert isinstance(json.loads(given["payload"]), dict)
     assert not any(suggest_scope(scope, []) for scope in given.get("scopes", "*").split(","))
-    optional_instant(dict(given), "from")  # or else it is refused
+    decode_instant("from", given["from"])  # or else it is refused
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import pytest
 
 from builders.engines import Bench, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
-from ductile.core.jobs.model import JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError, StoreFullError, TooBusyError
-from ductile.operations.jobs.submit import submit
-from ductile.operations.submission import Source
+from ductile.operations.jobs.submit import RunCommand, run_command
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.telemetry.signals import Signal
 
@@ -187,7 +186,7 @@ async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Pat
         reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
         await bench.until(Signal.PLUGIN_DRAINING)
         with pytest.raises(ConflictError, match="is being drained"):
-            await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+            await run_command(bench.context, RunCommand(plugin="gated"))
         with pytest.raises(ConflictError, match="under way"):
             await bench.engine.reload()
         with pytest.raises(ConflictError, match="under way"):
@@ -216,7 +215,7 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
         await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
         assert bench.engine.draining == frozenset()
         assert "gated" in bench.engine.snapshot().plugins
-        await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "gated"})
+        await run_command(bench.context, RunCommand(plugin="gated"))
         assert {(await bench.job(job)).reason for job in jobs} <= {JobReason.SUBMITTED, JobReason.CLAIMED}
 
 
@@ -246,7 +245,7 @@ async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_pa
         await bench.started()
         await bench.engine.drain(("other",), timedelta(minutes=1))
         with pytest.raises(ConflictError, match="is being drained"):
-            await submit(bench.context, Source(submitted_by=SubmittedBy.API), {"plugin": "other"})
+            await run_command(bench.context, RunCommand(plugin="other"))
         bench.configure(ECHO)
         assert (await bench.engine.reload(timedelta(minutes=1))).ends == ()
         assert bench.engine.draining == frozenset()

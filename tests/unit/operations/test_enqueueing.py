@@ -10,14 +10,14 @@ import pytest
 
 from builders.engines import an_engine
 from ductile.core.jobs.model import SubmittedBy
-from ductile.operations.context import OperationContext
-from ductile.operations.jobs import submit
-from ductile.operations.runs import start
-from ductile.operations.submission import Source
+from ductile.operations.context import OperationContext, Source
+from ductile.operations.jobs.submit import RunCommand, run_command
+from ductile.operations.runs.publish import PublishEvent, publish_event
+from ductile.operations.runs.start import TriggerPipeline, trigger_pipeline
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal
 
-DOOR = Source(submitted_by=SubmittedBy.API, detail="somebody")
+SOURCE = Source(submitted_by=SubmittedBy.API, detail="somebody")
 
 
 class Handed:
@@ -36,25 +36,27 @@ class Handed:
 
 
 async def by_name(context: OperationContext) -> object:
-    return await submit.submit(context, DOOR, {"plugin": "echo", "command": "poll"})
+    return await run_command(context, RunCommand(plugin="echo", command="poll"))
 
 
 async def by_trigger(context: OperationContext) -> object:
-    return await start.trigger(context, DOOR, {"plugin": "echo", "command": "poll"})
+    return await trigger_pipeline(context, TriggerPipeline(plugin="echo", command="poll"))
 
 
 async def by_event(context: OperationContext) -> object:
-    return await start.publish_event(context, DOOR, {"type": "it.happened", "payload": {}})
+    return await publish_event(context, PublishEvent(type="it.happened", payload={}))
 
 
-@pytest.mark.parametrize("door", [by_name, by_trigger, by_event])
-async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(tmp_path: Path, door: Any) -> None:
+@pytest.mark.parametrize("submit", [by_name, by_trigger, by_event])
+async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(
+    tmp_path: Path, submit: Any
+) -> None:
     """Nothing polls: a job that nobody was told of would lie in the queue until something else comes."""
     routes = "routes: [{from: api, event_type: it.happened, to: echo.poll}]\n"
     async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:
         await bench.started()
         store = Handed(bench.store)
-        caller = asyncio.create_task(door(replace(bench.context, store=store)))
+        caller = asyncio.create_task(submit(replace(bench.context, store=store, source=SOURCE)))
         await store.there.wait()
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):

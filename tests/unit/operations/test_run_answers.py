@@ -9,7 +9,7 @@ import pytest
 from builders.jobs import a_job
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.operations.runs.response import still_running
-from ductile.operations.runs.start import SyncWait, _ran_out_of_time
+from ductile.operations.runs.start import SyncWait
 from ductile.store.model.records import JobDetails
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -26,11 +26,12 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
             stopping=stopping,
             partial=False,
             cancels=False,
+            duplicate=False,
         )
         for stopping in (True, False)
         for seconds in (-3600, 1, 30)
     }
-    assert {case: answer["timeout_exceeded"] for case, answer in told.items()} == {
+    assert {case: answer.timeout_exceeded for case, answer in told.items()} == {
         (True, -3600): False,
         (True, 1): False,
         (True, 30): True,
@@ -38,8 +39,8 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         (False, 1): True,
         (False, 30): True,
     }
-    assert "stopping" in str(told[True, 1]["message"])
-    assert "stopping" not in str(told[False, 1]["message"])
+    assert "stopping" in told[True, 1].message
+    assert "stopping" not in told[False, 1].message
 
 
 @pytest.mark.parametrize(
@@ -60,4 +61,4 @@ def test_a_run_that_its_deadline_ended_is_late_whoever_noticed_first(
     """The engine cancels at the instant at which its caller gives up; the answer is the same."""
     waiting = SyncWait(timeout=SECOND, until=NOON, cancels=cancels)
     job = a_job(status=JobStatus.DEAD, reason=reason, completed_at=ended_at)
-    assert _ran_out_of_time(job, waiting) is out_of_time
+    assert waiting.has_cancelled(job) is out_of_time

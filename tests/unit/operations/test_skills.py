@@ -13,6 +13,7 @@ from ductile.api.skills import FIXED_SKILLS, all_skills
 from ductile.config.names import RESERVED
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain
+from ductile.struct import to_builtins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def snapshot(tmp_path: Path) -> Snapshot:
 
 @pytest.fixture
 def skills(snapshot: Snapshot) -> dict[str, Any]:
-    return {str(skill["name"]): skill for skill in all_skills(snapshot)}
+    return {skill.name: to_builtins(skill) for skill in all_skills(snapshot)}
 
 
 def test_what_can_run_and_what_is_always_there(skills: dict[str, Any]) -> None:
@@ -93,7 +94,7 @@ def test_what_a_pipeline_needs_is_told(skills: dict[str, Any]) -> None:
 
 def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any]) -> None:
     """One catalogue; the front matter is YAML, whatever the service and its plugins are called."""
-    text = skill_file(snapshot.service.name, "http://localhost:8080", [*skills.values()])
+    text = skill_file(snapshot.service.name, "http://localhost:8080", [*all_skills(snapshot)])
     start, front, body = text.split("---\n", 2)
     assert start == ""
     about: Any = to_plain(parse_yaml(front, file="SKILL.md"))
@@ -109,5 +110,5 @@ def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any
 
 def test_nothing_secret_is_told(snapshot: Snapshot, skills: dict[str, Any]) -> None:
     """The catalogue may be open to all."""
-    text = skill_file(snapshot.service.name, "", [*skills.values()])
+    text = skill_file(snapshot.service.name, "", [*all_skills(snapshot)])
     assert "canary" not in f"{skills}{text}"

@@ -8,6 +8,7 @@ import pytest
 
 from builders.snapshots import a_snapshot
 from ductile.operations.plugins.topology import topology_of
+from ductile.struct import to_builtins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,7 @@ webhooks:
 
 @pytest.fixture
 def topology(tmp_path: Path) -> Any:
-    return topology_of(a_snapshot(tmp_path, CONFIG, maker=COMMANDS, taker=COMMANDS))
+    return to_builtins(topology_of(a_snapshot(tmp_path, CONFIG, maker=COMMANDS, taker=COMMANDS)))
 
 
 def running(plugin: str, command: str, standing: str) -> dict[str, str]:
@@ -87,7 +88,7 @@ def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: 
 
 def test_nothing_notifies_and_nobody_waits(tmp_path: Path) -> None:
     """Then there are no hooks to tell of."""
-    assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS))["hooks"] == []
+    assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS)).hooks == []
 
 
 def test_no_secret_is_shown(topology: Any) -> None:

@@ -7,13 +7,15 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from ductile.core.json import JsonObject, JsonValue
 from ductile.engine.artifact_files import open_artifact_file
 from ductile.errors import NotFoundError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.lookup import resolve_job
+from ductile.operations.jobs.lookup import OneJob, resolve_job
 from ductile.struct import Value
 
 ANY_TYPE = "application/octet-stream"
@@ -23,7 +25,7 @@ _MEDIA_TYPE = re.compile(
 
 
 class OpenedArtifact(Value):
-    """A file that is open for reading. Whoever gets it closes `descriptor`."""
+    """A file that is open for reading. The caller closes `descriptor`."""
 
     name: str
     descriptor: int
@@ -31,9 +33,14 @@ class OpenedArtifact(Value):
     media_type: str
 
 
-async def open_artifact(context: OperationContext, given: JsonObject) -> OpenedArtifact:
-    job = await resolve_job(context, read.text(given, "job_id"))
-    name = read.text(given, "name")
+class OpenArtifact(OneJob, kw_only=True):
+    name: Annotated[str, Meta(description="The artifact's name.")]
+
+
+async def open_artifact(context: OperationContext, request: OpenArtifact) -> OpenedArtifact:
+    """Open a file that a job left behind. Raises `NotFoundError`, also outside of the configured roots."""
+    job = await resolve_job(context, request.job_id)
+    name = request.name
     found = _named(job.artifacts, name)
     path = found.get("path")
     if not isinstance(path, str):
@@ -60,7 +67,7 @@ def _named(artifacts: Iterable[JsonValue], name: str) -> JsonObject:
 
 
 def _media_type(declared: str | None, path: str) -> str:
-    """As the plugin says, if that can stand in a header; else by the name; never by looking inside."""
+    """The declared type, if it is valid in a header; otherwise a guess by the name, not by the content."""
     if declared is not None and _MEDIA_TYPE.fullmatch(declared):
         return declared
     return mimetypes.guess_type(path)[0] or ANY_TYPE

@@ -1,117 +1,185 @@
-"""What ran, and what happened: the log of executions and the ledger, as pages and as they go on."""
+"""The log of executions and the ledger: pages of them, and waiting for more."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
-from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json import JsonValue
 from ductile.errors import StoreError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import shown_execution, shown_ledger
-from ductile.operations.plugins.names import known_plugin_filter
+from ductile.operations.jobs.documents import (
+    Execution,
+    LedgerEvent,
+    ledger_event,
+    listed_execution,
+    logged_execution,
+)
+from ductile.operations.plugins.names import refuse_unknown_plugin
+from ductile.operations.request import Cursor, PageLimit, decode_word, local
+from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
+from ductile.struct import Value, field
 
-#: Words that other systems use for our states.
+#: Words of other systems for the same states, accepted by filters.
 LOG_ALIASES = {
     "completed": LogStatus.SUCCEEDED,
     "ok": LogStatus.SUCCEEDED,
     "error": LogStatus.FAILED,
 }
-#: How long a follower waits for news before it is answered that there is none.
+#: A job status, accepted by the filter: a job that has not ended has no execution in the log.
+_PENDING = "pending"
+#: The longest time that one request waits for more.
 MAX_FOLLOW = timedelta(minutes=5)
-#: So far a search catches up with the log itself; the rest is left to the upkeep.
-_SWEEPS = 4
+#: Batches that a search indexes itself; maintenance indexes the rest.
+_INDEXED_BATCHES = 4
 
 
-async def list_log(context: OperationContext, given: JsonObject) -> JsonObject:
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=LARGEST_PAGE)
-    if given.get("status") == "pending":
-        return {"logs": [], "next_cursor": None}  # what has not ended has no row here
-    where = await _filter(context, given)
+def _decode_status(name: str, value: JsonValue) -> str:
+    return _PENDING if value == _PENDING else decode_word(LogStatus, LOG_ALIASES, name, value)
+
+
+class LogFilters(Value):
+    """Fields with the names of `LogFilter`'s are its filters."""
+
+    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
+    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    command: Annotated[str | None, Meta(description="Of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, Meta(description="Submitted by this source.")] = None
+    completed_from: Annotated[datetime | None, Meta(description="Not before this instant.")] = field(
+        name="from", default=None
+    )
+    completed_before: Annotated[datetime | None, Meta(description="Before this instant.")] = field(
+        name="to", default=None
+    )
+    query: Annotated[
+        str | None, Meta(description="Words that all occur in a result, an error or stderr.")
+    ] = None
+    status: Annotated[
+        str | None,
+        Meta(
+            description="That ended so.",
+            extra={"decode": _decode_status},
+            extra_json_schema={"enum": [*map(str, LogStatus), *LOG_ALIASES, _PENDING]},
+        ),
+    ] = None
+    output: Annotated[bool, local("With what each execution printed.")] = False
+
+
+class ListLog(LogFilters):
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+
+
+class ExecutionPage(Response):
+    logs: list[Execution]
+    next_cursor: NextCursor
+
+
+async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage:
+    """Executions, newest first. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    if request.status == _PENDING:
+        return ExecutionPage(logs=[], next_cursor=None)
+    where = await _filter(context, request)
     if where.query is not None:
         await index_pending_logs(context)
-    page = await context.store.log(where, limit=limit, cursor=read.optional_text(given, "cursor"))
-    shown = await _shown(context, page.rows, output=read.flag(given, "output"))
-    return {"logs": shown, "next_cursor": page.next_cursor}
+    page = await context.store.log(where, limit=request.limit, cursor=request.cursor)
+    logs = await _executions(context, page.rows, output=request.output)
+    return ExecutionPage(logs=logs, next_cursor=page.next_cursor)
 
 
 async def index_pending_logs(context: OperationContext) -> None:
-    """Indexing lags some seconds behind, and who searches expects what has just ended to be found."""
-    with suppress(StoreError):  # then what is indexed is searched
-        for _ in range(_SWEEPS):
+    """Index the latest executions before a search: indexing lags some seconds behind."""
+    with suppress(StoreError):  # the search then covers what is indexed
+        for _ in range(_INDEXED_BATCHES):
             if not await context.store.index_log():
                 return
 
 
-async def _shown(context: OperationContext, rows: Iterable[LogRow], *, output: bool) -> list[JsonValue]:
-    """With what each printed only where it is asked for: that is read one by one."""
+async def _executions(context: OperationContext, rows: Iterable[LogRow], *, output: bool) -> list[Execution]:
     if not output:
-        return [shown_execution(row) for row in rows]
+        return [listed_execution(row) for row in rows]
+    # Pages do not have the output, which may be large: it is read for each execution.
     return [
-        shown_execution(whole, output=True)
+        logged_execution(whole)
         for row in rows
         for whole in await context.store.executions(row.job_id)
         if whole.id == row.id
     ]
 
 
-async def _filter(context: OperationContext, given: JsonObject) -> LogFilter:
-    return LogFilter(
-        job_id=read.optional_text(given, "job_id"),
-        plugin=await known_plugin_filter(context, given),
-        command=read.optional_text(given, "command"),
-        status=read.optional_word(given, "status", LogStatus, LOG_ALIASES),
-        submitted_by=read.optional_word(given, "submitted_by", SubmittedBy),
-        completed_from=read.optional_instant(given, "from"),
-        completed_before=read.optional_instant(given, "to"),
-        query=read.optional_text(given, "query"),
-    )
+async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
+    await refuse_unknown_plugin(context, request.plugin)
+    return msgspec.convert(request, LogFilter, from_attributes=True)
 
 
-async def follow_log(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Executions after a number, oldest first; waits for one if there is none.
+# ------------------------------------------------------------------------------------------ following
 
-    The answer is empty when the time is up or the daemon stops; `stopping` tells which.
+
+FollowTimeout: TypeAlias = Annotated[
+    timedelta | None, Meta(description="How long to wait for more, such as 1m; at most 5m.")
+]
+
+
+async def follow(
+    context: OperationContext,
+    timeout: timedelta | None,  # noqa: ASYNC109 - a field of the request
+    look: Callable[[bool, bool], Awaitable[ResponseType | None]],
+) -> ResponseType:
+    """Call `look` at once and after each change of the ledger, until it returns a response.
+
+    It is given whether this is the last time, since the time is up or the daemon stops: it must return
+    a response then; and whether the daemon stops. Raises `DaemonNotRunningError` without a daemon.
     """
     engine = context.require_engine()
-    where = await _filter(context, given)
-    after = read.number(given, "after", 0, least=0, most=1 << 62)
-    deadline = asyncio.get_running_loop().time() + follow_seconds(given)
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + min(MAX_FOLLOW if timeout is None else timeout, MAX_FOLLOW).total_seconds()
     with engine.ledger_changes() as changed:
         while True:
-            changed.clear()
-            rows = await _after(context, where, after)
+            changed.clear()  # before the store is read: a change in between is not missed
             stopping = engine.stopping
-            left = deadline - asyncio.get_running_loop().time()
-            if rows or stopping or left <= 0:
-                shown = await _shown(context, rows, output=read.flag(given, "output"))
-                return {"logs": shown, "stopping": stopping}
-            await wait_for_change(changed, left)
+            found = await look(stopping or clock() >= deadline, stopping)
+            if found is not None:
+                return found
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
 
 
-def follow_seconds(given: JsonObject) -> float:
-    """For how many seconds a follower waits at most."""
-    wanted = read.optional_duration(given, "timeout")
-    return MAX_FOLLOW.total_seconds() if wanted is None else min(wanted, MAX_FOLLOW).total_seconds()
+class FollowLog(LogFilters):
+    timeout: FollowTimeout = None
+    after: Annotated[int, Meta(description="Executions after this `seq`.")] = 0
 
 
-async def wait_for_change(changed: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, at most this long."""
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return
+class NewExecutions(Response):
+    logs: list[Execution]
+    stopping: Annotated[bool, Meta(description="Whether the daemon stops.")]
+
+
+async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
+    """Executions after a number, oldest first; waits for one if there is none."""
+    where = await _filter(context, request)
+
+    async def look(last: bool, stopping: bool) -> NewExecutions | None:
+        rows = await _after(context, where, request.after)
+        if not rows and not last:
+            return None
+        logs = await _executions(context, rows, output=request.output)
+        return NewExecutions(logs=logs, stopping=stopping)
+
+    return await follow(context, request.timeout, look)
 
 
 async def _after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
-    """Pages run from the newest back, so they are gone through until the number is met."""
+    """Executions after a number, oldest first. Pages go from the newest back, so all of them are read."""
     found: list[LogRow] = []
     cursor: str | None = None
     while True:
@@ -122,40 +190,62 @@ async def _after(context: OperationContext, where: LogFilter, after: int) -> lis
             return found[::-1]
 
 
-async def tail_ledger(context: OperationContext, given: JsonObject) -> JsonObject:
+class TailLedger(Value):
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Entries to return.")] = DEFAULT_PAGE
+    after: Annotated[int | None, Meta(description="Entries after this `seq`; the latest without it.")] = None
+
+
+class LedgerPage(Response):
+    events: list[LedgerEvent]
+    lowest: int
+    highest: int
+
+
+async def tail_ledger(context: OperationContext, request: TailLedger) -> LedgerPage:
     """Ledger entries after a number; without one, the latest."""
     lowest, highest = await context.store.ledger_range()
-    limit = read.number(given, "limit", DEFAULT_PAGE, most=1000)
-    after = read.number(given, "after", max(0, highest - limit), least=0, most=1 << 62)
-    rows = await context.store.ledger(after=after, limit=limit)
-    return {"events": [shown_ledger(row) for row in rows], "lowest": lowest, "highest": highest}
+    after = max(0, highest - request.limit) if request.after is None else request.after
+    rows = await context.store.ledger(after=after, limit=request.limit)
+    return LedgerPage(events=[ledger_event(row) for row in rows], lowest=lowest, highest=highest)
 
 
-async def follow_ledger(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Ledger entries after a number, waiting for one if there is none; else as `follow_log`. With `gap` if
-    retention has taken some of those that would have come first.
-    """
-    engine = context.require_engine()
-    after = read.number(given, "after", 0, least=0, most=1 << 62)
-    deadline = asyncio.get_running_loop().time() + follow_seconds(given)
-    with engine.ledger_changes() as changed:
-        while True:
-            changed.clear()
-            rows = await context.store.ledger(after=after, limit=LARGEST_PAGE)
-            stopping = engine.stopping
-            left = deadline - asyncio.get_running_loop().time()
-            if rows or stopping or left <= 0:
-                shown: list[JsonValue] = [shown_ledger(row) for row in rows]
-                return {"events": shown, "gap": await _gap(context, after, rows), "stopping": stopping}
-            await wait_for_change(changed, left)
+class FollowLedger(Value):
+    timeout: FollowTimeout = None
+    after: Annotated[int, Meta(description="Entries after this `seq`.")] = 0
 
 
-async def _gap(context: OperationContext, after: int, rows: Sequence[LedgerRow]) -> JsonObject | None:
-    """Only what is older than all that is held was swept; a number may also never have been given."""
+class LedgerGap(Value):
+    """Retention has removed entries that would have come first."""
+
+    oldest: int
+    message: str
+
+
+class NewLedgerEvents(Response):
+    events: list[LedgerEvent]
+    gap: LedgerGap | None
+    stopping: Annotated[bool, Meta(description="Whether the daemon stops.")]
+
+
+async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:
+    """Ledger entries after a number, oldest first; waits for one if there is none."""
+
+    async def look(last: bool, stopping: bool) -> NewLedgerEvents | None:
+        rows = await context.store.ledger(after=request.after, limit=LARGEST_PAGE)
+        if not rows and not last:
+            return None
+        gap = await _gap(context, request.after, rows)
+        return NewLedgerEvents(events=[ledger_event(row) for row in rows], gap=gap, stopping=stopping)
+
+    return await follow(context, request.timeout, look)
+
+
+async def _gap(context: OperationContext, after: int, rows: Sequence[LedgerRow]) -> LedgerGap | None:
+    """None if nothing was removed: a number may also never have been assigned."""
     if not rows or rows[0].seq == after + 1:
         return None
     lowest, _ = await context.store.ledger_range()
     if lowest <= after + 1:
         return None
     oldest = rows[0].seq
-    return {"oldest": oldest, "message": f"events before {oldest} are no longer held"}
+    return LedgerGap(oldest=oldest, message=f"events before {oldest} are no longer held")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import JobStatus, NewJob, SubmittedBy
-from ductile.core.json import JsonObject
+from ductile.core.jobs.model import JobStatus, NewJob
 from ductile.errors import NotFoundError, RefusedError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.catalogue import known_command
 from ductile.operations.plugins.names import unknown_plugin
 from ductile.operations.submission import (
-    Source,
-    SubmissionOptions,
+    PlannedSubmission,
+    SubmissionRequest,
+    Submitted,
     callback_of,
     read_submission_options,
     refuse_changed_payload,
@@ -22,73 +25,70 @@ from ductile.operations.submission import (
     refuse_reused_key,
     refuse_without_subscription,
 )
+from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.submission import Deduplicated, Submission
 
 
-async def submit(
-    context: OperationContext, door: Source, given: JsonObject, event: NewEvent | None = None
-) -> JsonObject:
-    """Put one job of a plugin's command on the queue.
+class RunCommand(SubmissionRequest, kw_only=True):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    command: Annotated[str | None, Meta(description="Its command; `poll` if it has one, else `handle`.")] = (
+        None
+    )
 
-    An event that somebody signed brings its payload along. What such a sender sends is not held against a
-    schema: it could not be told, and would only send it again.
+
+async def run_command(context: OperationContext, request: RunCommand) -> Submitted | PlannedSubmission:
+    """Put one job of a plugin's command on the queue."""
+    return await submit_job(context, request)
+
+
+async def submit_job(
+    context: OperationContext, request: RunCommand, event: NewEvent | None = None
+) -> Submitted | PlannedSubmission:
+    """As `run_command`; with the event of a webhook, its payload is the job's.
+
+    A webhook's payload is not validated: its sender could do nothing about it and would send it again.
     """
     snapshot = context.snapshot()
-    plugin = runnable_plugin(snapshot, read.text(given, "plugin"))
-    command = known_command(plugin, read.optional_text(given, "command") or default_command(plugin))
-    intake = await read_submission_options(context, door, given)
+    plugin = runnable_plugin(snapshot, request.plugin)
+    command = known_command(plugin, request.command or default_command(plugin))
+    options = await read_submission_options(context, request)
     if event is None:
-        refuse_invalid_payload(plugin, command, intake.payload)
+        refuse_invalid_payload(plugin, command, options.payload)
+    if request.dry_run:
+        return PlannedSubmission(plugin=plugin.name, command=command)
     job = NewJob(
         id=make_id(context.now(), context.rng),
         plugin=plugin.name,
         command=command,
-        submitted_by=door.submitted_by,
-        submitted_detail=door.detail,
+        submitted_by=context.source.submitted_by,
+        submitted_detail=context.source.detail,
         max_attempts=plugin.retry.max_attempts,
-        payload=intake.payload if event is None else None,
+        payload=options.payload if event is None else None,
         source_event_id=None if event is None else event.id,
-        dedupe_key=intake.dedupe_key,
-        dedupe_ttl=intake.dedupe_ttl,
-        hops=intake.hops,
-        trace_id=intake.trace_id,
-        callback=callback_of(intake, plugin),
+        dedupe_key=options.dedupe_key,
+        dedupe_ttl=options.dedupe_ttl,
+        hops=options.hops,
+        trace_id=options.trace_id,
+        callback=callback_of(options, plugin),
     )
-    if read.flag(given, "dry_run"):
-        return {"job_id": None, "plugin": plugin.name, "command": command, "dry_run": True}
-    if intake.idempotent:  # not even asked for the others: this is the way of every job
-        await refuse_reused_key(context, intake, (job,))
+    if options.idempotent:
+        await refuse_reused_key(context, options, (job,))
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
-    (answer,) = await context.enqueue(submission)
-    if isinstance(answer, Deduplicated):
-        return await _existing(context, intake, plugin.name, command, answer)
-    return {
-        "job_id": answer.job_id,
-        "status": JobStatus.QUEUED,
-        "plugin": plugin.name,
-        "command": command,
-        "deduplicated": False,
-    }
-
-
-async def submit_from_cli(context: OperationContext, given: JsonObject) -> JsonObject:
-    return await submit(context, Source(submitted_by=SubmittedBy.CLI), given)
-
-
-async def _existing(
-    context: OperationContext, intake: SubmissionOptions, plugin: str, command: str, answer: Deduplicated
-) -> JsonObject:
-    """The answer to a duplicate: the job that is there, as it stands."""
-    job = await context.store.job(answer.job_id)
-    refuse_changed_payload(intake, job)
-    refuse_without_subscription(answer)
-    return {
-        "job_id": answer.job_id,
-        "status": JobStatus.QUEUED if job is None else job.status,
-        "plugin": plugin,
-        "command": command,
-        "deduplicated": True,
-    }
+    (result,) = await context.enqueue(submission)
+    status = JobStatus.QUEUED
+    if duplicate := isinstance(result, Deduplicated):
+        existing = await context.store.job(result.job_id)
+        refuse_changed_payload(options, existing)
+        refuse_without_subscription(result)
+        status = status if existing is None else existing.status
+    return Submitted(
+        job_id=result.job_id,
+        status=status,
+        execution_mode=ExecutionMode.ASYNC,
+        plugin=plugin.name,
+        command=command,
+        deduplicated=duplicate,
+    )
 
 
 def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:

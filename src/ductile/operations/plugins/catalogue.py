@@ -1,54 +1,42 @@
-"""What there is to call, for agents and for people: plugins, their commands, their schemas, and who may.
+"""The catalogue of plugins: their commands, schemas and standing, from the configuration in force.
 
-Made from the configuration in force alone. What is shown here holds no setting and no secret: where the
-catalogue is open, anybody may read it.
+Nothing in it is a setting or a secret: where discovery is open, it needs no token.
 """
 
 from __future__ import annotations
 
-from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
-from ductile.core.json import JsonObject, JsonValue
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from ductile.config.snapshot import PluginInstance
+from ductile.core.auth_scopes import auth_scope
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
-from ductile.operations import parameters as read
+from ductile.operations.access import right_of
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import milliseconds
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.names import find_plugin
+from ductile.operations.request import NoFields
+from ductile.operations.response import Response, milliseconds
 from ductile.protocol.manifest.model import Command, CommandType, Manifest
+from ductile.struct import Value
 
 
-def right_of(command: Command) -> AccessLevel:
-    """A command that changes nothing outside may be run by whoever may read."""
-    return AccessLevel.READ if command.type is CommandType.READ else AccessLevel.WRITE
+class PluginStanding(StrEnum):
+    """Whether a plugin can run. `available` is installed but not named in the configuration."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    REFUSED = "refused"
+    AVAILABLE = "available"
 
 
-def needed_for(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to run a command. What is not there needs the least: it is a 404."""
-    instance = snapshot.plugins.get(plugin)
-    if instance is None:
-        return (auth_scope(AccessResource.PLUGIN, AccessLevel.READ),)
-    declared = instance.installed.manifest.commands.get(command) if instance.installed else None
-    right = AccessLevel.READ if declared is None else right_of(declared)
-    return (auth_scope(AccessResource.PLUGIN, right), auth_scope(plugin, right))
-
-
-def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
-    """Whoever may call one plugin may also read what it takes."""
-    general = auth_scope(AccessResource.PLUGIN, AccessLevel.READ)
-    return (general, auth_scope(plugin, AccessLevel.READ)) if plugin in snapshot.plugins else (general,)
-
-
-def needed_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
-    """As for the plugin, unless a pipeline answers: that may do anything its steps do."""
-    if pipelines_on(snapshot, f"{plugin}.{command}"):
-        return (auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),)
-    return needed_for(snapshot, plugin, command)
-
-
-def pipelines_on(snapshot: Snapshot, event_type: str) -> tuple[str, ...]:
-    return tuple(name for name, pipeline in snapshot.pipelines.items() if pipeline.on == event_type)
+def standing_of(plugin: PluginInstance) -> PluginStanding:
+    if not plugin.enabled:
+        return PluginStanding.DISABLED
+    return PluginStanding.REFUSED if plugin.refused else PluginStanding.ACTIVE
 
 
 def commands_of(plugin: PluginInstance) -> dict[str, Command]:
@@ -65,84 +53,137 @@ def known_command(plugin: PluginInstance, command: str) -> str:
     return command
 
 
-async def list_plugins(context: OperationContext, _given: JsonObject) -> JsonObject:
-    snapshot = context.snapshot()
-    ill = await unhealthy_plugins(context)
-    named: list[JsonValue] = [
-        _brief(plugin) | {"unhealthy": plugin.name in ill} for plugin in snapshot.plugins.values()
+class PluginSummary(Value):
+    name: str
+    uses: Annotated[str, Meta(description="The plugin of which it is an instance.")]
+    standing: Annotated[
+        PluginStanding, Meta(description="`available`: installed, and not named under `plugins`.")
     ]
-    available: list[JsonValue] = [
-        {
-            "name": found.name,
-            "uses": found.name,
-            "standing": "available",
-            "refused": None,
-            "unhealthy": False,
-            **_of_manifest(found.manifest),
-        }
+    refused: Annotated[str | None, Meta(description="Why it cannot run.")]
+    unhealthy: Annotated[bool, Meta(description="Whether its last init failed.")]
+    version: str | None
+    description: str | None
+
+
+class ListedPlugin(PluginSummary):
+    commands: dict[str, CommandType]
+
+
+class Plugins(Response):
+    plugins: list[ListedPlugin]
+
+
+async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins:
+    """Every plugin that is configured or installed."""
+    snapshot = context.snapshot()
+    unhealthy = await unhealthy_plugins(context)
+    configured = [
+        ListedPlugin(
+            **_summary(plugin, unhealthy=plugin.name in unhealthy),
+            commands={name: each.type for name, each in commands_of(plugin).items()},
+        )
+        for plugin in snapshot.plugins.values()
+    ]
+    available = [
+        ListedPlugin(
+            name=found.name,
+            uses=found.name,
+            standing=PluginStanding.AVAILABLE,
+            refused=None,
+            unhealthy=False,
+            version=found.manifest.version,
+            description=found.manifest.description,
+            commands={name: each.type for name, each in found.manifest.commands.items()},
+        )
         for found in snapshot.available.values()
     ]
-    return {"plugins": [*named, *available]}
+    return Plugins(plugins=[*configured, *available])
 
 
-def standing_of(plugin: PluginInstance) -> str:
-    if not plugin.enabled:
-        return "disabled"
-    return "refused" if plugin.refused else "active"
-
-
-def _brief(plugin: PluginInstance) -> JsonObject:
+def _summary(plugin: PluginInstance, *, unhealthy: bool) -> dict[str, Any]:
+    manifest = _manifest(plugin)
     return {
         "name": plugin.name,
         "uses": plugin.uses,
         "standing": standing_of(plugin),
         "refused": None if plugin.refused is None else plugin.refused.reason,
-        **_of_manifest(plugin.installed.manifest if plugin.installed else None),
-    }
-
-
-def _of_manifest(manifest: Manifest | None) -> JsonObject:
-    """Of a plugin that was not found good there is none."""
-    return {
+        "unhealthy": unhealthy,
         "version": None if manifest is None else manifest.version,
         "description": None if manifest is None else manifest.description,
-        "commands": {}
-        if manifest is None
-        else {name: str(command.type) for name, command in manifest.commands.items()},
     }
 
 
-async def show_plugin(context: OperationContext, given: JsonObject) -> JsonObject:
-    """Everything a caller may know about one plugin: its manifest, and how it is set up here."""
-    plugin = find_plugin(context.snapshot(), read.text(given, "plugin"))
-    manifest = plugin.installed.manifest if plugin.installed else None
-    mark = (await unhealthy_plugins(context)).get(plugin.name)
-    return {
-        **_brief(plugin),
-        "unhealthy": mark is not None,
-        "init_error": None if mark is None else mark.error,
-        "parallelism": plugin.parallelism,
-        "validate_input": plugin.validate_input,
-        "schedules": [schedule.id for schedule in plugin.schedules],
-        "commands": {name: _shown_command(plugin, each) for name, each in commands_of(plugin).items()},
-        "config_keys": {
-            "required": list(manifest.required_config) if manifest else [],
-            "optional": list(manifest.optional_config) if manifest else [],
-        },
-    }
+def _manifest(plugin: PluginInstance) -> Manifest | None:
+    return plugin.installed.manifest if plugin.installed else None
 
 
-def _shown_command(plugin: PluginInstance, command: Command) -> JsonObject:
-    return {
-        "type": command.type,
-        "description": command.description,
-        "timeout_ms": milliseconds(plugin.timeout_for(command.name)),
-        "input_schema": command.input_schema,
-        "output_schema": command.output_schema,
-        "idempotent": command.idempotent,
-        "retry_safe": command.retry_safe,
-        "consumes": list(command.consumes),
-        "emits": [{"type": event.type, "values": list(event.values)} for event in command.emits],
-        "call": f"POST /plugin/{plugin.name}/{command.name}",
-        "scope": auth_scope(plugin.name, right_of(command)),
-    }
+class EmittedEvent(Value):
+    type: str
+    values: list[str]
+
+
+class PluginCommand(Value):
+    type: CommandType
+    description: str
+    timeout_ms: float
+    input_schema: Annotated[Any, Meta(description="A JSON Schema, or null.")]
+    output_schema: Annotated[Any, Meta(description="A JSON Schema, or null.")]
+    idempotent: bool | None
+    retry_safe: bool | None
+    consumes: list[str]
+    emits: list[EmittedEvent]
+    call: str
+    scope: str
+
+
+class ConfigKeys(Value):
+    required: list[str]
+    optional: list[str]
+
+
+class Plugin(PluginSummary, Response):
+    init_error: Annotated[str | None, Meta(description="How that init failed.")]
+    parallelism: int
+    validate_input: bool
+    schedules: list[str]
+    commands: dict[str, PluginCommand]
+    config_keys: ConfigKeys
+
+
+class ShowPlugin(Value):
+    plugin: Annotated[str, Meta(description="The plugin's name under `plugins`.")]
+
+
+async def show_plugin(context: OperationContext, request: ShowPlugin) -> Plugin:
+    """One plugin: its manifest, and its setup here. Raises `NotFoundError`."""
+    plugin = find_plugin(context.snapshot(), request.plugin)
+    manifest = _manifest(plugin)
+    failed_init = (await unhealthy_plugins(context)).get(plugin.name)
+    return Plugin(
+        **_summary(plugin, unhealthy=failed_init is not None),
+        init_error=None if failed_init is None else failed_init.error,
+        parallelism=plugin.parallelism,
+        validate_input=plugin.validate_input,
+        schedules=[schedule.id for schedule in plugin.schedules],
+        commands={name: _command(plugin, each) for name, each in commands_of(plugin).items()},
+        config_keys=ConfigKeys(
+            required=list(manifest.required_config) if manifest else [],
+            optional=list(manifest.optional_config) if manifest else [],
+        ),
+    )
+
+
+def _command(plugin: PluginInstance, command: Command) -> PluginCommand:
+    return PluginCommand(
+        type=command.type,
+        description=command.description,
+        timeout_ms=milliseconds(plugin.timeout_for(command.name)),
+        input_schema=command.input_schema,
+        output_schema=command.output_schema,
+        idempotent=command.idempotent,
+        retry_safe=command.retry_safe,
+        consumes=list(command.consumes),
+        emits=[EmittedEvent(type=event.type, values=list(event.values)) for event in command.emits],
+        call=f"POST /plugin/{plugin.name}/{command.name}",
+        scope=auth_scope(plugin.name, right_of(command)),
+    )

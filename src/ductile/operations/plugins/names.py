@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
 from ductile.store.model.records import JobFilter, LogFilter
 
@@ -22,13 +20,6 @@ async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -
     jobs = await context.store.jobs(JobFilter(plugin=plugin), limit=1)
     if not jobs.rows and not (await context.store.log(LogFilter(plugin=plugin), limit=1)).rows:
         raise unknown_plugin(context.snapshot(), plugin)
-
-
-async def known_plugin_filter(context: OperationContext, given: JsonObject) -> str | None:
-    """The same for an operation that takes a JSON object."""
-    plugin = read.optional_text(given, "plugin")
-    await refuse_unknown_plugin(context, plugin)
-    return plugin
 
 
 def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:

@@ -1,30 +1,33 @@
-"""What an agent can do here, each with the call that does it and what it answers.
+"""Skills for agents: every command and pipeline with the call that runs it.
 
-Made from the configuration in force alone, like the catalogue, and as open as it: no setting, no secret. The
-operations that are the same everywhere are the API's own, which adds them.
+Made from the configuration in force alone, without settings and secrets. The API adds its operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
-from ductile.core.json import JsonObject
-from ductile.operations.jobs.documents import milliseconds
-from ductile.operations.plugins.catalogue import commands_of, pipelines_on, right_of
+from ductile.operations.access import pipelines_on, right_of
+from ductile.operations.plugins.catalogue import commands_of
+from ductile.operations.response import Response, milliseconds
 from ductile.operations.runs.input_schema import input_schema_of
 from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
+from ductile.struct import Value
 
-#: Commands that the core runs by itself; an agent has no use for them.
+#: Commands that the core runs itself; agents do not need them.
 _OWN_COMMANDS = frozenset({"init", "health"})
 _LATER = (
     "202 with `job_id`. Ask for GET /job/{job_id} (scope jobs:ro) until `status` is succeeded, failed or "
     "dead; `result` is then what the plugin answered."
 )
-#: What holds for every call, in the order in which a caller meets it.
-HOW: JsonObject = {
+#: Rules of every call, in the order in which a caller needs them.
+HOW: dict[str, str] = {
     "authorization": "Send `Authorization: Bearer TOKEN` with every call.",
     "scopes": "`scope` is the least that a token needs for a call; plugin:rw opens every command and "
     "pipeline, * everything. 403 names what is missing.",
@@ -42,7 +45,39 @@ HOW: JsonObject = {
 }
 
 
-def skills_of(snapshot: Snapshot) -> Iterator[JsonObject]:
+class SkillCall(Value):
+    method: str
+    path: str
+
+
+class Skill(Value):
+    """Something that can be done here, and the call that does it."""
+
+    name: str
+    kind: Literal["command", "pipeline", "operation"]
+    description: str
+    read_only: bool
+    call: SkillCall
+    scope: Annotated[str, Meta(description="The least that a token needs for it.")]
+    input_schema: Annotated[Any, Meta(description="The JSON Schema of the payload, or null.")]
+    output_schema: Annotated[Any, Meta(description="The JSON Schema of the result, or null.")]
+    answer: str
+    execution_mode: ExecutionMode | UnsetType = UNSET
+    timeout_ms: Annotated[
+        float | UnsetType | None, Meta(description="How long the caller of a synchronous pipeline waits.")
+    ] = UNSET
+    query: Annotated[
+        dict[str, str] | UnsetType, Meta(description="What may stand in the query of an operation.")
+    ] = UNSET
+    body: Annotated[dict[str, str] | UnsetType, Meta(description="What may stand in its body.")] = UNSET
+
+
+class Skills(Response):
+    skills: list[Skill]
+    how: dict[str, str]
+
+
+def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
     """Every command that can run, and every pipeline."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin).values() if plugin.runnable else ():
@@ -52,43 +87,43 @@ def skills_of(snapshot: Snapshot) -> Iterator[JsonObject]:
         yield _of_pipeline(snapshot, name, pipeline)
 
 
-def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> JsonObject:
+def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> Skill:
     manifest = plugin.installed.manifest if plugin.installed else None
     waits = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
     waiting = waits and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
     path = f"/{plugin.name}/{command.name}"
-    return {
-        "name": f"{plugin.name}.{command.name}",
-        "kind": "command",
-        "description": command.description or (manifest.description if manifest else ""),
-        "read_only": command.type is CommandType.READ,
-        "call": {"method": "POST", "path": f"/plugin{path}"},
-        "scope": auth_scope(plugin.name, right_of(command)),
-        "input_schema": command.input_schema,
-        "output_schema": command.output_schema,
-        "answer": f"{_LATER} POST /trigger{path} waits for it and answers 200." if waiting else _LATER,
-    }
+    return Skill(
+        name=f"{plugin.name}.{command.name}",
+        kind="command",
+        description=command.description or (manifest.description if manifest else ""),
+        read_only=command.type is CommandType.READ,
+        call=SkillCall(method="POST", path=f"/plugin{path}"),
+        scope=auth_scope(plugin.name, right_of(command)),
+        input_schema=command.input_schema,
+        output_schema=command.output_schema,
+        answer=f"{_LATER} POST /trigger{path} waits for it and answers 200." if waiting else _LATER,
+    )
 
 
-def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> JsonObject:
+def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> Skill:
     longest = min(pipeline.timeout, snapshot.api.max_sync_timeout)
     waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
-    return {
-        "name": name,
-        "kind": "pipeline",
-        "description": describe_pipeline(pipeline),
-        "read_only": False,
-        "call": {"method": "POST", "path": f"/pipeline/{name}"},
-        "scope": auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
-        "input_schema": input_schema_of(snapshot, name),
-        "output_schema": None,
-        "answer": _waited_for(pipeline, longest.total_seconds()) if waits else _LATER,
-        "execution_mode": pipeline.execution_mode,
-        "timeout_ms": milliseconds(longest) if waits else None,
-    }
+    return Skill(
+        name=name,
+        kind="pipeline",
+        description=summarise_pipeline(pipeline),
+        read_only=False,
+        call=SkillCall(method="POST", path=f"/pipeline/{name}"),
+        scope=auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
+        input_schema=input_schema_of(snapshot, name),
+        output_schema=None,
+        answer=_sync_answer(pipeline, longest.total_seconds()) if waits else _LATER,
+        execution_mode=pipeline.execution_mode,
+        timeout_ms=milliseconds(longest) if waits else None,
+    )
 
 
-def _waited_for(pipeline: PipelineSettings, seconds: float) -> str:
+def _sync_answer(pipeline: PipelineSettings, seconds: float) -> str:
     then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
     return (
         "200 with `status`, `result` of the last step and the steps as `tree`, when the run has ended. "
@@ -97,8 +132,8 @@ def _waited_for(pipeline: PipelineSettings, seconds: float) -> str:
     )
 
 
-def describe_pipeline(pipeline: PipelineSettings) -> str:
-    """In words, from what it is made of: pipelines have no description of their own."""
+def summarise_pipeline(pipeline: PipelineSettings) -> str:
+    """A sentence about a pipeline, made from its steps: pipelines have no description."""
     trigger = pipeline.on or pipeline.on_hook
     used = ", ".join(step.uses or step.call or step.id or "steps" for step in pipeline.steps)
     return f"Runs {used}" + (f"; also started by {trigger}" if trigger else "") + "."

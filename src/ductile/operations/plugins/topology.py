@@ -1,66 +1,142 @@
-"""Who emits what, and who listens: plugins, webhooks, routes, pipelines and hooks as one graph.
+"""The topology: what emits which events, and which routes and pipelines take them.
 
-What cannot run emits nothing and is not named as if it did; what listens all the same is marked.
+Plugins that cannot run are not listed as emitters; routes to them are marked by their standing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
 from ductile.core.events.routing import Hook
-from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.catalogue import commands_of, standing_of
+from ductile.operations.plugins.catalogue import PluginStanding, commands_of, standing_of
+from ductile.operations.request import NoFields
+from ductile.operations.response import Response
+from ductile.struct import Value, field
 
 
-async def show_topology(context: OperationContext, _given: JsonObject) -> JsonObject:
+class TopologySchedule(Value):
+    id: str
+    command: str
+
+
+class TopologyCommand(Value):
+    consumes: list[str]
+    emits: list[str]
+
+
+class TopologyPlugin(Value):
+    name: str
+    standing: PluginStanding
+    schedules: list[TopologySchedule]
+    commands: dict[str, TopologyCommand]
+
+
+class TopologyPipeline(Value):
+    name: str
+    on: str | None
+    on_hook: Hook | None
+    from_plugin: str | None
+    uses: list[str]
+    calls: list[str]
+    cannot_run: Annotated[
+        list[str], Meta(description="Steps that end dead: their plugin is disabled or refused.")
+    ]
+
+
+class TopologyWebhook(Value):
+    name: str
+    path: str
+    plugin: str | None
+    command: str | None
+    standing: PluginStanding | None
+    pipeline: str | None
+    event: str | None
+
+
+class TopologyListener(Value):
+    """A route, with the standing of its plugin, or a pipeline."""
+
+    source: Annotated[str | None, Meta(description="Only from this source.")] = field(name="from")
+    route: str | UnsetType = UNSET
+    standing: PluginStanding | UnsetType = UNSET
+    pipeline: str | UnsetType = UNSET
+
+
+class TopologyEvent(Value):
+    type: str
+    emitted_by: list[str]
+    heard_by: list[TopologyListener]
+
+
+class TopologyHook(Value):
+    hook: Hook
+    emitted_by: list[str]
+    heard_by: list[TopologyListener]
+
+
+class Topology(Response):
+    plugins: list[TopologyPlugin]
+    pipelines: list[TopologyPipeline]
+    webhooks: list[TopologyWebhook]
+    events: list[TopologyEvent]
+    hooks: list[TopologyHook]
+
+
+async def show_topology(context: OperationContext, _request: NoFields) -> Topology:
     return topology_of(context.snapshot())
 
 
-def topology_of(snapshot: Snapshot) -> JsonObject:
-    return {
-        "plugins": [_plugin_node(snapshot, name) for name in snapshot.plugins],
-        "pipelines": [_pipeline_node(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
-        "webhooks": [_webhook_node(snapshot, endpoint) for endpoint in snapshot.webhooks],
-        "events": _events(snapshot),
-        "hooks": _hooks(snapshot),
-    }
+def topology_of(snapshot: Snapshot) -> Topology:
+    return Topology(
+        plugins=[_plugin(snapshot, name) for name in snapshot.plugins],
+        pipelines=[_pipeline(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
+        webhooks=[_webhook(snapshot, endpoint) for endpoint in snapshot.webhooks],
+        events=_events(snapshot),
+        hooks=_hooks(snapshot),
+    )
 
 
 # ----------------------------------------------------------------------------------------------- nodes
 
 
-def _plugin_node(snapshot: Snapshot, name: str) -> JsonObject:
+def _plugin(snapshot: Snapshot, name: str) -> TopologyPlugin:
     plugin = snapshot.plugins[name]
-    return {
-        "name": name,
-        "standing": standing_of(plugin),
-        "schedules": [{"id": each.id, "command": each.command} for each in plugin.schedules],
-        "commands": {
-            command.name: {
-                "consumes": list(command.consumes),
-                "emits": [event.type for event in command.emits],
-            }
+    return TopologyPlugin(
+        name=name,
+        standing=standing_of(plugin),
+        schedules=[TopologySchedule(id=each.id, command=each.command) for each in plugin.schedules],
+        commands={
+            command.name: TopologyCommand(
+                consumes=list(command.consumes), emits=[event.type for event in command.emits]
+            )
             for command in commands_of(plugin).values()
         },
-    }
+    )
 
 
-def _pipeline_node(snapshot: Snapshot, pipeline: PipelineSettings) -> JsonObject:
-    uses = sorted({f"{plugin}.{command}" for plugin, command in _used(pipeline.steps)})
-    return {
-        "name": pipeline.name,
-        "on": pipeline.on,
-        "on_hook": pipeline.on_hook,
-        "from_plugin": pipeline.from_plugin,
-        "uses": [*uses],
-        "calls": [*sorted(set(_called(pipeline.steps)))],
-        # Steps that end dead, whatever the run does: their plugin is disabled or refused.
-        "cannot_run": [each for each in uses if _standing(snapshot, parse_target(each)[0]) != "active"],
-    }
+def _pipeline(snapshot: Snapshot, pipeline: PipelineSettings) -> TopologyPipeline:
+    steps = [*_steps_in(pipeline.steps)]
+    uses = sorted({".".join(parse_target(step.uses)) for step in steps if step.uses is not None})
+    return TopologyPipeline(
+        name=pipeline.name,
+        on=pipeline.on,
+        on_hook=pipeline.on_hook,
+        from_plugin=pipeline.from_plugin,
+        uses=uses,
+        calls=sorted({step.call for step in steps if step.call is not None}),
+        cannot_run=[
+            each
+            for each in uses
+            if standing_of(snapshot.plugins[parse_target(each)[0]]) is not PluginStanding.ACTIVE
+        ],
+    )
 
 
 def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
@@ -72,21 +148,7 @@ def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
             yield from _steps_in(inner)
 
 
-def _used(steps: Iterable[StepSettings]) -> Iterator[tuple[str, str]]:
-    return (parse_target(step.uses) for step in _steps_in(steps) if step.uses is not None)
-
-
-def _called(steps: Iterable[StepSettings]) -> Iterator[str]:
-    return (step.call for step in _steps_in(steps) if step.call is not None)
-
-
-def _standing(snapshot: Snapshot, plugin: str) -> str:
-    """Of a plugin that something names; the configuration is refused if there is none of that name."""
-    return standing_of(snapshot.plugins[plugin])
-
-
-def _webhook_node(snapshot: Snapshot, endpoint: WebhookEndpoint) -> JsonObject:
-    """What a call of it starts. What it gives a plugin or a pipeline is heard by nobody else."""
+def _webhook(snapshot: Snapshot, endpoint: WebhookEndpoint) -> TopologyWebhook:
     plugin, command, pipeline, event = None, None, None, None
     match endpoint.target:
         case PluginTarget():
@@ -95,24 +157,27 @@ def _webhook_node(snapshot: Snapshot, endpoint: WebhookEndpoint) -> JsonObject:
             pipeline = endpoint.target.pipeline
         case EventTarget():
             event = endpoint.target.event_type
-    return {
-        "name": endpoint.name,
-        "path": endpoint.path,
-        "plugin": plugin,
-        "command": command,
-        "standing": None if plugin is None else _standing(snapshot, plugin),
-        "pipeline": pipeline,
-        "event": event,
-    }
+    return TopologyWebhook(
+        name=endpoint.name,
+        path=endpoint.path,
+        plugin=plugin,
+        command=command,
+        standing=None if plugin is None else standing_of(snapshot.plugins[plugin]),
+        pipeline=pipeline,
+        event=event,
+    )
 
 
 # ----------------------------------------------------------------------------------------------- edges
 
 
-def _events(snapshot: Snapshot) -> list[JsonValue]:
-    """Every event type that somebody declares or waits for. `POST /event` may publish any of them."""
-    emitters: dict[str, list[JsonValue]] = {}
-    listeners: dict[str, list[JsonValue]] = {}
+def _events(snapshot: Snapshot) -> list[TopologyEvent]:
+    """Every event type that a plugin or webhook declares, or a route or pipeline takes.
+
+    `POST /event` may publish any of them.
+    """
+    emitters: dict[str, list[str]] = {}
+    listeners: dict[str, list[TopologyListener]] = {}
     for name, plugin in snapshot.plugins.items():
         for command in commands_of(plugin).values() if plugin.runnable else ():
             for event in command.emits:
@@ -121,34 +186,31 @@ def _events(snapshot: Snapshot) -> list[JsonValue]:
         if isinstance(endpoint.target, EventTarget):
             emitters.setdefault(endpoint.target.event_type, []).append(f"webhook:{endpoint.name}")
     for route in snapshot.routes:
-        standing = _standing(snapshot, route.plugin)
-        target: JsonObject = {"route": route.target, "from": route.source, "standing": standing}
-        listeners.setdefault(route.event_type, []).append(target)
+        standing = standing_of(snapshot.plugins[route.plugin])
+        listener = TopologyListener(source=route.source, route=route.target, standing=standing)
+        listeners.setdefault(route.event_type, []).append(listener)
     for pipeline in snapshot.pipelines.values():
         if pipeline.on is not None:
-            listeners.setdefault(pipeline.on, []).append(_started(pipeline))
+            listeners.setdefault(pipeline.on, []).append(_listener(pipeline))
     return [
-        {"type": kind, "emitted_by": emitters.get(kind, []), "heard_by": listeners.get(kind, [])}
+        TopologyEvent(type=kind, emitted_by=emitters.get(kind, []), heard_by=listeners.get(kind, []))
         for kind in sorted(emitters.keys() | listeners.keys())
     ]
 
 
-def _hooks(snapshot: Snapshot) -> list[JsonValue]:
-    """Whose end is told to whom. Not among the events: nobody can publish one, and routes do not hear it."""
-    sources: list[JsonValue] = [
+def _hooks(snapshot: Snapshot) -> list[TopologyHook]:
+    """Hooks are not events: they cannot be published, and routes do not take them."""
+    sources = [
         *(name for name, each in snapshot.plugins.items() if each.runnable and each.notify_on_complete),
         *(f"pipeline:{name}" for name, each in snapshot.pipelines.items() if each.notify_on_complete),
     ]
-    heard: dict[Hook, list[JsonValue]] = {
-        hook: [_started(each) for each in snapshot.pipelines.values() if each.on_hook is hook]
-        for hook in Hook
-    }
-    return [
-        {"hook": hook, "emitted_by": sources, "heard_by": heard[hook]}
-        for hook in Hook
-        if sources or heard[hook]
-    ]
+    found = []
+    for hook in Hook:
+        heard = [_listener(each) for each in snapshot.pipelines.values() if each.on_hook is hook]
+        if sources or heard:
+            found.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=heard))
+    return found
 
 
-def _started(pipeline: PipelineSettings) -> JsonObject:
-    return {"pipeline": pipeline.name, "from": pipeline.from_plugin}
+def _listener(pipeline: PipelineSettings) -> TopologyListener:
+    return TopologyListener(pipeline=pipeline.name, source=pipeline.from_plugin)

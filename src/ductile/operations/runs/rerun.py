@@ -1,53 +1,72 @@
-"""Taking a pipeline run up again from one of its steps: a new run, by the pipeline as it is now."""
+"""Starting a pipeline run again from one of its steps: a new run, by the pipeline as it is now."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.events.model import NewEvent
 from ductile.core.events.routing import Pipeline
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
-from ductile.core.json import JsonObject
+from ductile.core.jobs.model import Job, JobStatus, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
 from ductile.errors import ConflictError, GoneError, RefusedError
-from ductile.operations import parameters as read
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.change import refuse_retry
+from ductile.operations.jobs.change import ChangeJob, refuse_retry
 from ductile.operations.jobs.lookup import resolve_job
+from ductile.operations.response import Id, Response, WasDryRun
 from ductile.operations.runs.start import known_pipeline
-from ductile.operations.submission import Source
 from ductile.store.model.jobs import RetryResult
 
 
-async def retry_from_step(context: OperationContext, door: Source, given: JsonObject) -> JsonObject:
-    """Begin a new run at a step of an ended one, with what that step was given.
+class RetryFromStep(ChangeJob, kw_only=True):
+    step: Annotated[str, Meta(description="The path of the step.")]
 
-    What branches beside it had made is kept. The old run stays as it is; the new one names it.
+
+class RetriedRun(Response):
+    job_id: Id | None
+    retries: Id
+    pipeline: str
+    from_step: str
+    status: JobStatus | UnsetType = UNSET
+    dry_run: WasDryRun = UNSET
+
+
+async def retry_from_step(context: OperationContext, request: RetryFromStep) -> RetriedRun:
+    """Begin a new run at a step of an ended one, with the input of that step.
+
+    Results of branches beside it are kept. The old run stays as it is; the new one names it.
     """
-    old = await resolve_job(context, read.text(given, "job_id"))
-    step = read.text(given, "step")
+    old = await resolve_job(context, request.job_id)
     if old.plugin != RUN_PLUGIN:
         raise RefusedError(
             f"{old.id} is not a pipeline run",
             hint=f"Its run is {old.run_id}." if old.run_id else "Retry it without --from-step.",
         )
     pipeline = known_pipeline(context.snapshot(), old.command)
-    run = await _new_run(context, door, old, pipeline, step)
-    shown: JsonObject = {"retries": old.id, "pipeline": pipeline.name, "from_step": step}
+    run = await _new_run(context, old, pipeline, request.step)
     context.refuse_draining(pipeline.graph)
-    if read.flag(given, "dry_run"):
-        refuse_retry(await context.store.check_rerun(old.id, step, pipeline.graph), old)
-        return {"job_id": None, **shown, "dry_run": True}
-    answer = await context.store.rerun(old.id, step, run, context.snapshot().rules)
-    if isinstance(answer, RetryResult):
-        refuse_retry(answer, old)
-        raise ConflictError(f"the run cannot be taken up again: {answer}")
-    return {"job_id": answer.job_id, **shown, "status": JobStatus.QUEUED}
+    if request.dry_run:
+        refuse_retry(await context.store.check_rerun(old.id, request.step, pipeline.graph), old)
+        return RetriedRun(
+            job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step, dry_run=True
+        )
+    result = await context.store.rerun(old.id, request.step, run, context.snapshot().rules)
+    if isinstance(result, RetryResult):
+        refuse_retry(result, old)
+        raise ConflictError(f"the run cannot be taken up again: {result}")
+    return RetriedRun(
+        job_id=result.job_id,
+        retries=old.id,
+        pipeline=pipeline.name,
+        from_step=request.step,
+        status=JobStatus.QUEUED,
+    )
 
 
-async def _new_run(
-    context: OperationContext, door: Source, old: Job, pipeline: Pipeline, step: str
-) -> NewRun:
+async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step: str) -> NewRun:
     event = None if old.source_event_id is None else await context.store.event(old.source_event_id)
     if event is None:
         raise GoneError("what the run began with is no longer kept", hint="Start the pipeline again.")
@@ -55,7 +74,7 @@ async def _new_run(
         id=make_id(context.now(), context.rng),
         plugin=RUN_PLUGIN,
         command=pipeline.name,
-        submitted_by=door.submitted_by,
+        submitted_by=context.source.submitted_by,
         submitted_detail=f"{step} of {old.id}",
         max_attempts=1,
         parent_job_id=old.id,
@@ -72,7 +91,3 @@ async def _new_run(
         headers=event.header_texts,
     )
     return NewRun(job=job, graph=pipeline.graph, event=begins_with)
-
-
-async def retry_from_cli(context: OperationContext, given: JsonObject) -> JsonObject:
-    return await retry_from_step(context, Source(submitted_by=SubmittedBy.CLI), given)

@@ -1,129 +1,191 @@
-"""What the caller of a synchronous run is told: its result, and the tree of what ran."""
+"""The responses of synchronous runs: the result, and the steps that ran."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.model import Job, JobReason, JobStatus
-from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.operations.jobs.documents import job_output, milliseconds, plugin_response
-from ductile.operations.jobs.tree import nest_jobs
+from ductile.operations.jobs.documents import Artifact, JobOutput, PluginResponse, job_output, plugin_response
+from ductile.operations.jobs.tree import FLATTENED, nest_jobs
+from ductile.operations.response import Id, Response, milliseconds
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow
+from ductile.struct import Value
 
 
-def finished(account: JobDetails) -> JsonObject:
-    """The answer for a job or run that has ended."""
-    job, members, executions = account.job, account.members, account.executions
-    own = executions.get(job.id)
-    shown: JsonObject = {
-        "job_id": job.id,
-        "status": outcome_of(job),
-        "execution_mode": ExecutionMode.SYNCHRONOUS,
-        "duration_ms": _lasted(job),
-        "ok": job.status is JobStatus.SUCCEEDED,
-        "result": None if own is None else job_output(job, own),
-        **_branches(job, members, executions),
-        "message": _message(job),
-    }
-    if job.last_error is not None:
-        shown["error"] = job.last_error
-    return shown
+class RunStepFields(Value):
+    job_id: Id
+    plugin: str
+    command: str
+    step_id: str | None
+    status: JobStatus
+    error: str | None
+    exit_code: int | None
+    duration_ms: float | None
+    result: PluginResponse | None
+    output_files: list[Artifact]
+
+
+class RunStep(RunStepFields, kw_only=True):
+    children: Annotated[list[RunStep], Meta(description=f"The steps that it led to. {FLATTENED}")]
+    parent_job_id: Annotated[
+        Id | UnsetType | None, Meta(description="Only of a step in the list of the one before.")
+    ] = UNSET
+
+
+class FlatRunStep(RunStepFields):
+    parent_job_id: Id | None
+
+
+class Finished(Response):
+    """The run has ended."""
+
+    STATUS = 200
+
+    job_id: Id
+    status: Annotated[
+        Literal["succeeded", "failed", "partial_success"],
+        Meta(description="`partial_success`: some branches of a split failed, others succeeded."),
+    ]
+    ok: Annotated[bool, Meta(description="Whether it succeeded.")]
+    execution_mode: ExecutionMode
+    deduplicated: Annotated[bool, Meta(description="Whether the run existed already.")]
+    duration_ms: float | None
+    result: Annotated[JobOutput | None, Meta(description="Null if nothing ran.")]
+    children: Annotated[
+        list[RunStep], Meta(description="The steps that ran, each below the one that led to it.")
+    ]
+    tree: Annotated[list[FlatRunStep], Meta(description="The same steps as a list, as they were created.")]
+    message: str
+    error: str | UnsetType = UNSET
+
+
+class StillRunning(Response):
+    """The run goes on; GET /job/{job_id} tells what becomes of it. With `return_on_timeout: partial` the
+    steps that are done come with it.
+    """
+
+    STATUS = 202
+
+    job_id: Id
+    status: JobStatus
+    execution_mode: ExecutionMode
+    deduplicated: Annotated[bool, Meta(description="Whether the run existed already.")]
+    timeout_exceeded: Annotated[
+        bool, Meta(description="False only if the daemon stopped before the time was up.")
+    ]
+    timeout_ms: int
+    elapsed_ms: int
+    message: str
+    children: list[RunStep] | UnsetType = UNSET
+    tree: list[FlatRunStep] | UnsetType = UNSET
+
+
+def finished(details: JobDetails, *, duplicate: bool) -> Finished:
+    """The response for a job or run that has ended."""
+    job, own = details.job, details.executions.get(details.job.id)
+    lasted = None if job.completed_at is None else job.completed_at - job.created_at
+    name = f"pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+    message = f"{name}: {_outcome(job)}"
+    children, tree = _steps(job, details.members, details.executions)
+    return Finished(
+        job_id=job.id,
+        status=_outcome(job),
+        ok=job.status is JobStatus.SUCCEEDED,
+        execution_mode=ExecutionMode.SYNCHRONOUS,
+        deduplicated=duplicate,
+        duration_ms=milliseconds(lasted),
+        result=None if own is None else job_output(job, own),
+        children=children,
+        tree=tree,
+        message=_message(message if job.last_error is None else f"{message}: {job.last_error}", duplicate),
+        error=UNSET if job.last_error is None else job.last_error,
+    )
 
 
 def still_running(
-    account: JobDetails,
+    details: JobDetails,
     *,
     allowed: timedelta,
     elapsed: timedelta,
     stopping: bool,
     partial: bool,
     cancels: bool,
-) -> JsonObject:
-    """The answer when the time was up first, or the daemon is stopping."""
-    job, executions = account.job, account.executions
-    # Nothing but a stop ends the waiting early; that too little has gone by may be a clock that was set back.
+    duplicate: bool,
+) -> StillRunning:
+    """The response when the time was up first, or the daemon is stopping."""
+    job, executions = details.job, details.executions
+    # Only a stop ends the waiting early; less elapsed time without one means that the clock was set back.
     exceeded = elapsed >= allowed or not stopping
+    seconds = f"{allowed.total_seconds():g} s"
     if not exceeded:
         message = "The daemon is stopping; the run goes on when it is started again."
     elif cancels:
-        message = f"The run was not done after {_seconds(allowed)} and is being cancelled."
+        message = f"The run was not done after {seconds} and is being cancelled."
     else:
-        message = f"The run goes on after {_seconds(allowed)}. Ask for GET /job/{job.id}."
-    shown: JsonObject = {
-        "job_id": job.id,
-        "status": JobStatus.RUNNING,
-        "execution_mode": ExecutionMode.SYNCHRONOUS,
-        "timeout_exceeded": exceeded,
-        "timeout_ms": round(allowed.total_seconds() * 1000),
-        "elapsed_ms": round(elapsed.total_seconds() * 1000),
-        "message": message,
-    }
+        message = f"The run goes on after {seconds}. Ask for GET /job/{job.id}."
+    children: list[RunStep] | UnsetType = UNSET
+    tree: list[FlatRunStep] | UnsetType = UNSET
     if partial:
-        done = [member for member in account.members if member.id in executions]
-        shown |= _branches(job, done, executions)
-    return shown
+        done = [member for member in details.members if member.id in executions]
+        children, tree = _steps(job, done, executions)
+    return StillRunning(
+        job_id=job.id,
+        status=JobStatus.RUNNING,
+        execution_mode=ExecutionMode.SYNCHRONOUS,
+        deduplicated=duplicate,
+        timeout_exceeded=exceeded,
+        timeout_ms=round(allowed.total_seconds() * 1000),
+        elapsed_ms=round(elapsed.total_seconds() * 1000),
+        message=_message(message, duplicate),
+        children=children,
+        tree=tree,
+    )
 
 
-def outcome_of(job: Job) -> str:
+def _outcome(job: Job) -> Literal["succeeded", "failed", "partial_success"]:
     if job.status is JobStatus.SUCCEEDED:
         return "succeeded"
     return "partial_success" if job.reason is JobReason.PARTIAL_SUCCESS else "failed"
 
 
-def mark_duplicate(answer: JsonObject, *, duplicate: bool) -> JsonObject:
-    """Whether the caller was given a job that was there already, said in any answer."""
-    said = f"This is a duplicate. {answer['message']}" if duplicate else answer["message"]
-    return {**answer, "deduplicated": duplicate, "message": said}
+def _message(text: str, duplicate: bool) -> str:
+    return f"This is a duplicate. {text}" if duplicate else text
 
 
-def _branches(job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]) -> JsonObject:
-    """The same steps twice: below each other, and in a row."""
+def _steps(
+    job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]
+) -> tuple[list[RunStep], list[FlatRunStep]]:
+    """The steps nested below each other, and the same steps as a list."""
     below: dict[str, list[Job]] = {}
     known = {member.id for member in members}
     for member in members:
         parent = member.parent_job_id
         below.setdefault(parent if parent is not None and parent in known else job.id, []).append(member)
 
-    def node(member: Job, children: list[JsonValue], flattened: bool) -> JsonValue:
-        parent: JsonObject = {"parent_job_id": member.parent_job_id} if flattened else {}
-        return {**_node(member, executions.get(member.id)), "children": children, **parent}
+    def fields(member: Job) -> dict[str, Any]:
+        row = executions.get(member.id)
+        return {
+            "job_id": member.id,
+            "plugin": member.plugin,
+            "command": member.command,
+            "step_id": member.step_path,
+            "status": member.status,
+            "error": member.last_error,
+            "exit_code": None if row is None else row.exit_code,
+            "duration_ms": None if row is None else milliseconds(row.duration),
+            "result": None if row is None else plugin_response(row),
+            "output_files": list(member.artifacts),
+        }
 
-    tree: list[JsonValue] = [
-        {**_node(member, executions.get(member.id)), "parent_job_id": member.parent_job_id}
-        for member in members
-    ]
-    return {"children": nest_jobs(below.get(job.id, ()), below, node), "tree": tree}
+    def node(member: Job, children: list[RunStep], flattened: bool) -> RunStep:
+        parent = member.parent_job_id if flattened else UNSET
+        return RunStep(**fields(member), children=children, parent_job_id=parent)
 
-
-def _node(member: Job, row: LogRow | None) -> JsonObject:
-    return {
-        "job_id": member.id,
-        "plugin": member.plugin,
-        "command": member.command,
-        "step_id": member.step_path,
-        "status": member.status,
-        "error": member.last_error,
-        "exit_code": None if row is None else row.exit_code,
-        "duration_ms": None if row is None else milliseconds(row.duration),
-        "result": None if row is None else plugin_response(row),
-        "output_files": list(member.artifacts),
-    }
-
-
-def _lasted(job: Job) -> float | None:
-    if job.completed_at is None:
-        return None
-    return milliseconds(job.completed_at - job.created_at)
-
-
-def _message(job: Job) -> str:
-    name = f"pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
-    told = f"{name}: {outcome_of(job)}"
-    return told if job.last_error is None else f"{told}: {job.last_error}"
-
-
-def _seconds(span: timedelta) -> str:
-    return f"{span.total_seconds():g} s"
+    tree = [FlatRunStep(**fields(member), parent_job_id=member.parent_job_id) for member in members]
+    return nest_jobs(below.get(job.id, ()), below, node), tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -21,9 +22,9 @@ from ductile.core.webhooks.signatures import (
     verify_signature,
 )
 from ductile.errors import DeniedError, RefusedError
-from ductile.operations.context import OperationContext
-from ductile.operations.jobs.submit import submit
-from ductile.operations.submission import Source
+from ductile.operations.context import OperationContext, Source
+from ductile.operations.jobs.submit import RunCommand, submit_job
+from ductile.struct import replace, to_builtins
 
 #: Words in names of headers that carry credentials; `_CREDENTIAL_PARTS` also inside longer words.
 _CREDENTIAL_WORDS = frozenset(("auth", "authentication", "session", "csrf", "xsrf", "dpop"))
@@ -54,15 +55,13 @@ async def receive(
     payload = payload_from_body(body)
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return {"challenge": payload.get("challenge"), "message": "verified"}
-    given: JsonObject = {}
-    if (delivery := delivery_id(scheme, headers, body, payload)) is not None:
-        given["delivery_id"] = delivery
-    if "traceparent" in headers:
-        given["traceparent"] = headers["traceparent"]
+    delivery = delivery_id(scheme, headers, body, payload)
     shown = safe_headers(headers, scheme)
     # Delivery ids belong to the path: a name can be given to another endpoint, with another sender.
     source = Source(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, owner=endpoint.path)
+    context = replace(context, source=source)
     event_type = f"webhook.{endpoint.name}"
+    fields: dict[str, Any] = {"delivery_id": delivery, "traceparent": headers.get("traceparent")}
     match endpoint.target:
         case PluginTarget(plugin=plugin, command=command):
             event = NewEvent(
@@ -73,16 +72,15 @@ async def receive(
                 headers=shown,
                 dedupe_key=delivery,
             )
-            given["plugin"], given["command"] = plugin, command
-            answer = await submit(context, source, given, event)
-            shown_fields = ("job_id", "status", "deduplicated")
-            return {**{name: answer[name] for name in shown_fields}, "message": "accepted"}
+            submitted = await submit_job(context, RunCommand(plugin=plugin, command=command, **fields), event)
+            document: JsonObject = to_builtins(submitted)
+            accepted = {name: document[name] for name in ("job_id", "status", "deduplicated")}
+            return {**accepted, "message": "accepted"}
         case PipelineTarget(pipeline=pipeline):
-            given |= {"payload": payload, "event_type": event_type, "headers": dict(shown)}
-            return await _start_pipeline(context, source, given | {"pipeline": pipeline, "async": True})
+            fields |= {"payload": payload, "headers": shown, "event_type": event_type}
+            return await _start_pipeline(context, pipeline, fields)
         case EventTarget(event_type=kind):
-            given |= {"payload": payload, "headers": dict(shown)}
-            return await _publish(context, source, given | {"type": kind})
+            return await _publish(context, kind, {**fields, "payload": payload, "headers": shown})
 
 
 def payload_from_body(body: bytes) -> JsonObject:
@@ -123,24 +121,25 @@ def _is_credential(header: str) -> bool:
     )
 
 
-async def _start_pipeline(context: OperationContext, source: Source, given: JsonObject) -> JsonObject:
-    from ductile.operations.runs.start import start_pipeline  # noqa: PLC0415 - only where an endpoint starts one
+async def _start_pipeline(context: OperationContext, pipeline: str, fields: dict[str, Any]) -> JsonObject:
+    from ductile.operations.runs.start import RunPipeline, run_pipeline  # noqa: PLC0415 - not every endpoint
 
     try:
-        answer = await start_pipeline(context, source, given)
+        response = await run_pipeline(context, RunPipeline(pipeline=pipeline, **fields))
     except RefusedError as refused:
         if "explanation" not in refused.details:
             raise
         # The pipeline's own `if` is false. The sender did nothing wrong, and should not send it again.
         return {"job_id": None, "message": refused.message}
-    return {"message": "accepted", **answer.body}
+    document: JsonObject = to_builtins(response)
+    return {"message": "accepted", **document}
 
 
-async def _publish(context: OperationContext, source: Source, given: JsonObject) -> JsonObject:
-    from ductile.operations.runs.start import publish_event  # noqa: PLC0415 - only where an endpoint publishes
+async def _publish(context: OperationContext, kind: str, fields: dict[str, Any]) -> JsonObject:
+    from ductile.operations.runs.publish import PublishEvent, publish_event  # noqa: PLC0415 - as above
 
-    answer = await publish_event(context, source, given)
+    document: JsonObject = to_builtins(await publish_event(context, PublishEvent(type=kind, **fields)))
     # An event may start several jobs or none; a sender that reads one id gets the first.
-    listed = (each for rows in answer.values() if isinstance(rows, list) for each in rows)
+    listed = (each for rows in document.values() if isinstance(rows, list) for each in rows)
     job_ids = (each["job_id"] for each in listed if isinstance(each, dict) and "job_id" in each)
-    return {"message": "accepted", "job_id": next(job_ids, None), **answer}
+    return {**document, "message": "accepted", "job_id": next(job_ids, None)}

@@ -1,0 +1,203 @@
+"""Publishing events: what an event starts, in one transaction."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.events.dispatch import EventProducer, fan_out
+from ductile.core.events.model import OutgoingEvent
+from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import JobStatus, NewJob
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.suggest import did_you_mean
+from ductile.operations.context import OperationContext
+from ductile.operations.request import local, refused
+from ductile.operations.response import Id, Response
+from ductile.operations.runs.start import budgeted, make_event
+from ductile.operations.submission import (
+    KeyedRequest,
+    read_submission_options,
+    refuse_changed_payload,
+    refuse_reused_key,
+)
+from ductile.store.model.submission import Accepted, Deduplicated, EnqueueResult, Submission
+from ductile.struct import Value, replace
+
+#: Types of Ductile's own events; they cannot be published.
+RESERVED_TYPES = "ductile."
+MAX_TYPE_LENGTH = 255
+_QUOTED = 100
+
+
+class PublishEvent(KeyedRequest, kw_only=True):
+    type: Annotated[
+        str,
+        Meta(
+            description="The event's type.",
+            extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_LENGTH},
+        ),
+    ]
+    headers: Annotated[dict[str, Any] | None, local("Headers of a webhook that the event was made from.")] = (
+        None
+    )
+
+
+class DuplicateTarget(Value):
+    job_id: Id
+    target: str
+
+
+class StartedTarget(DuplicateTarget):
+    status: JobStatus
+    error: str | None
+
+
+class DroppedTarget(Value):
+    target: str | list[str] | None
+    reason: str | None
+
+
+class Published(Response):
+    STATUS = 202
+
+    event_id: Id
+    type: str
+    started: Annotated[
+        list[StartedTarget],
+        Meta(
+            description="What it started: `PLUGIN.COMMAND` or `pipeline:NAME`. Queued, unless it ended as it "
+            "began."
+        ),
+    ]
+    deduplicated: Annotated[
+        list[DuplicateTarget], Meta(description="What would have been a duplicate, with the existing job.")
+    ]
+    dropped: Annotated[
+        list[DroppedTarget], Meta(description="What a condition, or too many hops, kept it from.")
+    ]
+    message: str
+
+
+class PlannedEvent(Response):
+    """What a dry run would start."""
+
+    LOCAL = True
+
+    event_id: Id
+    type: str
+    would_start: list[str]
+    dry_run: bool = True
+
+
+async def publish_event(context: OperationContext, request: PublishEvent) -> Published | PlannedEvent:
+    """Publish an event into routing: everything that it starts, in one transaction.
+
+    Raises `RefusedError` for a type that cannot be published.
+    """
+    snapshot, source = context.snapshot(), context.source
+    kind = request.type.strip()
+    if len(kind) > MAX_TYPE_LENGTH:
+        raise refused("type", f"an event type has at most {MAX_TYPE_LENGTH} characters")
+    if not kind or kind.startswith(RESERVED_TYPES):
+        hint = f"Types that begin with {RESERVED_TYPES} are reserved."
+        raise refused("type", f"an event cannot be of type {kind[:_QUOTED]!r}", hint)
+    options = await read_submission_options(context, request)
+    event = make_event(context, kind, request)
+    producer = EventProducer(
+        submitted_by=source.submitted_by,
+        detail=source.detail,
+        hops=options.hops,
+        trace_id=options.trace_id,
+    )
+    started = fan_out(
+        producer, (OutgoingEvent(event=event),), budgeted(snapshot.rules), context.now(), context.rng
+    )
+
+    def keyed(job: NewJob) -> NewJob:
+        return replace(job, dedupe_key=options.dedupe_key, dedupe_ttl=options.dedupe_ttl)
+
+    submission = Submission(
+        jobs=tuple(keyed(job) for job in started.jobs),
+        runs=tuple(replace(run, job=keyed(run.job)) for run in started.runs),
+        event=event,
+        rules=snapshot.rules,
+        ledger=started.ledger,
+        dedupe_window=snapshot.service.dedupe_ttl,
+    )
+    jobs = [*submission.jobs, *(run.job for run in submission.runs)]
+    if request.dry_run:
+        return PlannedEvent(event_id=event.id, type=kind, would_start=[_target(job) for job in jobs])
+    await refuse_reused_key(context, options, jobs)
+    results = await context.enqueue(submission)
+    if options.idempotent and results and all(isinstance(each, Deduplicated) for each in results):
+        # Not where something was started: a refused caller relies on that nothing was.
+        refuse_changed_payload(options, await context.store.job(results[0].job_id))
+    published = _published(event.id, kind, submission, jobs, results)
+    return replace(published, message=_message(context, published))
+
+
+def _published(
+    event_id: str,
+    kind: str,
+    submission: Submission,
+    jobs: list[NewJob],
+    results: tuple[EnqueueResult, ...],
+) -> Published:
+    started: list[StartedTarget] = []
+    deduplicated: list[DuplicateTarget] = []
+    for job, result in zip(jobs, results, strict=True):
+        if isinstance(result, Deduplicated):
+            deduplicated.append(DuplicateTarget(job_id=result.job_id, target=_target(job)))
+        else:
+            started.append(_started(job, result))
+    return Published(
+        event_id=event_id,
+        type=kind,
+        started=started,
+        deduplicated=deduplicated,
+        dropped=[
+            DroppedTarget(
+                target=entry.data.get("pipeline") or entry.data.get("targets"),  # type: ignore[arg-type]  # names
+                reason=entry.data.get("explanation") or entry.data.get("error"),  # type: ignore[arg-type]  # text
+            )
+            for entry in submission.ledger
+            if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.SWITCH)
+        ],
+        message="",
+    )
+
+
+def _started(job: NewJob, result: EnqueueResult) -> StartedTarget:
+    """Queued, unless it is a run that ended as it began: no step could be made, or none is to run."""
+    status, error = JobStatus.QUEUED, None
+    for ended in result.ended if isinstance(result, Accepted) else ():
+        if ended.id == result.job_id:
+            status, error = ended.status, ended.error
+    return StartedTarget(job_id=result.job_id, target=_target(job), status=status, error=error)
+
+
+def _target(job: NewJob) -> str:
+    return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
+
+
+def _message(context: OperationContext, published: Published) -> str:
+    if published.started:
+        return "The event was published."
+    if published.deduplicated:
+        return "This is a duplicate: what it starts exists already."
+    if published.dropped:
+        return "Nothing was started: `dropped` has the reasons."
+    source = context.source.submitted_by
+    near = did_you_mean(published.type, _event_types_from(context.snapshot(), source))
+    return f"No route or pipeline takes {published.type} from `{source}`, so nothing was started" + (
+        "." if near is None else f": {near}"
+    )
+
+
+def _event_types_from(snapshot: Snapshot, source: str) -> set[str]:
+    routed = {route.event_type for route in snapshot.routes if route.source == source}
+    started = {one.on for one in snapshot.pipelines.values() if one.on and one.from_plugin in (None, source)}
+    return routed | started
