@@ -367,7 +367,7 @@ def test_an_event_that_nobody_hears(api: Api) -> None:
     assert api.post("/event", {"type": "x"})["message"] == f"{nobody.format('x')}."
     sent = {"type": "echo.handle", "dedupe_key": "heard-once"}
     api.ended(api.post("/event", sent)["started"][0]["job_id"])
-    assert api.post("/event", sent)["message"] == "This is a duplicate: what it starts is there already."
+    assert api.post("/event", sent)["message"] == "This is a duplicate: what it starts exists already."
     dropped = api.post("/event", {"type": "only.some"})
     assert dropped["dropped"][0]["target"] == "choosy"
     assert dropped["message"] == "Nothing was started: `dropped` has the reasons."
