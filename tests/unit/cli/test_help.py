@@ -111,7 +111,7 @@ def test_every_example_can_be_typed(words: str, example: Example) -> None:
         assert isinstance(json.loads(given["payload"]), dict)
     assert not any(suggest_scope(scope, []) for scope in given.get("scopes", "*").split(","))
     if "from" in given:
-        assert decode_instant("from", given["from"])  # raises if it is refused
+        decode_instant("from", given["from"])  # raises if it is refused
 
 
 @pytest.mark.parametrize(
